@@ -55,15 +55,15 @@ def test_a_request_is_taken_once() -> None:
     counts = Counts()
     made = Gate(WorkerLimits(remembered=2), counts)
 
-    def takes(peer: str, request_id: str) -> bool:
+    def accepts(peer: str, request_id: str) -> bool:
         message = Message(f"op.{peer}.shop.add", reply=f"_INBOX.{peer}.boot.{request_id}", peer=peer)
-        return made.takes(message, Requested(request_id, "shop.add", {}))
+        return made.accepts(message, Requested(request_id, "shop.add", {}))
 
-    assert takes("alice", "a")
-    assert not takes("alice", "a")
-    assert takes("bob", "a")
-    assert takes("alice", "b")
-    assert not takes("alice", "a")  # remembered for one round more than the limit
+    assert accepts("alice", "a")
+    assert not accepts("alice", "a")
+    assert accepts("bob", "a")
+    assert accepts("alice", "b")
+    assert not accepts("alice", "a")  # remembered for one round more than the limit
     assert (counts.duplicates, counts.refused) == (2, 0)
 
 
@@ -73,5 +73,5 @@ def test_a_request_is_taken_once() -> None:
 def test_a_request_whose_answer_would_go_to_somebody_else_is_refused(reply: str | None) -> None:
     counts = Counts()
     message = Message("op.alice.shop.add", reply=reply, peer="alice")
-    assert not Gate(WorkerLimits(), counts).takes(message, Requested("a", "shop.add", {}))
+    assert not Gate(WorkerLimits(), counts).accepts(message, Requested("a", "shop.add", {}))
     assert counts.refused == 1

@@ -28,7 +28,7 @@ from enfold.operation.asking import elicit
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
 from enfold.tasks import Status, TaskHandle, Tasks
-from enfold.tasks.kept_bytes import TaskLimits, check_kept_bytes, is_much
+from enfold.tasks.kept_bytes import TaskLimits, check_kept_bytes, is_large_share
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.nats_names import Names, owner_token
@@ -277,7 +277,7 @@ def test_what_is_forgotten_counts_no_more() -> None:
     assert raised.value.details == {"reason": "task_bytes", "size": 1_100, "limit": 1_000, "retry_after": 5}
     with pytest.raises(CallError):
         check_kept_bytes(kept, 10_000, limits, 10 * hour)
-    assert [is_much(kept, limits, now * hour) for now in (9, 10, 11)] == [True, True, False]
+    assert [is_large_share(kept, limits, now * hour) for now in (9, 10, 11)] == [True, True, False]
 
 
 async def test_a_key_is_any_text_and_tells_its_inputs_apart(store: TaskStore) -> None:

@@ -15,8 +15,8 @@ from typing import Final
 
 from enfold.files import try_lock
 
-LOOKED_AT_FOR: Final = 1.0  # seconds: nobody holds another's lock longer than it takes to look
-MISSING_FOR: Final = 3.0  # seconds: a living process puts its file back sooner
+LOCK_WAIT: Final = 1.0  # seconds: nobody holds another's lock longer than it takes to look
+MISSING_GRACE: Final = 3.0  # seconds: a living process puts its file back sooner
 
 
 class ProcessLock:
@@ -37,7 +37,7 @@ class ProcessLock:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
             self._is_locked = False
-        until = time.monotonic() + LOOKED_AT_FOR
+        until = time.monotonic() + LOCK_WAIT
         while not self._is_locked and time.monotonic() < until:  # somebody may just look whether we live
             self._is_locked = try_lock(self._descriptor) is True
             if not self._is_locked:
@@ -48,7 +48,7 @@ class ProcessLock:
             self._path.unlink()
         self._close()
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Be another process from now on: a child that kept the descriptor would keep its parent alive for others."""
         self._close()
         self.name = os.urandom(12).hex()
@@ -66,13 +66,13 @@ class ProcessLock:
 _locks: Final[weakref.WeakSet[ProcessLock]] = weakref.WeakSet()
 
 
-def _start_anew() -> None:
+def _reset_after_fork() -> None:
     for lock in list(_locks):
-        lock.start_anew()
+        lock.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> list[str]:
@@ -104,7 +104,7 @@ def _is_dead(path: Path, name: str, missing: dict[str, float]) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        return time.monotonic() - missing.setdefault(name, time.monotonic()) > MISSING_FOR
+        return time.monotonic() - missing.setdefault(name, time.monotonic()) > MISSING_GRACE
     except OSError:
         return False  # we cannot look: then nobody is taken for dead
     missing.pop(name, None)

@@ -25,7 +25,7 @@ PROGRESS_EVERY: Final = 1.0  # seconds
 
 
 class AttemptPulse:
-    """The signs of life of one attempt, and what its handler says on the way."""
+    """The heartbeat of one attempt, which carries its handler's progress to the store."""
 
     def __init__(self, store: TaskStore, claim: Claim) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class AttemptPulse:
         await self._store.hold(self._claim, None, notes)
 
     async def tell(self) -> None:
-        """Say the last that the handler has said, however soon it came after what was said before."""
+        """Store the last progress, however soon it came after the one before."""
         if self._progress is not None:
             await self._store.hold(self._claim, self._progress)
 

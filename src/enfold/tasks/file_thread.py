@@ -20,7 +20,7 @@ from enfold.log import Log
 
 T = TypeVar("T")
 
-MOST_TOGETHER: Final = 256  # jobs of one transaction
+MAX_BATCH: Final = 256  # jobs of one transaction
 
 Job = Callable[[sqlite3.Connection], Any]
 
@@ -86,7 +86,7 @@ class FileThread:
             for writes in (False, True):
                 connection = self._answer(connection, [asked for asked in batch if asked.writes is writes])
             if connection is not None and not is_closing:
-                connection = self._look(connection)
+                connection = self._poll(connection)
         _close(connection)
 
     def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
@@ -105,7 +105,7 @@ class FileThread:
         _deliver(batch)
         return connection
 
-    def _look(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
+    def _poll(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
         try:
             self._idle(connection)
         except Exception as error:  # noqa: BLE001  # nobody has asked: the next job opens it again, and is told
@@ -119,7 +119,7 @@ class FileThread:
         """What is to be done now; and whether that is all."""
         batch: list[_QueuedJob] = []
         with suppress(queue.Empty):
-            while len(batch) < MOST_TOGETHER:
+            while len(batch) < MAX_BATCH:
                 asked = jobs.get_nowait() if batch else jobs.get(timeout=self._pause)
                 if asked is None:
                     return batch, True

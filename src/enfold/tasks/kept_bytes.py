@@ -34,14 +34,14 @@ def hour_of(order: Order) -> int:
     return order.expires // HOUR + 1
 
 
-def is_much(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
+def is_large_share(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
     """Whether a caller has so much that it matters what all together have; `kept` are their bytes by hour."""
-    return sum(not_forgotten(kept, now).values()) >= limits.bytes_per_identity // SHARE
+    return sum(unexpired(kept, now).values()) >= limits.bytes_per_identity // SHARE
 
 
 def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, now: int) -> None:
     """Refuse another task to who has too much, with the time after which there is less."""
-    left, most = not_forgotten(kept, now), limits.bytes_per_identity
+    left, most = unexpired(kept, now), limits.bytes_per_identity
     if in_all >= limits.bytes:
         most = max(1, most // SHARE)
     size = sum(left.values())
@@ -56,6 +56,6 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
     raise CallError("RESOURCE_EXHAUSTED", message, details)
 
 
-def not_forgotten(kept: Mapping[int, int], now: int) -> dict[int, int]:
+def unexpired(kept: Mapping[int, int], now: int) -> dict[int, int]:
     """Those of the hours that are still to come."""
     return {hour: size for hour, size in kept.items() if hour * HOUR > now}

@@ -23,12 +23,13 @@ from enfold.idempotency.first_results import refuse_other_input
 from enfold.idempotency.outcomes import failure
 from enfold.log import Log
 from enfold.operation import Progress
-from enfold.tasks.ending import end_all
+from enfold.tasks import transitions
+from enfold.tasks.cancellation import cancel_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.nats_bucket import Conflict, Streams
 from enfold.tasks.nats_names import DEFAULT_NAME, Names, first_key, owner_token, task_key
 from enfold.tasks.nats_queue import Queue
-from enfold.tasks.nats_quotas import Ledger, Places, Seldom
+from enfold.tasks.nats_quotas import Ledger, Seldom, Slots
 from enfold.tasks.nats_state import (
     INLINE,
     PAUSE,
@@ -53,20 +54,9 @@ from enfold.tasks.store import (
     listed,
     now_ms,
     same_order,
-    store_away,
+    store_unavailable,
 )
 from enfold.tasks.task import TASK_ID, Order, Status, Task
-from enfold.tasks.transitions import (
-    accepted,
-    claimed,
-    died,
-    ended,
-    frees_key,
-    is_forgotten,
-    noted,
-    overdue,
-    unclaimed,
-)
 from enfold.tasks.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -111,7 +101,7 @@ class NATSTasks:
         self._left: set[asyncio.Future[None]] = set()  # claims that are being given back
         self._ledger = Ledger(self._streams, self._name)
         self._states = States(self._streams, self._ledger)
-        self._places = Places(self._streams, self._is_open)
+        self._slots = Slots(self._streams, self._is_unfinished)
 
     async def close(self) -> None:
         """The transport stays open: it belongs to who opened it."""
@@ -119,7 +109,7 @@ class NATSTasks:
         if self._left:
             await asyncio.wait(self._left)
         if self._living is not None:
-            await end_all((self._living,))
+            await cancel_all((self._living,))
             self._living = None
             with suppress(CallError):
                 async with self._reached():
@@ -131,7 +121,7 @@ class NATSTasks:
         del claims  # whoever is next in the queue gets it
         async with self._reached():
             order = msgspec.json.decode(msgspec.json.encode(order), type=Order)
-            await self._states.check_size(accepted(order))
+            await self._states.check_size(transitions.accept(order))
             named = await self._named(order)
             if named.id != order.id:
                 first = await self._states.find(order.owner, named.id)
@@ -139,15 +129,15 @@ class NATSTasks:
                     return same_order(first.task, order)
                 order = msgspec.structs.replace(order, id=named.id)  # whoever was first died before it was stored
             await self._ledger.check(order, limits)
-            await self._places.take(order, limits.unfinished)
+            await self._slots.take(order, limits.unfinished)
             # Queued before it is known: who dies between the two has told nobody that it was accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
-                task = accepted(order)
+                task = transitions.accept(order)
                 await self._streams.write(task_key(task), encoded(task), 0, seconds_kept(task))
                 return task
             found = await self._states.find(order.owner, order.id)
-            return accepted(order) if found is None else found.task
+            return transitions.accept(order) if found is None else found.task
 
     async def _named(self, order: Order) -> _Named:
         """The id that the order's key stands for: its own, if it is the first with this key."""
@@ -163,7 +153,7 @@ class NATSTasks:
             return mine
         named = read_entry(_Named, found.value)
         first = await self._states.find(order.owner, named.id)
-        if first is not None and (frees_key(first.task) or is_forgotten(first.task, now_ms())):
+        if first is not None and (transitions.frees_key(first.task) or transitions.is_forgotten(first.task, now_ms())):
             with suppress(Conflict):
                 seconds = (order.expires - now_ms()) / 1000
                 await self._streams.write(key, msgspec.json.encode(mine), found.revision, seconds)
@@ -197,7 +187,7 @@ class NATSTasks:
             return None
         if found is not None and found.task is not found.kept.task:  # it is over its deadline
             found = await self._seen(found.task.owner, found.task.id)
-        return None if found is None or is_forgotten(found.task, now_ms()) else listed(found.task)
+        return None if found is None or transitions.is_forgotten(found.task, now_ms()) else listed(found.task)
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         async with self._reached():
@@ -218,7 +208,7 @@ class NATSTasks:
             with suppress(Conflict):
                 await self._states.put(after, found.revision)
                 if after.is_ended:
-                    await self._places.end(after.owner, after.id)
+                    await self._slots.end(after.owner, after.id)
                 return
 
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
@@ -271,7 +261,7 @@ class NATSTasks:
         for claim in await claiming:
             with suppress(CallError, FencedError):  # it comes again in any case
                 async with self._reached():
-                    await self._change_held(claim, unclaimed)
+                    await self._change_held(claim, transitions.unclaim)
                     self._running.pop(claim.id, None)
                     await claim.token.nak()
 
@@ -292,22 +282,22 @@ class NATSTasks:
         """Take a task, unless it is done, waits, or is run by somebody who lives."""
         while True:
             found = await self._states.find(order.owner, order.id)
-            task = overdue(accepted(order) if found is None else found.task, now_ms())
+            task = transitions.end_if_overdue(transitions.accept(order) if found is None else found.task, now_ms())
             if task.is_ended or task.status is Status.INPUT_REQUIRED:
                 await self._drop(message, task, found)
                 return None
             if task.fence and not await self._may_take_over(message, task):
                 return None
-            task = died(task, now_ms()) if task.fence else task
+            task = transitions.worker_died(task, now_ms()) if task.fence else task
             is_over = task.is_ended
             if not is_over:
                 fence = f"{self._name}.{os.urandom(8).hex()}.{_sequence(message)}"
-                task = claimed(task, fence, now_ms())
+                task = transitions.claim(task, fence, now_ms())
             # A conflict is read again at once: most often it is the accepter, who has just stored the task.
             with suppress(Conflict):
                 await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
-                    await self._places.end(task.owner, task.id)
+                    await self._slots.end(task.owner, task.id)
                     await message.ack()
                     return None
                 self._running[task.id] = task.fence
@@ -327,18 +317,18 @@ class NATSTasks:
         """There is nothing to run; what has ended on the way here is stored first, unless it is forgotten already."""
         if task.is_ended:
             is_stored = found is not None and found.kept.task.is_ended
-            if not is_stored and not is_forgotten(task, now_ms()):
+            if not is_stored and not transitions.is_forgotten(task, now_ms()):
                 with suppress(Conflict):
                     await self._states.put(task, 0 if found is None else found.revision)
-            await self._places.end(task.owner, task.id)
+            await self._slots.end(task.owner, task.id)
         await message.ack()
 
     async def _give_up(self, message: Msg, order: Order, error: CallError) -> None:
         """End a task that cannot go on."""
         Log("enfold.tasks").error("task %s ends: %s", order.id, error)
-        task = ended(accepted(order), failure(error), now_ms())
+        task = transitions.end(transitions.accept(order), failure(error), now_ms())
         await self._streams.write(task_key(task), encoded(task), None, seconds_kept(task))
-        await self._places.end(task.owner, task.id)
+        await self._slots.end(task.owner, task.id)
         await message.ack()
 
     async def _may_take_over(self, message: Msg, task: Task) -> bool:
@@ -388,7 +378,7 @@ class NATSTasks:
         async with self._reached():
             await claim.token.in_progress()
             if progress is not None or notes:
-                task = await self._change_held(claim, partial(noted, progress=progress, notes=notes))
+                task = await self._change_held(claim, partial(transitions.note, progress=progress, notes=notes))
                 return task.is_cancelling
             return (await self._held(claim)).task.is_cancelling
 
@@ -400,7 +390,7 @@ class NATSTasks:
                 await claim.token.nak()
                 return task
             if task.is_ended:
-                await self._places.end(task.owner, task.id)
+                await self._slots.end(task.owner, task.id)
             await claim.token.ack()
             return task
 
@@ -439,7 +429,7 @@ class NATSTasks:
             found = await self._states.find_at(keys[0]) if keys else None
         else:
             found = await self._states.find(owner, task_id)
-        if found is None or is_forgotten(found.task, now_ms()):
+        if found is None or transitions.is_forgotten(found.task, now_ms()):
             return None
         task = found.task
         if task.is_ended and not found.kept.task.is_ended:
@@ -458,7 +448,7 @@ class NATSTasks:
             return False
         return not (task.fence and (task.id in self._running or await self._holder_lives(task)))
 
-    async def _is_open(self, owner: str, task_id: str) -> bool:
+    async def _is_unfinished(self, owner: str, task_id: str) -> bool:
         """Whether a task is there, and has not ended; `owner` is its token."""
         with suppress(CallError):
             found = await self._states.find_at(f"{owner}.{task_id}.state")
@@ -469,7 +459,7 @@ class NATSTasks:
         """Store an end that has come without a worker: cancelled while nobody ran it, or overdue."""
         with suppress(Conflict):
             await self._states.put(found.task, found.revision)
-            await self._places.end(found.task.owner, found.task.id)
+            await self._slots.end(found.task.owner, found.task.id)
             return found
         return await self._seen(found.task.owner, found.task.id)
 
@@ -488,10 +478,10 @@ class NATSTasks:
             yield
         except (Error, TransportError, OSError, TimeoutError) as error:
             self._streams.forget()
-            raise store_away(error) from error
+            raise store_unavailable(error) from error
         except CallError as error:
             if error.code == "UNAVAILABLE" and "reason" not in error.details:
-                raise store_away(error) from error
+                raise store_unavailable(error) from error
             raise
 
 

@@ -1,4 +1,4 @@
-"""How tasks are called on NATS: streams, subjects and keys, and what a user of the server needs of them. Pure."""
+"""Names of tasks on NATS: streams, subjects and keys, and the permissions that users need for them. Pure."""
 
 from __future__ import annotations
 

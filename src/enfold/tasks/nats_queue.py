@@ -1,4 +1,4 @@
-"""What is to be run, fetched from the queue: one shared consumer for each operation, asked only while there is room."""
+"""Fetches tasks from the queue: one shared consumer for each operation, asked only while slots are free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The consumers of one worker. What has arrived and finds no room waits here, or comes to another worker in time."""
+    """The consumers of one worker. Messages beyond the free slots wait here; after `ack_wait` the server gives them to others."""
 
     def __init__(self, streams: Streams, ack_wait: float) -> None:
         self._streams = streams
@@ -46,7 +46,7 @@ class Queue:
         self._subscriptions.clear()
 
     def _fetch(self, operations: Collection[str], n: int, wait: float) -> None:
-        """Ask for messages; what is asked for is never taken back, since what came meanwhile would be lost for a while."""
+        """Start fetches. They are never cancelled: messages that had arrived would be lost until `ack_wait`."""
         for operation in operations:
             if operation not in self._fetching:
                 self._fetching[operation] = asyncio.ensure_future(_fetch(self._subscriptions[operation], n, wait))

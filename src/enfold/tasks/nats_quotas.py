@@ -14,22 +14,24 @@ from weakref import WeakValueDictionary
 
 from enfold.calls.protocol.transport import TransportError
 from enfold.errors import CallError
-from enfold.tasks.kept_bytes import OVERHEAD, TaskLimits, check_kept_bytes, hour_of, is_much, not_forgotten
+from enfold.tasks.kept_bytes import OVERHEAD, TaskLimits, check_kept_bytes, hour_of, is_large_share, unexpired
 from enfold.tasks.nats_bucket import Streams
 from enfold.tasks.nats_names import owner_token
 from enfold.tasks.store import limit_reached, now_ms
 from enfold.tasks.task import Order, Task
 
-LEFT_AFTER: Final = 60.0  # seconds after which a place without a task is nobody's
+ABANDONED_AFTER: Final = 60.0  # seconds after which a slot without a task is free
 READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are read again
-MOST_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 
-IsOpen = Callable[[str, str], Awaitable[bool]]  # whether a task (by the token of its owner, and its id) is unfinished
+IsUnfinished = Callable[
+    [str, str], Awaitable[bool]
+]  # whether a task (by the token of its owner, and its id) is unfinished
 _Sums = dict[int, int]  # bytes, by the hour in which they are forgotten
 
 
 class Seldom:
-    """Says of a key whether it is due: once, and again after some seconds."""
+    """Limits how often something is done for each key: `is_due` is true at most once in so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -39,28 +41,28 @@ class Seldom:
         now = time.monotonic()
         if now - self._last.get(key, -self._seconds) < self._seconds:
             return False
-        if len(self._last) >= MOST_REMEMBERED:
+        if len(self._last) >= MAX_REMEMBERED:
             self._last.clear()
         self._last[key] = now
         return True
 
 
-class Places:
-    """The places of all owners; `is_open` looks at one task."""
+class Slots:
+    """The slots of all owners' unfinished tasks; `is_unfinished` looks at one task."""
 
-    def __init__(self, streams: Streams, is_open: IsOpen) -> None:
+    def __init__(self, streams: Streams, is_unfinished: IsUnfinished) -> None:
         self._streams = streams
-        self._is_open = is_open
+        self._is_unfinished = is_unfinished
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._cleaned = Seldom(LEFT_AFTER)
+        self._cleaned = Seldom(ABANDONED_AFTER)
 
     async def take(self, order: Order, limit: int) -> None:
-        """A place for a new task; RESOURCE_EXHAUSTED where its owner has no more."""
+        """Reserve a slot for a new task; RESOURCE_EXHAUSTED where its owner has none left."""
         owner = owner_token(order.owner)
         lock = self._counting.setdefault(owner, asyncio.Lock())
         async with lock:
             taken = await self._streams.keys(f"{owner}.*.open")
-            if len(taken) >= limit and not await self._give_up_left(owner, taken):
+            if len(taken) >= limit and not await self._free_abandoned(owner, taken):
                 raise limit_reached(limit)
             seconds = (order.deadline - now_ms()) / 1000
             await self._streams.write(f"{owner}.{order.id}.open", str(now_ms()).encode(), None, seconds)
@@ -68,15 +70,15 @@ class Places:
     async def end(self, owner: str, task_id: str) -> None:
         await self._streams.remove(f"{owner_token(owner)}.{task_id}.open")
 
-    async def _give_up_left(self, owner: str, taken: list[str]) -> bool:
-        """Take away the places that nobody has any more; whether there were such. Seldom: it costs two reads for each."""
+    async def _free_abandoned(self, owner: str, taken: list[str]) -> bool:
+        """Free slots of tasks that were never stored or have ended; whether there were any. Seldom: two reads for each."""
         if not self._cleaned.is_due(owner):
             return False
-        before, found = now_ms() - LEFT_AFTER * 1000, False
+        before, found = now_ms() - ABANDONED_AFTER * 1000, False
         for key in taken:
             place = await self._streams.read(key)
             is_old = place is not None and (not place.value.isdigit() or int(place.value) < before)
-            if is_old and not await self._is_open(owner, key.split(".")[1]):
+            if is_old and not await self._is_unfinished(owner, key.split(".")[1]):
                 await self._streams.remove(key)
                 found = True
         return found
@@ -96,10 +98,10 @@ class Ledger:
         from nats.errors import Error
 
         owner, hour = owner_token(task.owner), hour_of(task.order)
-        if owner not in self._own and len(self._own) >= MOST_REMEMBERED:
+        if owner not in self._own and len(self._own) >= MAX_REMEMBERED:
             self._own.clear()  # and with it the name under which they were written
             self._name = f"{self._name}a"
-        sums = self._own[owner] = not_forgotten(self._own.get(owner, {}), now_ms())
+        sums = self._own[owner] = unexpired(self._own.get(owner, {}), now_ms())
         sums[hour] = sums.get(hour, 0) + size + OVERHEAD
         with suppress(Error, TransportError, CallError, OSError, TimeoutError):  # the next one writes the sum of both
             await self._streams.write(f"{owner}.bytes.{self._name}.{hour}", str(sums[hour]).encode(), None, seconds)
@@ -108,13 +110,13 @@ class Ledger:
         """RESOURCE_EXHAUSTED where too much is kept of the owner's tasks."""
         owner, now = owner_token(order.owner), now_ms()
         kept = await self._kept(owner)
-        if is_much(kept, limits, now):
+        if is_large_share(kept, limits, now):
             check_kept_bytes(kept, await self._streams.held_bytes(), limits, now)
 
     async def _kept(self, owner: str) -> _Sums:
         read_at, others = self._read.get(owner, (-READ_AGAIN, {}))
         if time.monotonic() - read_at >= READ_AGAIN:
-            if len(self._read) >= MOST_REMEMBERED:
+            if len(self._read) >= MAX_REMEMBERED:
                 self._read.clear()
             others = await self._of_others(owner)
             self._read[owner] = time.monotonic(), others

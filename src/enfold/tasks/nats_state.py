@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from enfold.errors import CallError
+from enfold.tasks import transitions
 from enfold.tasks.nats_bucket import Conflict, Streams
 from enfold.tasks.nats_names import owner_token, task_key
 from enfold.tasks.nats_quotas import Ledger
 from enfold.tasks.store import DATA_LOSS, now_ms, unreadable
 from enfold.tasks.task import Outcome, Task
-from enfold.tasks.transitions import overdue
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class States:
         if version is None:
             return None
         kept = read_entry(_StateEntry, version.value)
-        return FoundTask(overdue(kept.task, now_ms()), kept, version.revision)
+        return FoundTask(transitions.end_if_overdue(kept.task, now_ms()), kept, version.revision)
 
     async def put(self, task: Task, follows: int, fence: str = "") -> None:
         """Write a state over the revision that it follows. What has ended with it is counted."""

@@ -1,4 +1,4 @@
-"""Runs tasks: claims them, says that they are alive, and records how they end. Where they are kept is the store's affair.
+"""Runs tasks: claims them from a store, sends heartbeats, and records how they end.
 
 A handler that fails has an outcome, and is not run again; only the death of its worker starts it again.
 """
@@ -24,7 +24,7 @@ from enfold.operation.context import TASK
 from enfold.operation.repeats import EntryKey, owned_by
 from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, AttemptPulse, CurrentTask
-from enfold.tasks.ending import end_all
+from enfold.tasks.cancellation import cancel_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskStore, now_ms
 from enfold.tasks.task import Order, Outcome, Task
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
 AT_ONCE: Final = 64
-KEPT_FREE: Final = 8  # one of so many places is for callers who have no task running here
+RESERVED_SHARE: Final = 8  # one of so many slots is reserved for owners who have no task running here
 WAIT: Final = 1.0  # seconds that one claim waits for work
 SHORT_WAIT: Final = 0.05  # that one waits for work of such callers, while the others fill their places
 EXPIRE_EVERY: Final = 30.0
@@ -75,13 +75,13 @@ class Runner:
         self._current = current
         self._recorder = recorder
         self._attempts: dict[asyncio.Task[None], AttemptPulse] = {}
-        self._kept_free = at_once // KEPT_FREE
-        self._for_others_at = 0.0
-        self._coming = 0  # those that are being stored, to be begun here
+        self._reserved = at_once // RESERVED_SHARE
+        self._reserved_claim_at = 0.0
+        self._being_stored = 0  # those that are being stored, to be begun here
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
-        self._complaint = ""
+        self._last_error = ""
         self.counted = Counted()
 
     async def __aenter__(self) -> Self:
@@ -92,15 +92,15 @@ class Runner:
         await self.stop()
 
     def start(self) -> None:
-        """Begin to look for work, on the running loop."""
+        """Begin to claim tasks, on the running loop."""
         if self._claiming is None or self._claiming.done():
             loop = asyncio.get_running_loop()
-            self._claiming = loop.create_task(self._claim_for_ever())
-            self._expiring = loop.create_task(self._expire_for_ever())
+            self._claiming = loop.create_task(self._claim_loop())
+            self._expiring = loop.create_task(self._expire_loop())
 
     @property
     def is_running(self) -> bool:
-        """Whether it looks for work on the loop that runs now."""
+        """Whether it claims tasks on the loop that runs now."""
         claiming = self._claiming
         return claiming is not None and not claiming.done() and claiming.get_loop() is asyncio.get_running_loop()
 
@@ -110,8 +110,8 @@ class Runner:
         return len(self._attempts)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take no more work, let what runs end within `grace` seconds, and give up the rest as if the worker had died."""
-        await end_all((self._claiming, self._expiring))
+        """Claim no more tasks, let running ones end within `grace` seconds, and abandon the rest for other workers."""
+        await cancel_all((self._claiming, self._expiring))
         self._claiming = self._expiring = None
         if self._attempts and grace > 0:
             await asyncio.wait(self._attempts, timeout=grace)
@@ -124,7 +124,7 @@ class Runner:
 
     # finding work
 
-    async def _claim_for_ever(self) -> None:
+    async def _claim_loop(self) -> None:
         while True:
             if not self._served():
                 await asyncio.sleep(WAIT)  # nothing is durable: the store is not even opened
@@ -132,20 +132,20 @@ class Runner:
             try:
                 claims = await self._claim()
             except CallError as error:
-                self._tell_once(error)
+                self._log_once(error)
                 await asyncio.sleep(PAUSE)
                 continue
-            self._complaint = ""
+            self._last_error = ""
             for claim in claims:
                 self._begin(claim)
 
     async def _claim(self) -> Claims:
-        """Work of anybody; once a second, where only places kept free are left, that of callers who have none here."""
-        if (room := self._room - self._kept_free) > 0:
+        """Claim tasks of anybody; where only reserved slots are free, once a second those of owners who have none running here."""
+        if (room := self._room - self._reserved) > 0:
             return await self._store.claim(self._served, room, WAIT)
         self._free.clear()
-        if self._room > 0 and time.monotonic() >= self._for_others_at:
-            self._for_others_at = time.monotonic() + WAIT
+        if self._room > 0 and time.monotonic() >= self._reserved_claim_at:
+            self._reserved_claim_at = time.monotonic() + WAIT
             return await self._store.claim(self._served, self._room, SHORT_WAIT, but=self._owners)
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT):
@@ -154,15 +154,15 @@ class Runner:
 
     @property
     def _room(self) -> int:
-        return self._at_once - len(self._attempts) - self._coming
+        return self._at_once - len(self._attempts) - self._being_stored
 
     @property
     def _owners(self) -> set[str]:
-        """Whose tasks run here; without identities everybody is the same owner, who has all places."""
+        """Whose tasks run here; without identities everybody is the same owner, who may use all slots."""
         return {pulse.owner for pulse in self._attempts.values()} - {""}
 
     def _has_room_for(self, owner: str) -> bool:
-        return self._room > (self._kept_free if owner in self._owners else 0)
+        return self._room > (self._reserved if owner in self._owners else 0)
 
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
         """Store a task, and begin it where there is room here: what is begun as it is stored needs one write less.
@@ -170,11 +170,11 @@ class Runner:
         Only one that may be started again: the other kind is not begun before its caller can know of it.
         """
         begins = order.retries and self.is_running and self._has_room_for(order.owner)
-        self._coming += begins
+        self._being_stored += begins
         try:
             stored = await self._store.accept(order, limits, claims=begins)
         finally:
-            self._coming -= begins
+            self._being_stored -= begins
             self._free.set()
         if isinstance(stored, Task):
             return stored
@@ -191,12 +191,12 @@ class Runner:
         if claim is not None:
             self._begin(claim)
 
-    def _tell_once(self, error: CallError) -> None:
-        """Say why no work can be had, and again only when the reason is another."""
-        complaint = f"{error}: {error.__cause__!r}"
-        if complaint != self._complaint:
-            Log("enfold.tasks").warning("no work can be had: %s", complaint)
-        self._complaint = complaint
+    def _log_once(self, error: CallError) -> None:
+        """Log why no task can be claimed, and again only when the reason changes."""
+        reason = f"{error}: {error.__cause__!r}"
+        if reason != self._last_error:
+            Log("enfold.tasks").warning("no work can be had: %s", reason)
+        self._last_error = reason
 
     def _served(self) -> Collection[str]:
         return {spec.id for spec in self._registry.list() if spec.durable != "never"}
@@ -214,7 +214,7 @@ class Runner:
         if not attempt.cancelled() and (error := attempt.exception()) is not None:
             Log("enfold.tasks").error("an attempt could not be recorded", error=error)
 
-    async def _expire_for_ever(self) -> None:
+    async def _expire_loop(self) -> None:
         while True:
             if self._served():
                 with suppress(CallError):
@@ -224,7 +224,7 @@ class Runner:
     # one attempt
 
     async def _attempt(self, claim: Claim, watch: AttemptPulse) -> None:
-        """Run the handler beside its signs of life; the outcome counts unless another attempt has taken the task."""
+        """Run the handler beside its heartbeat, and record its outcome unless another attempt has taken the task."""
         running = asyncio.get_running_loop().create_task(self._run(claim.task, watch))
         beating = asyncio.get_running_loop().create_task(watch.beat(running))
         ending: Ending = Abandoned()
@@ -237,7 +237,7 @@ class Runner:
             if watch.is_cancelling:
                 ending = failure(CallError("ABORTED", f"{claim.task.operation} was cancelled"))
         finally:
-            await end_all((beating, running))
+            await cancel_all((beating, running))
             if not watch.is_fenced:
                 await asyncio.shield(self._record(claim, ending, watch))
 
@@ -306,7 +306,7 @@ class Runner:
         return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
 
     async def _record(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
-        """Record it however long the store is away: until then nobody else can have the task, or the claim is fenced."""
+        """Record the end, retrying while the store is unavailable; FencedError says that another attempt has the task."""
         with suppress(CallError, FencedError):
             await watch.tell()  # the last that the handler has said
         is_told = False
@@ -331,7 +331,7 @@ class Runner:
 
 
 def _key_of(order: Order) -> str:
-    """What another system may know the call by: the same in every attempt, and in every task under the caller's key."""
+    """The idempotency key for upstreams: the same in every attempt, and for every task under the caller's key."""
     if order.key is None:
         return order.id
     return EntryKey(owned_by(order.identity), order.operation, order.key).digest()

@@ -13,16 +13,16 @@ from typing import Final, Literal
 
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead, living_holders
 from enfold.shared_sqlite import SharedFile, Transaction, run_script
+from enfold.tasks import transitions
 from enfold.tasks.store import now_ms
 from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, TableTasks
-from enfold.tasks.transitions import died
 from enfold.tasks.wakeups import WORK
 
 __all__ = ["SQLiteTasks"]
 
 VERSION: Final = 3  # of the tables
 BUSY_SECONDS: Final = 2.0
-LOOK_EVERY: Final = 0.1  # seconds between looks at what other processes have done
+POLL_INTERVAL: Final = 0.1  # seconds between looks at what other processes have done
 _HOLDERS: Final = "SELECT DISTINCT holder FROM tasks WHERE holder != ''"
 
 
@@ -35,12 +35,12 @@ class SQLiteTasks(TableTasks):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path).absolute()
         self._file = SharedFile(self.path, _upgrade, synchronous=fsync, patience=BUSY_SECONDS)
-        super().__init__(str(self.path), self._open, self._file.check, LOOK_EVERY)
+        super().__init__(str(self.path), self._open, self._file.check, POLL_INTERVAL)
         self._holders = Path(f"{self.path}-workers")
         self._lock: ProcessLock | None = None
         self._version = 0
         self._seen = 0  # the last change that this process knows of
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self._missing: dict[str, float] = {}
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class SQLiteTasks(TableTasks):
         return connection
 
     def _holder(self) -> str:
-        """The name of our lock; while it is there, every look sees that it still is where others look for it."""
+        """The name of our lock file, taken when first needed; every poll checks that it is still there."""
         if self._lock is None:
             self._lock = ProcessLock(self._holders)
             self._lock.hold()
@@ -73,13 +73,13 @@ class SQLiteTasks(TableTasks):
         forget_dead(self._holders, {name for (name,) in connection.execute(_HOLDERS)})
         return super()._expire(connection)
 
-    def _look(self, connection: sqlite3.Connection) -> None:
+    def _poll(self, connection: sqlite3.Connection) -> None:
         """Wake whoever waits for what has changed; now and then see whether a worker has died."""
-        super()._look(connection)
+        super()._poll(connection)
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._poll_at:
             return
-        self._look_at = now + LOOK_EVERY
+        self._poll_at = now + POLL_INTERVAL
         self._file.check()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
@@ -95,7 +95,7 @@ class SQLiteTasks(TableTasks):
         self._wakeups.wake([WORK, *(task_id for task_id, _ in rows)])
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
-        """Give what dead processes held to the living."""
+        """Queue again, or end, what dead processes held."""
         own = None if self._lock is None else self._lock.name
         if self._lock is not None:
             self._lock.hold()
@@ -104,9 +104,9 @@ class SQLiteTasks(TableTasks):
             with Transaction(connection):
                 left = connection.execute(f"{WHOLE} WHERE holder = ?", (name,)).fetchall()
                 for task in self._readable(left, connection):
-                    self._put(died(task, now_ms()), connection)
+                    self._put(transitions.worker_died(task, now_ms()), connection)
             (self._holders / name).unlink(missing_ok=True)  # only now: until then others may find it dead, too
-            super()._look(connection)
+            super()._poll(connection)
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:

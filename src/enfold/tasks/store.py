@@ -1,4 +1,4 @@
-"""The port behind which tasks are kept: twelve verbs. Memory, SQLite and JetStream are behind it."""
+"""The port of task stores: twelve methods, implemented for memory, SQLite and JetStream."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from enfold.errors import CallError
 from enfold.idempotency.first_results import refuse_other_input
 from enfold.operation import Progress
 from enfold.operation.asking import Question
+from enfold.tasks import transitions
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.task import Order, Outcome, Task
-from enfold.tasks.transitions import abandoned, answered, asked, cancelled, ended
 
 MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
 
@@ -119,21 +119,21 @@ class TaskStore(Protocol):
 
 def after_ending(task: Task, ending: Ending, now: int) -> Task:
     if isinstance(ending, Asking):
-        return asked(task, ending.questions, ending.memory, now)
-    return abandoned(task, now) if isinstance(ending, Abandoned) else ended(task, ending, now)
+        return transitions.ask(task, ending.questions, ending.memory, now)
+    return transitions.abandon(task, now) if isinstance(ending, Abandoned) else transitions.end(task, ending, now)
 
 
 def after_signal(task: Task, signal: Signal, now: int) -> Task:
     if isinstance(signal, Cancel):
-        return cancelled(task, now)
-    after = answered(task, signal.given, now)
+        return transitions.cancel(task, now)
+    after = transitions.answer(task, signal.given, now)
     if after is not task:
         check_answers(after.answers)
     return after
 
 
 def check_answers(answers: Mapping[str, Any]) -> None:
-    """Refuse more answers to one task than a handler that asks again and again should be able to collect."""
+    """PAYLOAD_TOO_LARGE for more answers than one task may collect."""
     if len(msgspec.json.encode(answers)) > MAX_ANSWERS:
         details = {"reason": "inputResponses", "limit": MAX_ANSWERS}
         raise CallError("PAYLOAD_TOO_LARGE", f"Answers have at most {MAX_ANSWERS} bytes together", details)
@@ -146,7 +146,7 @@ def same_order(first: Task, order: Order) -> Task:
 
 
 def listed(task: Task) -> Task:
-    """A task in a list: what it was given and what it gave may be large, and nobody looks for them there."""
+    """A task for a list: without its input and outcome, which may be large."""
     return msgspec.structs.replace(task, order=msgspec.structs.replace(task.order, input={}), outcome=None)
 
 
@@ -167,14 +167,14 @@ DATA_LOSS: Final = "DATA_LOSS"
 
 
 def unreadable(error: BaseException) -> CallError:
-    """What is said of a task over which somebody else has written."""
+    """DATA_LOSS for a stored task that cannot be read."""
     lost = CallError(DATA_LOSS, "What is kept of the task cannot be read any more")
     lost.__cause__ = error
     return lost
 
 
-def store_away(error: BaseException) -> CallError:
-    """What callers hear when the store cannot be used; the cause stays in our log."""
+def store_unavailable(error: BaseException) -> CallError:
+    """UNAVAILABLE for callers of a store that cannot be used; the cause is for our log."""
     away = CallError("UNAVAILABLE", "The store of tasks cannot be used now: try again", {"reason": "store"})
     away.__cause__ = error
     return away

@@ -16,8 +16,9 @@ from enfold.errors import CallError
 from enfold.idempotency.outcomes import failure
 from enfold.log import Log
 from enfold.operation import Progress
+from enfold.tasks import transitions
 from enfold.tasks.file_thread import FileThread
-from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_much
+from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_large_share
 from enfold.tasks.store import (
     Claim,
     Claims,
@@ -30,18 +31,17 @@ from enfold.tasks.store import (
     limit_reached,
     now_ms,
     same_order,
-    store_away,
+    store_unavailable,
     unreadable,
 )
 from enfold.tasks.task import Order, Task
-from enfold.tasks.transitions import accepted, claimed, frees_key, is_forgotten, noted, overdue, unclaimed
 from enfold.tasks.wakeups import WORK, Wakeups
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
-WATCH_AGAIN: Final = 5.0  # seconds after which a watcher looks although it was not woken
-MOST_EXPIRED: Final = 500  # rows that one transaction ends or forgets
+WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
+EXPIRE_BATCH: Final = 500  # rows that one transaction ends or forgets
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -116,14 +116,14 @@ class TableTasks:
         place: str,
         open: Callable[[], sqlite3.Connection],
         check: Callable[[], None] = lambda: None,
-        look_every: float | None = None,
+        poll_interval: float | None = None,
     ) -> None:
-        """`place` is named in the log; `open`, `check` and `look_every` are those of `FileThread`."""
+        """`place` is named in the log; `open`, `check` and `poll_interval` are those of `FileThread`."""
         self._place = place
         self._wakeups = Wakeups()
         self._changed: set[str] = set()  # in the thread: what the transaction under way changes
-        self._complaint = ""  # why it could not be used the last time
-        self._thread = FileThread(open, check, self._look, look_every)
+        self._last_error = ""  # why it could not be used the last time
+        self._thread = FileThread(open, check, self._poll, poll_interval)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.close)
@@ -137,15 +137,17 @@ class TableTasks:
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
         task, now = await self._read(partial(_find, owner, task_id)), now_ms()
-        if task is None or is_forgotten(task, now):
+        if task is None or transitions.is_forgotten(task, now):
             return None
-        if overdue(task, now) is task:
+        if transitions.end_if_overdue(task, now) is task:
             return task
         return await self._write(partial(self._find_now, owner, task_id))
 
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
         found, now = await self._read(partial(_list, owner, limit)), now_ms()
-        if any(is_forgotten(task, now) or overdue(task, now) is not task for task in found):
+        if any(
+            transitions.is_forgotten(task, now) or transitions.end_if_overdue(task, now) is not task for task in found
+        ):
             await self.expire()
             found = await self._read(partial(_list, owner, limit))
         return found
@@ -171,7 +173,7 @@ class TableTasks:
     ) -> bool:
         if progress is None and not notes:
             return (await self._read(partial(_held, claim))).is_cancelling
-        step = partial(noted, progress=progress, notes=notes)
+        step = partial(transitions.note, progress=progress, notes=notes)
         return (await self._write(partial(self._change_held, claim, step))).is_cancelling
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
@@ -181,7 +183,7 @@ class TableTasks:
         return await self._write(partial(self._signal, owner, task_id, signal))
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), WATCH_AGAIN)
+        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), WATCH_POLL)
 
     async def expire(self) -> None:
         while await self._write(self._expire):
@@ -199,20 +201,20 @@ class TableTasks:
         try:
             found = await answer
         except (sqlite3.Error, OSError) as error:
-            if str(error) != self._complaint:
+            if str(error) != self._last_error:
                 Log("enfold.tasks").warning("the tasks in %s cannot be used: %s", self._place, error)
-            self._complaint = str(error)
-            raise store_away(error) from error
-        self._complaint = ""
+            self._last_error = str(error)
+            raise store_unavailable(error) from error
+        self._last_error = ""
         return found
 
     async def _claim_now(self, operations: Sequence[str] | Any, n: int, but: Collection[str]) -> Claims:
-        if not await self._read(partial(self._look_for, operations)):
+        if not await self._read(partial(self._wanted_here, operations)):
             return []
         return await self._claimed(partial(self._claim, operations, n, tuple(but)))
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What a job gives that claims; what it has claimed for somebody who waits no more is given back."""
+        """The result of a job that claims tasks; if its caller is cancelled, what it claims is given back."""
         answer = self._thread.submit(job)
         try:
             return await self._asked(asyncio.shield(answer))
@@ -224,7 +226,7 @@ class TableTasks:
         found = None if answer.exception() else answer.result()
         for claim in found if isinstance(found, list) else [found]:
             if isinstance(claim, Claim):
-                given = self._thread.submit(partial(self._change_held, claim, unclaimed))
+                given = self._thread.submit(partial(self._change_held, claim, transitions.unclaim))
                 given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # jobs, in the thread
@@ -236,7 +238,7 @@ class TableTasks:
             where = "owner = ? AND operation = ? AND key = ?"
             known = _one(connection, where, (order.owner, order.operation, order.key))
             first = self._now(known, connection)
-            if first is not None and not frees_key(first):
+            if first is not None and not transitions.frees_key(first):
                 return same_order(first, order)
             if known is not None:
                 connection.execute("UPDATE tasks SET key = NULL WHERE id = ?", (known.id,))
@@ -244,13 +246,13 @@ class TableTasks:
         if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.unfinished:
             raise limit_reached(limits.unfinished)
         _check_kept(order.owner, limits, connection)
-        task = accepted(msgspec.json.decode(ordered, type=Order))
+        task = transitions.accept(msgspec.json.decode(ordered, type=Order))
         holder = self._holder() if claims else ""
         if claims:
             task = _claimed_by(holder, task)
         row = (order.id, order.owner, order.operation, order.key, task.status, holder, order.deadline, order.expires)
         connection.execute(_INSERT, (*row, ordered, _state(task)))
-        self._note_change(task)
+        self._mark_changed(task)
         return Claim(task) if claims else task
 
     def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
@@ -259,13 +261,13 @@ class TableTasks:
     def _now(self, task: Task | None, connection: sqlite3.Connection) -> Task | None:
         """A task as the clock has it; one that has come to its deadline ends."""
         now = now_ms()
-        if task is None or is_forgotten(task, now):
+        if task is None or transitions.is_forgotten(task, now):
             return None
-        after = overdue(task, now)
+        after = transitions.end_if_overdue(task, now)
         return task if after is task else self._put(after, connection)
 
-    def _look_for(self, operations: Any, connection: sqlite3.Connection) -> Sequence[str]:
-        """What there is to do here; whoever looks for work holds its lock, by which others see that somebody does."""
+    def _wanted_here(self, operations: Any, connection: sqlite3.Connection) -> Sequence[str]:
+        """The queued operations that can be run here; whoever asks holds its lock, which shows others that there is a worker."""
         self._holder()
         return _wanted(operations, connection)
 
@@ -305,17 +307,17 @@ class TableTasks:
         """End and forget some of what is due; whether there may be more."""
         now = now_ms()
         late = connection.execute(
-            f"{WHOLE} WHERE outcome IS NULL AND deadline <= ? LIMIT ?", (now, MOST_EXPIRED)
+            f"{WHOLE} WHERE outcome IS NULL AND deadline <= ? LIMIT ?", (now, EXPIRE_BATCH)
         ).fetchall()
         for task in self._readable(late, connection):
-            self._put(overdue(task, now), connection)
+            self._put(transitions.end_if_overdue(task, now), connection)
         forgetting = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE outcome IS NOT NULL AND expires <= ? LIMIT ?)"
-        gone = connection.execute(forgetting, (now, MOST_EXPIRED)).rowcount
+        gone = connection.execute(forgetting, (now, EXPIRE_BATCH)).rowcount
         connection.execute("DELETE FROM kept_bytes WHERE hour * ? <= ?", (HOUR, now))
-        return MOST_EXPIRED in (gone, len(late))
+        return EXPIRE_BATCH in (gone, len(late))
 
     def _readable(self, rows: Sequence[_Row], connection: sqlite3.Connection) -> Sequence[Task]:
-        """The tasks of these rows; one over which somebody has written ends here, and is in nobody's way."""
+        """The tasks of these rows; one that cannot be read ends as failed, so that it blocks no others."""
         found: list[Task] = []
         for row in rows:
             try:
@@ -332,13 +334,13 @@ class TableTasks:
         connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
         if outcome is not None:  # a task ends once
             connection.execute(_COUNT, (task.id,))
-        self._note_change(task)
+        self._mark_changed(task)
         return task
 
-    def _note_change(self, task: Task) -> None:
+    def _mark_changed(self, task: Task) -> None:
         self._changed |= {task.id, WORK} if task.is_queued else {task.id}
 
-    def _look(self, connection: sqlite3.Connection) -> None:
+    def _poll(self, connection: sqlite3.Connection) -> None:
         """Wake whoever waits for what has changed."""
         del connection
         if self._changed:
@@ -349,7 +351,7 @@ class TableTasks:
 def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
     kept = dict(connection.execute("SELECT hour, bytes FROM kept_bytes WHERE owner = ?", (owner,)).fetchall())
     now = now_ms()
-    if is_much(kept, limits, now):
+    if is_large_share(kept, limits, now):
         count, free, size = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
@@ -380,12 +382,12 @@ def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list
 
 
 def _wanted(operations: Any, connection: sqlite3.Connection) -> list[str]:
-    """The operations that somebody waits for, of those that can be run here."""
+    """The operations of queued tasks, of those that can be run here."""
     return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
 
 
 def _claimed_by(holder: str, task: Task) -> Task:
-    return claimed(task, f"{holder}.{os.urandom(8).hex()}", now_ms())
+    return transitions.claim(task, f"{holder}.{os.urandom(8).hex()}", now_ms())
 
 
 def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
@@ -409,7 +411,7 @@ _NO_ORDER: Final = msgspec.json.encode(Order("", "", "", {}, 0, 0, 0.0, 0, retri
 
 
 def _decode(row: _Row) -> Task:
-    """A task from its three texts: what was ordered never changes, so that it is written only once."""
+    """A task from its three columns; the order never changes, so that it is written only once."""
     _, ordered, state, outcome = row
     try:
         tail = b"}" if outcome is None else b',"outcome":' + outcome + b"}"

@@ -1,4 +1,4 @@
-"""How a task goes from one state to the next. Pure: every store applies these under its own lock or compare-and-set."""
+"""The state changes of a task. Pure: every store applies these under its own lock or compare-and-set."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _replace = msgspec.structs.replace
 
 
 def _changed(task: Task, now: int, **fields: Any) -> Task:
-    """The task with other fields; where a clock was set back, its last change stays its last change."""
+    """The task with other fields; `updated` never goes back, even if a clock does."""
     return _replace(task, updated=max(task.updated, now), **fields)
 
 
-def accepted(order: Order) -> Task:
+def accept(order: Order) -> Task:
     return Task(order, order.created)
 
 
-def claimed(task: Task, fence: str, now: int) -> Task:
+def claim(task: Task, fence: str, now: int) -> Task:
     """A worker begins an attempt; only who knows the fence can hold the task or record its outcome."""
     return _changed(task, now, fence=fence, attempt=task.attempt + 1)
 
 
-def unclaimed(task: Task, now: int) -> Task:
-    """The worker gives back what it has not begun."""
+def unclaim(task: Task, now: int) -> Task:
+    """The worker returns a task that it has not begun."""
     return _changed(task, now, fence="", attempt=task.attempt - 1)
 
 
-def noted(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
+def note(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
     """The worker tells how far it is, and what later attempts should know."""
     if progress is None and not notes:
         return task
@@ -44,14 +44,14 @@ def noted(task: Task, now: int, progress: Progress | None, notes: Mapping[str, A
     return _changed(task, now, progress=progress or task.progress, notes=merged)
 
 
-def asked(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any], now: int) -> Task:
+def ask(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any], now: int) -> Task:
     """The attempt ends with questions; nobody works on the task until they are answered."""
     if task.is_cancelling:
-        return cancelled(_replace(task, fence=""), now)
+        return cancel(_replace(task, fence=""), now)
     return _changed(task, now, status=Status.INPUT_REQUIRED, fence="", questions=dict(questions), memory=dict(memory))
 
 
-def answered(task: Task, answers: Mapping[str, Any], now: int) -> Task:
+def answer(task: Task, answers: Mapping[str, Any], now: int) -> Task:
     """Take the answers to open questions; all others are ignored. With the last one the task is queued again."""
     fitting = {key: answer for key, answer in answers.items() if key in task.questions}
     if not fitting or task.status is not Status.INPUT_REQUIRED:
@@ -61,22 +61,22 @@ def answered(task: Task, answers: Mapping[str, Any], now: int) -> Task:
     return _changed(task, now, status=status, questions=left, answers={**task.answers, **fitting})
 
 
-def cancelled(task: Task, now: int) -> Task:
+def cancel(task: Task, now: int) -> Task:
     """The caller wants it to end: at once where nobody works on it, else as soon as its worker hears of it."""
     if task.is_ended or (task.fence and task.is_cancelling):
         return task
     if task.fence:
         return _changed(task, now, is_cancelling=True)
-    return ended(task, failure(CallError("ABORTED", f"{task.operation} was cancelled")), now)
+    return end(task, failure(CallError("ABORTED", f"{task.operation} was cancelled")), now)
 
 
-def died(task: Task, now: int) -> Task:
-    """The worker that held it is gone: start again where that starts nothing twice, or may; else nobody knows how it ended."""
+def worker_died(task: Task, now: int) -> Task:
+    """Its worker died: queue it again where it may be started twice and has attempts left; else it fails."""
     return _without_worker(task, now, task.deaths + 1)
 
 
-def abandoned(task: Task, now: int) -> Task:
-    """The worker that held it stops in order: nothing died of the task, so that this costs none of its attempts."""
+def abandon(task: Task, now: int) -> Task:
+    """Its worker stops in order: as if it had died, but this costs none of the task's attempts."""
     return _without_worker(task, now, task.deaths)
 
 
@@ -85,30 +85,30 @@ def _without_worker(task: Task, now: int, deaths: int) -> Task:
         return task
     left = _changed(task, now, fence="", deaths=deaths)
     if left.is_cancelling:
-        return cancelled(left, now)
+        return cancel(left, now)
     may_start = left.order.retries or SERVER_TASK in left.notes  # which is only waited for
     if may_start and left.deaths < left.order.attempts:
         return left
-    return ended(left, failure(_worker_died(left)), now)
+    return end(left, failure(_worker_died(left)), now)
 
 
-def overdue(task: Task, now: int) -> Task:
-    """Its deadline may have passed, whatever state it is in."""
+def end_if_overdue(task: Task, now: int) -> Task:
+    """The task, ended with TIMEOUT if its deadline has passed."""
     if task.is_ended or now < task.order.deadline:
         return task
     message = f"{task.operation} was not done by its deadline"
     # Nobody knows how far it came, unless it was never begun.
     may_be_repeated = task.order.retries or task.attempt == 0
-    return ended(task, failure(CallError("TIMEOUT", message, retryable=may_be_repeated)), now)
+    return end(task, failure(CallError("TIMEOUT", message, retryable=may_be_repeated)), now)
 
 
 def is_forgotten(task: Task, now: int) -> bool:
-    """Whether it was kept as long as its caller was told: whoever asks for it finds nothing."""
+    """Whether its retention is over: callers find it no more."""
     return task.order.expires <= now
 
 
-def ended(task: Task, outcome: Outcome, now: int) -> Task:
-    """It ends; what only a later attempt would have read goes."""
+def end(task: Task, outcome: Outcome, now: int) -> Task:
+    """It ends; what only a later attempt would read is dropped."""
     status = Status.COMPLETED
     if outcome.failure is not None:
         status = Status.CANCELLED if outcome.failure.code == "ABORTED" else Status.FAILED
@@ -116,7 +116,7 @@ def ended(task: Task, outcome: Outcome, now: int) -> Task:
 
 
 def frees_key(task: Task) -> bool:
-    """Whether the next order with its key is another task: it has failed in a way that may pass."""
+    """Whether its key may be used for a new task: it failed with a retryable error."""
     told = None if task.outcome is None else task.outcome.failure
     return told is not None and told.retryable
 

@@ -1,4 +1,4 @@
-"""Who waits for a store to change: woken from the loop they wait on or from another thread."""
+"""Waking those who wait for a store to change, from their own loop or from another thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORK: Final = ""  # what workers wait for; others wait for the id of a task
 
 
 class Wakeups:
-    """Waiters of one store, by what they wait for; each has a moment of its own, so that several loops may wait."""
+    """The waiters of one store, by subject; each has a future of its own, so that several loops may wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], str] = {}
@@ -24,21 +24,21 @@ class Wakeups:
         return bool(self._waiting)
 
     def expect(self, subject: str) -> asyncio.Future[None]:
-        """A moment that is over after the next change: taken before looking, it misses none."""
-        moment: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[moment] = subject
-        moment.add_done_callback(self._forget)
-        return moment
+        """A future that is done after the next change; get it before reading the store, so that no change is missed."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[changed] = subject
+        changed.add_done_callback(self._forget)
+        return changed
 
-    def _forget(self, moment: asyncio.Future[None]) -> None:
-        self._waiting.pop(moment, None)
+    def _forget(self, changed: asyncio.Future[None]) -> None:
+        self._waiting.pop(changed, None)
 
-    async def wait(self, moment: asyncio.Future[None], seconds: float | None) -> bool:
-        """Whether the moment came before the time was over."""
+    async def wait(self, changed: asyncio.Future[None], seconds: float | None) -> bool:
+        """Whether the future was done within so many seconds."""
         # Not `wait_for`: up to Python 3.11 it takes a cancellation for the end of the waiting.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await moment
+                await changed
                 return True
         return False
 
@@ -51,7 +51,7 @@ class Wakeups:
         """
         seen: Task | None = None
         while True:
-            moment = self.expect(task_id)
+            changed = self.expect(task_id)
             try:
                 task = await look()
                 if task is None:
@@ -62,22 +62,22 @@ class Wakeups:
                     if task.is_ended:
                         return
                 else:
-                    await self.wait(moment, _until_looked_at(task, again))
+                    await self.wait(changed, _until_looked_at(task, again))
             finally:
-                moment.cancel()
+                changed.cancel()
 
     def wake(self, subjects: Iterable[str] | None = None) -> None:
         """Wake those who wait for one of the subjects, or everybody; may be called from any thread."""
         wanted, here = None if subjects is None else set(subjects), asyncio._get_running_loop()
-        for moment, subject in list(self._waiting.items()):
+        for changed, subject in list(self._waiting.items()):
             if wanted is not None and subject not in wanted:
                 continue
-            loop = moment.get_loop()
+            loop = changed.get_loop()
             if loop is here:
-                _end(moment)
+                _end(changed)
             else:
                 with suppress(RuntimeError):  # its loop is closed
-                    loop.call_soon_threadsafe(_end, moment)
+                    loop.call_soon_threadsafe(_end, changed)
 
 
 def _until_looked_at(task: Task, again: float | None) -> float:
@@ -86,6 +86,6 @@ def _until_looked_at(task: Task, again: float | None) -> float:
     return left if again is None else min(again, left)
 
 
-def _end(moment: asyncio.Future[None]) -> None:
-    if not moment.done():
-        moment.set_result(None)
+def _end(changed: asyncio.Future[None]) -> None:
+    if not changed.done():
+        changed.set_result(None)

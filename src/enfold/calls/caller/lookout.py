@@ -1,6 +1,6 @@
-"""Keeps the list of what running peers serve: it asks everybody at once, again and again.
+"""Discovers what running peers serve: asks all of them at once, every `refresh` seconds and when one announces a change.
 
-A worker whose list we have already answers only that it is the same one.
+A worker whose list we already have answers with its digest alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_GONE: Final = 10_000  # operations that are remembered after their workers
 
 
 class LookoutLimits(msgspec.Struct, frozen=True):
-    """How much one peer may make us keep; what comes on top is dropped, counted and logged."""
+    """How much is kept of one peer; more is dropped, counted and logged."""
 
     workers: int = 64  # processes of one peer
     operations: int = 5_000  # of one process
@@ -55,7 +55,7 @@ class _PartialList:
         self._size = 0
 
     def add(self, answer: WorkerListing, size: int, limits: LookoutLimits) -> bool:
-        """Take one more part; False where it is more than one worker may say."""
+        """Add a part; False where the list exceeds the limits of one worker."""
         if answer.part not in self.specs:
             self._operations += len(answer.specs)
             self._size += size
@@ -66,7 +66,7 @@ class _PartialList:
 
 
 class Lookout:
-    """Keeps the list of what running peers serve; `changed` is called whenever it is another."""
+    """The list of what running peers serve; `changed` is called when it changes."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Lookout:
         self._wanted = asyncio.Event()
 
     async def start(self) -> None:
-        """Ask, and wait until somebody has answered or it seems that nobody will."""
+        """Ask once, wait for the answers (at most `patience` seconds), and then keep asking in the background."""
         await self._transport.connect()
         self._prefix = f"{self._transport.inbox()}.d-{new_boot()}"
         self._subscriptions = [
@@ -138,7 +138,7 @@ class Lookout:
             await self._ask()
 
     async def _ask(self) -> None:
-        """One round: everybody is asked, those who answer are there, those who do not may be gone."""
+        """One round: ask all peers; a worker that misses two rounds is dropped."""
         self._answered.clear()
         self._parts.clear()
         self._heard.clear()
@@ -154,7 +154,7 @@ class Lookout:
             self._changed()
 
     async def _listen(self) -> None:
-        """Wait until nobody has answered for a moment, or the time for it is over."""
+        """Wait for answers until none has come for `LATECOMERS` seconds, at most for `patience`."""
         ends_at = time.monotonic() + self._patience
         pause = self._patience
         while (left := ends_at - time.monotonic()) > 0:
@@ -176,7 +176,7 @@ class Lookout:
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
     def _remember(self, listing: PeerListing) -> None:
-        """Keep for an hour what a worker that is gone served: until then calls of it are unavailable, and not unknown."""
+        """Remember the operations of a worker that is gone: for an hour calls of them are UNAVAILABLE, not OPERATION_NOT_FOUND."""
         until = time.monotonic() + OFFER_REMEMBERED
         for spec in self._specs.get(listing.digest, ()):
             if len(self._gone) < MAX_GONE and lies_in(spec.id, listing.may_offer):
@@ -188,7 +188,7 @@ class Lookout:
         self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
 
     def _digests(self) -> list[tuple[str, str]]:
-        """What is served and what is remembered, to see whether it changes."""
+        """What is served and remembered now, to compare before and after a round."""
         served = [(key, listing.digest) for key, listing in self._workers.items()]
         return sorted([*served, *(("gone", operation_id) for operation_id in self._gone)])
 
@@ -252,7 +252,7 @@ class Lookout:
             _log.warning("What %s says it serves is left out: it has %s", peer, reason)
 
     def _take_announcement(self, message: Message) -> None:
-        """Somebody came, went or changed: what is true is found by asking."""
+        """A worker came, went or changed what it serves: ask again at once."""
         if message.signal is not None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Who serves what, with counts and latencies: asked by the STATS verb of NATS services."""
+"""Running peers with counts and latencies, for `enfold peers`: asks by the STATS verb of NATS services."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunningPeer(msgspec.Struct, frozen=True):
 
 
 async def find_peers(transport: Transport, *, patience: float = PATIENCE) -> list[RunningPeer]:
-    """Everybody who answers within `patience` seconds."""
+    """All peers that answer within `patience` seconds."""
     await transport.connect()
     answers: dict[str, RunningPeer] = {}
     inbox = f"{transport.inbox()}.p-{new_boot()}"

@@ -1,4 +1,4 @@
-"""The caller's end: requests that wait for their answer, each of which ends exactly once, in its time."""
+"""The caller's end: pending requests, each of which ends exactly once, and at its deadline at the latest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from enfold.calls.caller.given_up import GivenUp, may_still_run
+from enfold.calls.caller.aborted_calls import AbortedCalls, may_still_run
 from enfold.calls.caller.waiting import WaitingCall, WaitingStream
 from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import DEFAULT_TTL, OFFER_REMEMBERED, CallSettings, Retry, retry_delay
@@ -50,7 +50,7 @@ MAX_ID: Final = 200  # a server ends the connection over which a longer line com
 
 
 class PendingRequestMap:
-    """Calls other peers by a transport, and keeps what has not been answered yet."""
+    """Calls peers over a transport, and holds the requests that have no answer yet."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class PendingRequestMap:
         self._in_process = False
         self._prefix = ""
         self._waiting: dict[str, WaitingCall] = {}
-        self._given_up = GivenUp(self._send_control_to, self._settings.heartbeat)
+        self._aborted = AbortedCalls(self._send_to, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._offered: dict[str, float] = {}  # until when it is remembered that an operation was offered
-        self._telling = Background()
+        self._background = Background()
         self._subscription: Subscription | None = None
         self._listening = ConnectOnce(self._listen)
         self._timer: asyncio.TimerHandle | None = None
@@ -180,7 +180,7 @@ class PendingRequestMap:
             raise waiting.error
 
     async def _wait_with_retries(self, waiting: W, context: Context | None) -> W:
-        """A call that is over, or a stream whose first sign of life has come; tried again where that is safe."""
+        """Send a request and wait until a call is over or a stream has begun; retry where that is safe."""
         attempt = 1
         while True:
             request = waiting.request
@@ -223,7 +223,7 @@ class PendingRequestMap:
             waiting = self._tried_again(waiting)
 
     def _tried_again(self, waiting: W) -> W:
-        """The next attempt of a request, in the time that is left."""
+        """The next attempt of a request, under a new id and with the time that is left."""
         now, ends_at, silence = monotonic(), waiting.deadline, self._settings.silence
         ttl_ms = None if ends_at is None else _milliseconds(ends_at - now)
         request = msgspec.structs.replace(waiting.request, request_id=new_request_id(), ttl_ms=ttl_ms)
@@ -231,7 +231,7 @@ class PendingRequestMap:
         return waiting.again(request, silence if ends_at is None else silence / 4, now)
 
     def remember(self, operation_id: str) -> None:
-        """An operation is offered: for an hour it is unavailable, and not unknown, where nobody serves it."""
+        """Note that an operation is offered: for an hour it is UNAVAILABLE, not OPERATION_NOT_FOUND, where nobody serves it."""
         self._offered[operation_id] = monotonic() + OFFER_REMEMBERED
 
     # answering
@@ -260,38 +260,38 @@ class PendingRequestMap:
     # giving up
 
     def abort(self, request_id: str) -> None:
-        """Give up a call: here it ends at once, and its worker is told as soon as it is known."""
+        """Abort a call: it ends here at once, and its worker is sent an abort as soon as it is known."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting.is_aborted = True
             waiting.fail(call_failures.aborted(waiting.operation_id))
 
     async def close(self) -> None:
-        """End everything that still waits, and stop listening."""
+        """Abort all pending requests, and stop listening."""
         for waiting in list(self._waiting.values()):
             waiting.fail(call_failures.aborted(waiting.operation_id))
-        await self._tell_the_last()
+        await self._wait_for_workers_of_aborted()
         for timer in (self._timer, self._lost_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._lost_timer = None
         subscription, self._subscription = self._subscription, None
         await self._listening.forget()
-        await self._telling.settle()
+        await self._background.settle()
         if subscription is not None:
             await subscription.close()
 
-    async def _tell_the_last(self) -> None:
-        """Stay until the workers of calls that are given up have spoken: else nobody tells them to stop."""
+    async def _wait_for_workers_of_aborted(self) -> None:
+        """Wait a moment for the workers of aborted calls to announce themselves: else nobody tells them to stop."""
         ends_at = monotonic() + 2 * self._settings.accept_after + 2 * self._settings.tick
         await asyncio.sleep(0)  # let those end who have just been told
-        while self._given_up.has_unknown and monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
+        while self._aborted.has_unknown_worker and monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
             await asyncio.sleep(self._settings.tick)
 
     # one request
 
     def _subject(self, operation_id: str) -> str:
-        """Where calls of an operation go; what could not be an id does not become a subject."""
+        """The subject of an operation's requests; OPERATION_NOT_FOUND for what cannot be an id."""
         if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
@@ -300,23 +300,23 @@ class PendingRequestMap:
         return subject
 
     def _end(self, waiting: WaitingCall) -> None:
-        """Forget it; a worker that may still be at it is told that nobody waits."""
+        """Remove a request; a worker that may still run it is sent an abort."""
         if self._waiting.pop(waiting.request.request_id, None) is None:
             return
         if waiting.has_answered:
             self._offered[waiting.request.operation_id] = waiting.heard_at + OFFER_REMEMBERED
         if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
-        self._given_up.add(waiting, monotonic())
+        self._aborted.add(waiting, monotonic())
         self._tick_soon()
 
     def _send_control(self, waiting: WaitingCall, payload: Payload | None) -> None:
-        """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
+        """Send a control event to the worker of a call, in the background; one that is lost is made good by later ones."""
         if waiting.control is not None and payload is not None:
-            self._send_control_to(waiting.control, payload)
+            self._send_to(waiting.control, payload)
 
-    def _send_control_to(self, control: str, payload: Payload) -> None:
-        self._telling.begin(publish_if_possible(self._transport, control, write_event(next(self._ids), payload)))
+    def _send_to(self, control: str, payload: Payload) -> None:
+        self._background.begin(publish_if_possible(self._transport, control, write_event(next(self._ids), payload)))
 
     # listening
 
@@ -340,7 +340,7 @@ class PendingRequestMap:
         request_id = message.subject[len(self._prefix) :]
         waiting = self._waiting.get(request_id)
         if waiting is None:
-            self._given_up.hear(request_id, message)
+            self._aborted.hear(request_id, message)
             return
         try:
             payload = read_event(message.data).payload
@@ -369,9 +369,9 @@ class PendingRequestMap:
         if self._lost_timer is None:
             under_way = [waiting for waiting in self._waiting.values() if not isinstance(waiting, WaitingStream)]
             grace = self._settings.lost_grace
-            self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_lost, under_way)
+            self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_after_loss, under_way)
 
-    def _fail_lost(self, under_way: list[WaitingCall]) -> None:
+    def _fail_after_loss(self, under_way: list[WaitingCall]) -> None:
         self._lost_timer = None
         for waiting in under_way:
             waiting.fail(call_failures.lost(waiting.operation_id, idempotent=waiting.idempotent))
@@ -381,7 +381,7 @@ class PendingRequestMap:
             self._lost_timer.cancel()
             self._lost_timer = None
         now = monotonic()
-        self._given_up.tell_again()
+        self._aborted.resend_all()
         for waiting in self._waiting.values():
             if isinstance(waiting, WaitingStream):
                 self._send_control(waiting, waiting.speak(now, at_once=True))
@@ -393,15 +393,15 @@ class PendingRequestMap:
             self._timer = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
 
     def _tick(self) -> None:
-        """One clock for all that wait: it stands still when nothing does."""
+        """One timer for all pending requests; it is not set while there are none."""
         self._timer = None
         now = monotonic()
         for waiting in list(self._waiting.values()):
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
                 self._send_control(waiting, waiting.speak(now))
-        self._given_up.check(now)
-        if self._waiting or self._given_up:
+        self._aborted.check(now)
+        if self._waiting or self._aborted:
             self._tick_soon()
 
 
@@ -410,7 +410,7 @@ def _milliseconds(left: float) -> int:
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
-    """The time that is left, the shortest of all that was said; a deadline is read by our clock, here and only here."""
+    """The seconds that are left: the least of timeout, deadline (Unix ms, by our clock) and what the context has left."""
     if context is None and deadline is None:
         return timeout
     left = None if deadline is None else deadline / 1000 - time()

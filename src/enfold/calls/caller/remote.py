@@ -1,4 +1,4 @@
-"""An operation of another process as one of ours: a handler that calls it, and passes its result on as it came."""
+"""Operations of other processes as local ones: handlers that call them and pass results on unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_reached_over(operation: Operation, transport: Transport) -> bool:
 
 
 class _Remote:
-    """What both kinds know of the operation they call."""
+    """The operation that a handler calls, and the way there."""
 
     __slots__ = ("_pending", "_spec", "transport")
 
@@ -95,7 +95,7 @@ class RemoteStream(_Remote):
 
 
 def _nested(context: Context) -> float | None:
-    """The time that is left, less what it takes to answer in time ourselves."""
+    """The timeout of a nested call: the time left, less a margin to answer our own caller in time."""
     left = context.remaining()
     return None if left is None else max(0.0, left - NESTED_MARGIN)
 
@@ -108,7 +108,7 @@ def _provenance(context: Context) -> Any:
 
 
 def _without_duplicates(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-    """Our registry checks the data once more, and would tell a second time where it does not fit."""
+    """The envelope without warnings that our own check of the data gives again."""
     if not envelope.warnings:
         return envelope
     kept = tuple(warning for warning in envelope.warnings if warning.code not in MISFITS)

@@ -1,4 +1,4 @@
-"""Calls and streams as their caller waits for them: what has been heard, what is missing, when it is over. No I/O."""
+"""The state of one pending call or stream at its caller: what was received, what is missing, when it is over. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from enfold.errors import CallError, FormatError
 
 
 class WaitingCall(msgspec.Struct, eq=False):
-    """A call: until when it may take, since when its worker is silent, where that one listens, and how it ended."""
+    """A pending call: its deadline, when its worker was last heard, that worker's control subject, and how it ended."""
 
     request: Requested
     subject: str
@@ -46,7 +46,7 @@ class WaitingCall(msgspec.Struct, eq=False):
 
     @property
     def has_begun(self) -> bool:
-        """Whether something has come that a caller can use before the end."""
+        """Whether its caller can go on before the end: true of a stream that a worker has accepted."""
         return False
 
     @property
@@ -58,11 +58,11 @@ class WaitingCall(msgspec.Struct, eq=False):
         return self.request.request_id
 
     def again(self, request: Requested, silence: float, now: float) -> Self:
-        """The same, waited for from its beginning, for another attempt."""
+        """The state of another attempt at the same request."""
         return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
 
     def hear(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
-        """Take an event of the worker; whether it is the right worker is seen at its control subject."""
+        """Take an event of the worker; one that comes from another worker (another control subject) is ignored."""
         if (reply is not None or type(payload) is Accepted) and not self._is_from_worker(payload, reply):
             return
         if self.is_over:
@@ -75,7 +75,7 @@ class WaitingCall(msgspec.Struct, eq=False):
             self.fail(call_error(payload))
 
     def _is_from_worker(self, payload: Payload, reply: str | None) -> bool:
-        """Whether it comes from the worker that spoke first, which is remembered."""
+        """Whether an event comes from the worker that answered first, whose control subject is remembered."""
         control = payload.control or reply if isinstance(payload, Accepted) else reply
         if control is None or not control.startswith("ctl."):
             return True
@@ -180,14 +180,14 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         return bool(self._items)
 
     def next_item(self) -> ResponseEnvelope[Any]:
-        """The oldest item; taking it is what gives the producer room again."""
+        """The oldest item; to consume it is what earns the producer new credit."""
         envelope, self.event_id, size = self._items.popleft()
         self._consumed += 1
         self._consumed_bytes += size
         return envelope
 
     def credit_due(self) -> Credit | None:
-        """The room to give back, once it is half the window, in items or in bytes."""
+        """The credit to grant, once half the window is consumed, in items or in bytes."""
         room = self._consumed - self._granted
         is_half = room >= self.window // 2 or self._consumed_bytes >= self.settings.window_bytes // 2
         if self.control is None or not room or not is_half or self._gap_since is not None:
@@ -241,7 +241,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
             WaitingCall.check(self, now)
 
     def speak(self, now: float, *, at_once: bool = False) -> Payload | None:
-        """What to tell the worker now: that we live, and, where nothing came, what we wait for."""
+        """The control event that is due now: a heartbeat, or, where items are missing or late, a resume."""
         if self.control is None or (now - self._spoke_at < self.settings.heartbeat and not at_once):
             return None
         self._spoke_at = now

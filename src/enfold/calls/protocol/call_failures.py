@@ -1,4 +1,4 @@
-"""What a caller hears when the transport, not the operation, decides the end of a call."""
+"""The errors of calls that fail in the transport or at their deadline, and not in the operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nobody(operation_id: str) -> CallError:
 
 
 def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
-    """Nobody serves it, and as far as we know nobody ever did; of the operations we know of the nearest is named."""
+    """Nobody serves it, and as far as we know nobody did; the nearest of the `known` ids is suggested."""
     near = nearest_id(operation_id, known)
     hint = "" if near is None else f". Did you mean {near}?"
     details = {"reason": "no_responders", "started": False}

@@ -1,4 +1,4 @@
-"""The numbers of the call protocol, and when a call may be tried again. Values and pure functions."""
+"""Timeouts and limits of the call protocol, and when a call may be retried. Values and pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NESTED_MARGIN: Final = 0.005  # what a nested call leaves its caller, to answer 
 
 
 class CallSettings(msgspec.Struct, frozen=True):
-    """How both ends keep in touch, in seconds; both ends should agree on them."""
+    """Heartbeats, timeouts (in seconds) and stream windows; both ends should have the same."""
 
     accept_after: float = 0.05  # a call that takes longer says so
     heartbeat: float = 0.5  # and then speaks up this often
@@ -27,7 +27,7 @@ class CallSettings(msgspec.Struct, frozen=True):
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """How much a worker takes on; what comes on top is refused at once."""
+    """How many calls a worker accepts; more are refused at once with RESOURCE_EXHAUSTED."""
 
     running: int = 256
     waiting: int = 256
@@ -36,7 +36,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often and after how long a call is tried again, where that is safe."""
+    """Attempts and backoff of retries, which are made only where that is safe."""
 
     attempts: int = 3
     delay: float = 0.005  # doubled each time, and never quite the same
@@ -47,7 +47,7 @@ NEVER: Final = Retry(attempts=1)
 
 
 def retry_delay(retry: Retry, attempt: int, error: CallError, *, idempotent: bool) -> float | None:
-    """How long to wait before the next attempt; None: there must be none."""
+    """Seconds before the next attempt; None where the call must not be retried."""
     if attempt >= retry.attempts or not _is_safe(error, idempotent=idempotent):
         return None
     spread = 0.5 + random.random()  # noqa: S311  # only to keep callers from coming back all at once

@@ -1,4 +1,4 @@
-"""Something that is done once, however many ask for it at the same time: connecting, and beginning to listen."""
+"""Connects once, however many need the connection at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATIENCE: Final = 2.0  # seconds for what is cancelled to end
 
 
 class ConnectOnce:
-    """Awaited by everybody who needs the connection; where it failed, the next who asks tries again."""
+    """Awaited by all who need the connection; after a failure the next one to await it tries again."""
 
     __slots__ = ("_connect", "_task")
 
@@ -19,7 +19,7 @@ class ConnectOnce:
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
-        """Wait until it is done; one who gives up does not end it for the others."""
+        """Wait until connected; cancelling one waiter does not cancel the attempt of the others."""
         task = self._task
         if task is None or (task.done() and _has_failed(task)):
             task = self._task = asyncio.get_running_loop().create_task(self._connect())
@@ -27,7 +27,7 @@ class ConnectOnce:
         await asyncio.shield(task)
 
     async def forget(self) -> None:
-        """What was done is no more: end it where it is under way, and let the next who asks do it again."""
+        """Cancel an attempt that is under way, and let the next await connect anew."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()

@@ -1,4 +1,4 @@
-"""On whose behalf a call is made: a short-lived signed statement for one call, and never the caller's own token.
+"""Delegation: a short-lived signed token that says on whose behalf one call is made, never the caller's own token.
 
 It names the peer it was given to, the operation and the request, and holds the digest of the input: it is good for one
 call of that peer, and for nothing else.
@@ -34,7 +34,7 @@ _PROTECTED: Final = {"alg": "EdDSA", "typ": "JWT"}
 
 
 class DelegationClaims(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stated: who is behind the call, by which peer, for which operation, request and input, and until when."""
+    """The claims of a delegation: who is behind the call, by which peer, for which operation, request and input, until when."""
 
     sub: str
     aud: str
@@ -46,7 +46,7 @@ class DelegationClaims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None) -> Sign:
-    """States for each call on whose behalf it is made; a call on nobody's behalf states nothing.
+    """Signs a delegation for each call made under an identity.
 
     `peer` is the name that workers see us by, where it is not that of our transport: behind accounts of NATS.
     """
@@ -69,7 +69,7 @@ def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None)
 
 
 def verifier(keys: Mapping[str, Ed25519PublicKey], clock: Callable[[], float] = time.time) -> Verify:
-    """Reads statements of known issuers; one that is false, another's or used before is refused, none claims nothing."""
+    """Verifies delegations of known issuers: a forged, foreign or reused one is ACCESS_DENIED; a call may have none."""
     used = _Used()
 
     def verify(message: Message, request: Requested) -> Identity | None:
@@ -100,13 +100,13 @@ def _lifetime(request: Requested) -> float:
 
 
 class _Used:
-    """Statements that have been used, each until it ends by itself."""
+    """Delegations that were used, each remembered until it expires."""
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, str], float] = {}
 
     def is_new(self, claims: DelegationClaims, now: float) -> bool:
-        """Whether a statement is used for the first time; only issuers we know can make us remember any."""
+        """Whether a delegation is used for the first time; only verified ones get here, so strangers cannot fill the memory."""
         key = (claims.iss, claims.jti)
         if key in self._until:
             return False

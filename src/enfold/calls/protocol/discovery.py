@@ -1,4 +1,4 @@
-"""What workers and callers tell each other of operations, as values: who asks, what is served, who comes and goes."""
+"""The messages of discovery: a question, the parts of a worker's answer, and announcements of changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enfold.operation import OperationSpec
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What may I call? The digests are of lists that the asker has already."""
+    """Asks all workers what the asker may call; `known` are digests of lists it already has."""
 
     v: Literal[1] = 1
     known: list[str] = []
@@ -40,5 +40,5 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 def specs_digest(specs: Iterable[OperationSpec]) -> str:
-    """The name of a list of operations, by which it is known again."""
+    """The digest of a list of operations."""
     return hashlib.sha256("".join(sorted(spec.digest for spec in specs)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Work that begins at once, inside the call that starts it: what does not wait needs no task and no turn of the loop."""
+"""Eager tasks: a coroutine runs at once up to its first wait; one that never waits needs no task and no loop turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Background:
-    """Work that nobody waits for: each piece begins at once, and is held until it is over."""
+    """Eager tasks that nobody awaits, referenced until they are done."""
 
     __slots__ = ("_tasks",)
 
@@ -25,7 +25,7 @@ class Background:
             task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Give what is under way a moment to end."""
+        """Wait at most a second for those that are running."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
 

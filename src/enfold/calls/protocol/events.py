@@ -57,7 +57,7 @@ class Requested(_Payload, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Accepted(_Payload, frozen=True, rename="camel", omit_defaults=True):
-    """It has come to a worker; the message's reply is where the worker listens, or `control`, where that is lost."""
+    """A worker has the request; its control subject is the message's reply, or `control` where the server rewrites replies."""
 
     worker: str
     control: str | None = None
@@ -106,7 +106,7 @@ class Heartbeat(_Payload, frozen=True, rename="camel"):
 
 
 class Resume(_Payload, frozen=True, rename="camel", omit_defaults=True):
-    """Send again from here: what was on the way may be lost, credits too, and `n` is all the room there is now."""
+    """Send again from `from_seq`; earlier frames and credits may be lost, and `n` is the whole credit from there on."""
 
     from_seq: _Positive
     n: _Positive | None = None
@@ -188,7 +188,7 @@ def read_event(data: Any) -> Event:
 
 
 def _with_wire_form(payload: Responded) -> Responded:
-    """An event whose output is an envelope as it was made: here it gets its wire form."""
+    """The event with its envelope in wire form."""
     envelope = payload.output
     if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
         return responded(payload.request_id, envelope)
@@ -212,7 +212,7 @@ class _LocalOutput(msgspec.Struct, frozen=True):
 
 
 class CarriedEvent(msgspec.Struct, frozen=True):
-    """A request as values; its input is JSON text, so that no two peers share a list, and `back` hears its result."""
+    """A request between peers of one process: its input is JSON text, so that they share no object; `back` gets the result."""
 
     text: bytes
     request: Requested
@@ -229,7 +229,7 @@ class ResultTaker(Protocol):
 
 
 def carried(request: Requested, back: ResultTaker) -> Any:
-    """A request for a peer of this process; whoever carries it needs no more of it than its length."""
+    """A request for a peer of this process, in place of the bytes of a message."""
     try:
         return CarriedEvent(_encode(request.input), request, back)
     except _NOT_JSON as error:
@@ -237,14 +237,14 @@ def carried(request: Requested, back: ResultTaker) -> Any:
 
 
 def read_request(data: Any) -> tuple[Payload, ResultTaker | None]:
-    """The payload of a message to a worker, and who hears the result, where that is known already."""
+    """The payload of a message to a worker, and who takes the result where the caller is in this process."""
     if type(data) is CarriedEvent:
         return _replace(data.request, input=_decode_value(data.text)), data.back
     return read_event(data).payload, None
 
 
 def copied(envelope: ResponseEnvelope[Any], limit: int) -> ResponseEnvelope[Any] | None:
-    """A result as a caller of this process gets it: what its text says; None where it must be told as a message."""
+    """A copy of a result for a caller in this process; None where it must be sent as a message."""
     if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
         return None
     try:
@@ -298,14 +298,14 @@ def _warning(wire: dict[str, Any]) -> ResultWarning:
 
 
 def failed(request_id: str, error: CallError) -> Failed:
-    """The event that tells of a failure, with words of bounded length."""
+    """The event of a failure; code and message are cut to their limits."""
     code, message, (category, recoverable) = error.code[:MAX_CODE], error.message[:MAX_MESSAGE], error.own_kind()
     kind = (UNSET if category is None else category, UNSET if recoverable is None else recoverable)
     return Failed(request_id, code, message, error.details, error.retryable, *kind)
 
 
 def call_error(event: Failed) -> CallError:
-    """The failure that an event tells of."""
+    """The CallError of a failure event."""
     error = CallError(event.code, event.message, event.details, event.retryable)
     error.take_kind(event.category or None, None if event.recoverable is UNSET else event.recoverable)
     return error

@@ -1,4 +1,4 @@
-"""The loss and the return of a connection, told once each: one line when it goes, one when it is back, and one if we are refused."""
+"""Logs the loss of a connection, a refusal and its return once each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enfold.log import Log
 
 
 class Outage:
-    """Whether a place is lost at this moment, and what has been told of that."""
+    """Whether a connection is lost now, and what was logged of that."""
 
     def __init__(self, log: Log, place: str) -> None:
-        """`place` is what a reader knows it by, without credentials: `NATS at nats://edge:4222`."""
+        """`place` names it in the log, without credentials: `NATS at nats://edge:4222`."""
         self._log = log
         self._place = place
         self._told = ""  # why it does not let us in
@@ -50,7 +50,7 @@ class Outage:
 
 
 def address_name(addresses: str) -> str:
-    """Addresses with commas between them as they may be shown: without users and passwords, whatever signs these have."""
+    """Comma-separated addresses without users and passwords."""
     return ", ".join(map(_without_secrets, addresses.split(",")))
 
 

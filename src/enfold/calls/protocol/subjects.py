@@ -1,4 +1,4 @@
-"""The names messages travel under: who may be in them, and what each subject is for. No I/O."""
+"""The subjects of messages, and the names of peers in them. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def peer_name(identity_id: str) -> str:
 
 
 def new_boot() -> str:
-    """A name for this life of a peer, which a restarted one does not share."""
+    """A random name for one run of a peer: a restarted one has another."""
     return os.urandom(8).hex()
 
 
@@ -62,7 +62,7 @@ def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
 
 
 def control_subject(worker: str, boot: str, request_id: str) -> str:
-    """Where a caller speaks to the worker that runs its call; the id in it is the secret."""
+    """Where a caller sends control events of its call; the request id in it is the secret."""
     return f"ctl.{worker}.{boot}.{request_id}"
 
 

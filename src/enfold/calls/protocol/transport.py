@@ -1,4 +1,4 @@
-"""The port between calls and whatever carries them: messages and six methods. No I/O.
+"""The transport port: messages, signals and six methods. No I/O.
 
 A transport carries bytes from peer to peer and vouches for who sent them; it knows nothing of calls.
 """
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def leads_back(message: Message, *, rewritten: bool) -> bool:
-    """Whether the reply address of a message is its sender's own; a rewritten one leads to nobody else."""
+    """Whether the reply subject of a message is its sender's own inbox, or one that the server has rewritten to it."""
     if message.reply is None or message.peer is None:
         return False
     return message.reply.startswith("_R_." if rewritten else f"_INBOX.{message.peer}.")
@@ -77,7 +77,7 @@ class Transport(Protocol):
     capabilities: Capabilities
 
     async def connect(self) -> None:
-        """Be ready for the verbs; a second time does nothing."""
+        """Connect; a second time does nothing."""
 
     def inbox(self) -> str:
         """The prefix of subjects only we may listen to; the same for the life of the transport."""
@@ -99,7 +99,7 @@ class Transport(Protocol):
 
 
 async def publish_if_possible(transport: Transport, subject: str, data: bytes) -> None:
-    """Publish what may get lost: whoever misses it asks, or is told, again."""
+    """Publish what may get lost: whoever misses it asks, or is sent it, again."""
     with suppress(TransportError):
         await transport.publish(subject, data)
 

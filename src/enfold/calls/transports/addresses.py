@@ -1,4 +1,4 @@
-"""A transport from an address: one process, a hub or many machines differ by one word."""
+"""Opens a transport from an address: `nats://…`, `ws://…`, or a scheme of one's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by
 
 
 class AddressOptions(msgspec.Struct, frozen=True):
-    """What a user may say beside an address; a transport takes what concerns it."""
+    """Options beside an address; a transport uses those that concern it."""
 
     name: str | None = None
     token: str | None = None

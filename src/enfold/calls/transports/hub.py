@@ -39,7 +39,7 @@ class HubCounts(msgspec.Struct):
 
 
 class Hub:
-    """Spokes come and go; the hub's own peers are on the same bus."""
+    """The router of all spokes and of the hub's own peers."""
 
     def __init__(
         self, identity: Identity | None = None, *, max_payload: int = MAX_PAYLOAD, is_open: bool = False
@@ -74,7 +74,7 @@ class Hub:
         spoke.leave()
 
     def give_back(self, message: Message) -> None:
-        """A worker cannot be reached: its caller hears at once that nobody has the request."""
+        """Signal GONE to the caller of a request that could not be written to its worker."""
         if message.reply is not None and message.subject.startswith("op."):
             self.router.route(Message(message.reply, signal=Signal.GONE))
 

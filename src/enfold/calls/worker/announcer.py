@@ -1,4 +1,4 @@
-"""Tells callers which operations they may call here, and everybody when that changes."""
+"""Answers discovery: tells each asker the operations they may call here, and announces changes to all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Visible: TypeAlias = Callable[[Identity | None], Iterable[OperationSpec]]
 
 
 class Announcer:
-    """Tells askers what they may call here, and everybody when that changes."""
+    """Answers discovery for one worker."""
 
     def __init__(self, transport: Transport, boot: str, visible: Visible) -> None:
         self._transport = transport
@@ -67,7 +67,7 @@ class Announcer:
 
 
 def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
-    """The specs in parts that any transport carries; there is always one, if an empty one."""
+    """The specs in parts small enough for any transport; at least one part."""
     parts: list[list[dict[str, Any]]] = [[]]
     size = 0
     for spec in specs:

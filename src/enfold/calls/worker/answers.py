@@ -1,4 +1,4 @@
-"""How a worker's answers leave: at once, or when the connection is back, as long as somebody waits for them."""
+"""Sends a worker's answers: at once, or after a reconnection, as long as the caller waits for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log: Final = Log("enfold.calls")
 
 
 class AnswerSender:
-    """Everything a worker says to its callers."""
+    """Publishes a worker's events to its callers."""
 
     def __init__(self, transport: Transport, settings: CallSettings) -> None:
         self._transport = transport
@@ -52,7 +52,7 @@ class AnswerSender:
         self._background = Background()
 
     def hand_over(self, back: ResultTaker, envelope: ResponseEnvelope[Any]) -> bool:
-        """Give a result to a caller of this process; False where it has to be told as a message."""
+        """Give a result to a caller in this process as a value; False where it must be sent as a message."""
         result = copied(envelope, self._max_payload)
         if result is None:
             return False
@@ -65,21 +65,21 @@ class AnswerSender:
             try:
                 await self._transport.publish(call.reply, write_event(next(self._ids), payload))
             except FormatError as error:
-                payload = _in_its_place(payload, _no_json(payload, error))
+                payload = _failure_instead_of(payload, _no_json(payload, error))
             except PayloadTooLargeError as error:
                 too_large = call_failures.payload_too_large(call.operation_id, error, "result")
-                payload = _in_its_place(payload, too_large)
+                payload = _failure_instead_of(payload, too_large)
             except (DisconnectedError, OverloadedError):
                 if call.context is None or call.context.cancelled:
                     return
-                await self._back_again(call.context.remaining())
+                await self._wait_for_connection(call.context.remaining())
             except TransportError as error:
                 _log.warning("The answer of %s could not be sent: %s", call.operation_id, error)
                 return
             else:
                 return
 
-    async def tell(self, subject: str, payload: Payload, control: str | None = None) -> None:
+    async def try_send(self, subject: str, payload: Payload, control: str | None = None) -> None:
         """Publish an event that may get lost without harm."""
         try:
             await self._transport.publish(subject, self.written(payload), reply=control)
@@ -91,31 +91,31 @@ class AnswerSender:
             return write_event(next(self._ids), payload)
         except FormatError as error:
             if isinstance(payload, Failed):  # its details are no JSON data
-                return write_event(next(self._ids), _in_short(payload))
+                return write_event(next(self._ids), _without_details(payload))
             raise _no_json(payload, error) from error
 
     def written_end(self, payload: Completed | Failed) -> bytes:
-        """The end of a stream, in a size that leaves in any case."""
+        """The last event of a stream as bytes; a failure that is too large goes without its details."""
         frame = self.written(payload)
         if isinstance(payload, Failed) and len(frame) > self._transport.capabilities.max_payload:
-            return self.written(_in_short(payload))
+            return self.written(_without_details(payload))
         return frame
 
-    def say(self, publishing: Coroutine[Any, Any, None]) -> None:
-        """Let something be published without waiting for it."""
+    def begin(self, publishing: Coroutine[Any, Any, None]) -> None:
+        """Publish in the background."""
         self._background.begin(publishing)
 
-    def heed(self, signal: Signal) -> None:
+    def take_signal(self, signal: Signal) -> None:
         if signal is Signal.LOST:
             self._connected.clear()
         elif signal is Signal.RESTORED:
             self._connected.set()
 
     async def close(self) -> None:
-        """Give what is on its way a moment to leave."""
+        """Wait a moment for what is being published."""
         await self._background.settle()
 
-    async def _back_again(self, left: float | None) -> None:
+    async def _wait_for_connection(self, left: float | None) -> None:
         """Wait for the connection, as long as the caller does.
 
         It may be gone before the transport has said so: the pause keeps us from trying without end.
@@ -125,13 +125,13 @@ class AnswerSender:
         await asyncio.sleep(self._pause)
 
 
-def _in_its_place(payload: Payload, error: CallError) -> Failed:
-    """What is sent instead of an answer that cannot be."""
-    return _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
+def _failure_instead_of(payload: Payload, error: CallError) -> Failed:
+    """The failure to send in place of an answer that cannot be sent."""
+    return _without_details(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
 
 
-def _in_short(payload: Failed) -> Failed:
-    """A failure without its details: the sentence must do."""
+def _without_details(payload: Failed) -> Failed:
+    """A failure without its details."""
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
 
 

@@ -1,4 +1,4 @@
-"""What a worker lets in: requests that are well addressed, new, in time, and not too many."""
+"""Which requests a worker accepts: addressed correctly, not seen before, in time, and within the limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long
 
 
 class Gate:
-    """Remembers what has come, how much is under way, and whether the loop stood still."""
+    """Remembers request ids, counts slots by caller, and notices when the event loop was blocked."""
 
     def __init__(self, limits: WorkerLimits, counts: Counts) -> None:
         self.limits = limits
@@ -32,10 +32,10 @@ class Gate:
         self._frozen_for = 0.0
         self._suspect_until = 0.0
 
-    def takes(self, message: Message, request: Requested) -> bool:
-        """Whether a request is well addressed and has not come before: a second delivery must not run it again.
+    def accepts(self, message: Message, request: Requested) -> bool:
+        """Whether a request is addressed correctly and not a duplicate: a second delivery must not run it again.
 
-        To send the answer anywhere but to the sender's own inbox would be to lend our hand.
+        An answer goes to the sender's own inbox alone: else a sender could have us write to another's.
         """
         reply, peer, request_id = message.reply, message.peer, request.request_id
         if reply is None or peer is None:
@@ -57,7 +57,7 @@ class Gate:
         return True
 
     def deadline(self, request: Requested, spec: OperationSpec, now: float) -> float | None:
-        """Until when a request may run; raises what can be said against it besides what the registry checks."""
+        """The deadline of a request; raises a CallError for one that is too late or asks for credits wrongly."""
         if request.credits is not None:
             _check_credits(spec, request.credits)
         if request.ttl_ms is not None:
@@ -77,8 +77,8 @@ class Gate:
             raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
         return deadline
 
-    def enter(self, call: ServedCall, running: int, waiting: int) -> None:
-        """Give a call its slot; raises where there are too many, of all or of this caller."""
+    def reserve(self, call: ServedCall, running: int, waiting: int) -> None:
+        """Reserve a slot for a call; RESOURCE_EXHAUSTED where there are too many, of all callers or of this one."""
         limits, slots = self.limits, self._slots
         owned = slots.get(call.owner, 0)
         # Names that nobody vouches for are free to choose: to count them would only hinder the honest.
@@ -89,7 +89,7 @@ class Gate:
             raise call_failures.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
         slots[call.owner] = owned + 1
 
-    def leave(self, call: ServedCall) -> None:
+    def release(self, call: ServedCall) -> None:
         slots, owner = self._slots, call.owner
         left = slots[owner] - 1
         if left:
@@ -98,7 +98,7 @@ class Gate:
             del slots[owner]
 
     def wake(self, now: float) -> None:
-        """Note that the loop runs; a long time since the last note means that it stood still."""
+        """Note that the loop runs; a long time since the last note means that it was blocked."""
         if now - self._alive_at > FROZEN:
             self._frozen_for, self._suspect_until = now - self._alive_at, now + FROZEN
         self._alive_at = now

@@ -1,4 +1,4 @@
-"""The worker's end: requests that come in are run under limits and answered. It alone publishes answers."""
+"""The worker's end: runs requests under limits and answers them. Nothing else publishes answers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class CallHandler:
     # offering
 
     async def start(self) -> None:
-        """Listen for what callers say about calls that run."""
+        """Connect, and subscribe to control events: credits, heartbeats and aborts of callers."""
         if self._control is None:
             await self._transport.connect()
             subject = control_subject(self._transport.name, self.boot, "*")
@@ -145,7 +145,7 @@ class CallHandler:
         if drain and (tasks or self._queue):
             await self._wait_for_running()
         for call in list(self._calls.values()):
-            call.give_up()
+            call.abort()
         for timer in (self._clock, self._pulse):
             if timer is not None:
                 timer.cancel()
@@ -170,9 +170,9 @@ class CallHandler:
     # a request comes in
 
     def receive(self, message: Message) -> None:
-        """Take a request, or drop what is none: whoever sends such things gets no answer."""
+        """Accept or refuse a request; what is no request is counted and dropped without an answer."""
         if message.signal is not None:
-            self._answers.heed(message.signal)
+            self._answers.take_signal(message.signal)
             return
         self.counts.received += 1
         try:
@@ -184,7 +184,7 @@ class CallHandler:
             self.counts.refused += 1
         elif back is not None and self._in_process:
             self._admit(message, request, back)
-        elif self._gate.takes(message, request):
+        elif self._gate.accepts(message, request):
             self._admit(message, request, None)
 
     def _admit(self, message: Message, request: Requested, back: ResultTaker | None) -> None:
@@ -206,7 +206,7 @@ class CallHandler:
                 call.headers, call.size = message.headers, len(message.data) if back is None else None
             if request_id in self._calls:
                 raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
-            gate.enter(call, self._running, len(self._queue))
+            gate.reserve(call, self._running, len(self._queue))
         except CallError as error:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
@@ -226,7 +226,7 @@ class CallHandler:
                 self._tick_soon()
 
     def _prepare(self, subject: str) -> Served:
-        """What is known of an operation before its calls; it is forgotten when the registry changes."""
+        """Look up an operation once for all its calls, until the registry changes."""
         operation_id = operation_of(subject)
         prepared = self._guarded.prepared(operation_id)
         counts = self.operations.setdefault(operation_id, OperationCounts())
@@ -240,7 +240,7 @@ class CallHandler:
         return served
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
-        self._answers.say(self._answers.tell(message.reply or "", failed(request.request_id, error)))
+        self._answers.begin(self._answers.try_send(message.reply or "", failed(request.request_id, error)))
         self._observe_refusal(request, message.identity, error)
 
     def _observe_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
@@ -283,7 +283,7 @@ class CallHandler:
                 watch.code = "ABORTED"
             if not call.is_aborted:  # we are being stopped, and the caller should know
                 error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} had ended")
-                self._answers.say(self._answers.tell(call.reply, failed(request_id, error)))
+                self._answers.begin(self._answers.try_send(call.reply, failed(request_id, error)))
                 raise
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
             facts = (call.operation_id, request_id)
@@ -303,7 +303,7 @@ class CallHandler:
         watch.end("calls", call.prepared.operation, call.context or self._enter(call))
 
     def _enter(self, call: ServedCall) -> Context:
-        """Begin: the context under which the operation runs, with the time that is left."""
+        """The context under which the operation of a call runs."""
         request = call.request
         call.context = context = Context(
             request_id=request.request_id,
@@ -346,7 +346,7 @@ class CallHandler:
     ) -> None:
         while not call.is_aborted:
             # Room first: a producer must never be further ahead than the window.
-            await producer.room()
+            await producer.wait_for_credit()
             context.event_id = None
             try:
                 envelope = await anext(items)
@@ -363,16 +363,16 @@ class CallHandler:
         if error is not None:
             counts.errors += 1
             counts.last_error = error.code
-        self._gate.leave(call)
+        self._gate.release(call)
         if call.producer is not None and not call.is_aborted:
-            self._keep_for_a_while(call)
+            self._keep_ended_stream(call)
         else:
             self._calls.pop(call.request.request_id, None)
         while self._queue and self._running < self._gate.limits.running:
             self._launch_if_due(self._queue.popleft())
 
-    def _keep_for_a_while(self, call: ServedCall) -> None:
-        """The last frames of a stream may be lost on their way: its caller may ask for them again."""
+    def _keep_ended_stream(self, call: ServedCall) -> None:
+        """Keep a stream that has ended for a while: its last frames may be lost, and its caller may ask for them again."""
         request_id = call.request.request_id
         asyncio.get_running_loop().call_later(self._settings.silence, self._calls.pop, request_id, None)
         self._ended.append(request_id)
@@ -380,9 +380,9 @@ class CallHandler:
             self._calls.pop(self._ended.popleft(), None)
 
     def _forget(self, call: ServedCall) -> None:
-        """A call that has not been run gives its slot back."""
+        """Release the slot of a call that was not run."""
         if self._calls.pop(call.request.request_id, None) is not None:
-            self._gate.leave(call)
+            self._gate.release(call)
 
     def _launch_if_due(self, call: ServedCall) -> None:
         if call.is_aborted:
@@ -396,7 +396,7 @@ class CallHandler:
         self.counts.expired += 1
         self._forget(call)
         error = call_failures.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
-        self._answers.say(self._answers.tell(call.reply, failed(call.request.request_id, error)))
+        self._answers.begin(self._answers.try_send(call.reply, failed(call.request.request_id, error)))
         self._observe_refusal(call.request, call.identity, error)
 
     # publishing
@@ -413,7 +413,7 @@ class CallHandler:
             await call.producer.put(frame)
 
     def _check_size(self, operation_id: str, size: int) -> None:
-        """Refuse an item here that the transport would not take: once numbered it would have to be sent."""
+        """Refuse an item that is too large for the transport before it gets a number: a numbered one must be sent."""
         limit = self._transport.capabilities.max_payload
         if size > limit:
             raise call_failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
@@ -423,7 +423,7 @@ class CallHandler:
         call.spoke_at = monotonic()
         control = self._control_of(call)
         said = control if self._transport.capabilities.rewrites_replies else None
-        await self._answers.tell(call.reply, Accepted(call.request.request_id, self._transport.name, said), control)
+        await self._answers.try_send(call.reply, Accepted(call.request.request_id, self._transport.name, said), control)
 
     def _control_of(self, call: ServedCall) -> str:
         return control_subject(self._transport.name, self.boot, call.request.request_id)
@@ -431,9 +431,9 @@ class CallHandler:
     # what callers say, and time
 
     def _take_control(self, message: Message) -> None:
-        """Take what a caller says of a call of theirs; the id in the subject is the secret that proves it is theirs."""
+        """Take a control event of a caller; the request id in its subject is the secret that proves the call is theirs."""
         if message.signal is not None:
-            self._answers.heed(message.signal)
+            self._answers.take_signal(message.signal)
             return
         try:
             event = read_event(message.data)
@@ -447,25 +447,25 @@ class CallHandler:
         if message.peer is not None and message.peer != call.peer:
             self.counts.refused += 1
         else:
-            self._obey(call, payload, event.id)
+            self._take_control_event(call, payload, event.id)
 
-    def _obey(self, call: ServedCall, payload: Payload, event_id: str) -> None:
+    def _take_control_event(self, call: ServedCall, payload: Payload, event_id: str) -> None:
         producer = call.producer
         if isinstance(payload, Aborted):
-            call.give_up()
+            call.abort()
         elif producer is not None and producer.is_new(event_id):
             producer.heard_at = monotonic()
             if isinstance(payload, Credit):
                 producer.grant(payload.n)
             elif isinstance(payload, Resume) and not producer.resume(payload.from_seq, payload.n or 0):
-                self._admit_loss(call, payload.from_seq)
-            self._answers.say(producer.flush())
+                self._fail_for_lost_items(call, payload.from_seq)
+            self._answers.begin(producer.flush())
 
-    def _admit_loss(self, call: ServedCall, seq: int) -> None:
-        call.give_up()
+    def _fail_for_lost_items(self, call: ServedCall, seq: int) -> None:
+        call.abort()
         error = CallError("DATA_LOSS", f"Items of {call.operation_id} are not kept any more", {"seq": seq})
-        self._answers.say(
-            self._answers.tell(call.reply, failed(call.request.request_id, error), self._control_of(call))
+        self._answers.begin(
+            self._answers.try_send(call.reply, failed(call.request.request_id, error), self._control_of(call))
         )
 
     def _beat(self) -> None:
@@ -473,31 +473,31 @@ class CallHandler:
         self._pulse = asyncio.get_running_loop().call_later(FROZEN / 4, self._beat)
 
     def _tick(self) -> None:
-        """One clock for all calls; it stands still when there are none."""
+        """One timer for all calls; it is not set while there are none."""
         self._clock = None
         now = monotonic()
         for call in list(self._calls.values()):
-            self._look_after(call, now)
+            self._check_call(call, now)
         if self._calls:
             self._tick_soon()
 
     def _tick_soon(self) -> None:
         self._clock = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
 
-    def _look_after(self, call: ServedCall, now: float) -> None:
+    def _check_call(self, call: ServedCall, now: float) -> None:
         if call.task is None and call.deadline is not None and call.deadline <= now:
             self._queue.remove(call)
             self._expire(call)
         elif not call.is_accepted:
             if now - call.arrived_at >= self._settings.accept_after:
-                self._answers.say(self._accept(call))
+                self._answers.begin(self._accept(call))
         elif now - call.spoke_at >= self._settings.heartbeat:
             call.spoke_at = now
-            self._answers.say(
-                self._answers.tell(call.reply, Heartbeat(call.request.request_id), self._control_of(call))
+            self._answers.begin(
+                self._answers.try_send(call.reply, Heartbeat(call.request.request_id), self._control_of(call))
             )
         if call.producer is not None and now - call.producer.heard_at > self._settings.silence + FROZEN:
-            call.give_up()
+            call.abort()
 
 
 def _span(call: ServedCall) -> SpanStart:
@@ -505,7 +505,7 @@ def _span(call: ServedCall) -> SpanStart:
 
 
 def as_started(error: CallError) -> CallError:
-    """An error from inside a call that ran: what a nested call says of itself is not true of this one."""
+    """An error of a call that has run, without `started: false` of a nested call that has not."""
     if "started" not in error.details:
         return error
     details = {key: value for key, value in error.details.items() if key != "started"}

@@ -30,7 +30,7 @@ class MicroService:
         self._answering = Background()
 
     async def start(self) -> None:
-        """Listen under each name the conventions know; a transport that forbids it is served without."""
+        """Subscribe to each verb for all services, for this one and for this process; not where the transport forbids it."""
         service, own = self._about["name"], f"{self._about['name']}.{self._about['id']}"
         try:
             for verb in ("PING", "INFO", "STATS"):

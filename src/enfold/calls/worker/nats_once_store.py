@@ -61,7 +61,7 @@ class NATSOnceStore(FirstResults[_Begun]):
         self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Not if its caller leaves: a worker that is stopped gives the key back, and another runs the call."""
+        """Let the call end with its caller: a worker that is stopped releases the key, and another runs the call."""
         return await work
 
     async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _Begun | None:
@@ -87,7 +87,7 @@ class NATSOnceStore(FirstResults[_Begun]):
             return  # the lease will end by itself
 
     def _within_payload(self, entry: _FirstCall) -> _FirstCall:
-        """The entry as the server takes it: of a result that is too large, repeats hear that it was there."""
+        """The entry as the server accepts it: a result that is too large is replaced by an error that says so."""
         size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
         if size <= limit:
             return entry
@@ -98,7 +98,7 @@ class NATSOnceStore(FirstResults[_Begun]):
     # one step each, which may fail while the servers change places
 
     async def _take(self, name: str, entry: _FirstCall, ends_at: float) -> Outcome | _Begun | None:
-        """The entry as ours, or the outcome of another's; None where that one may still be at it."""
+        """Claim the key, or give the outcome of whoever has it; None while they may still run the call."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
         bucket = await self._open()

@@ -1,4 +1,4 @@
-"""A stream as its worker sends it: numbered frames within the room the caller gave, kept until they are taken."""
+"""A stream at its worker: numbered frames, sent within the caller's credit and kept until they are consumed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Publish: TypeAlias = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Producer:
-    """What has been sent, what may be sent, and what would have to be sent again.
+    """The frames of one stream: sent, waiting for credit, and kept to be sent again.
 
-    The caller has always given room for `window` items more than they have consumed: so `limit - window` are consumed.
+    A caller always grants `window` items more than they have consumed: so `limit - window` are consumed.
     """
 
     def __init__(self, window: int, settings: CallSettings, publish: Publish, now: float) -> None:
@@ -32,7 +32,7 @@ class Producer:
         self._limit = window
         self._next = 1  # the number to be sent next
         self._kept: deque[bytes] = deque()  # the newest items, sent or not, up to `last`
-        self._on_the_way = 0  # bytes that are not consumed yet
+        self._unconsumed_bytes = 0  # bytes that are not consumed yet
         self._heard: deque[str] = deque(maxlen=REMEMBERED)
         self._final: bytes | None = None
         self._is_final_sent = False
@@ -40,19 +40,19 @@ class Producer:
         self._waiter: asyncio.Future[None] | None = None
 
     def is_new(self, event_id: str) -> bool:
-        """Whether an event of the caller is heard for the first time: a credit given once must not count twice."""
+        """Whether an event of the caller is no duplicate: a credit must not count twice."""
         if event_id in self._heard:
             return False
         self._heard.append(event_id)
         return True
 
     @property
-    def has_room(self) -> bool:
-        return self.last < self._limit and self._on_the_way < self._window_bytes
+    def has_credit(self) -> bool:
+        return self.last < self._limit and self._unconsumed_bytes < self._window_bytes
 
-    async def room(self) -> None:
-        """Wait until the caller has room for one more."""
-        while not self.has_room:
+    async def wait_for_credit(self) -> None:
+        """Wait until one more item may be sent."""
+        while not self.has_credit:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -60,20 +60,20 @@ class Producer:
         """Send the next item."""
         self.last += 1
         self._kept.append(frame)
-        self._on_the_way += len(frame)
+        self._unconsumed_bytes += len(frame)
         await self.flush()
 
     async def finish(self, frame: bytes) -> None:
-        """Send what ends the stream, which needs no room."""
+        """Send the last event of the stream, which needs no credit."""
         self._final, self._is_final_sent = frame, False
         await self.flush()
 
     def grant(self, n: int) -> None:
-        """There is room for so many more."""
+        """Add credit for `n` items."""
         self._move_limit(self._limit + n)
 
     def resume(self, from_seq: int, n: int) -> bool:
-        """Go back to an item, with so much room from there on; False where it is not kept any more."""
+        """Send again from an item, with credit for `n` from there on; False where it is not kept any more."""
         if from_seq > self.last + 1:
             return True  # what was never sent cannot be missing
         if from_seq < self._first:
@@ -90,12 +90,12 @@ class Producer:
         while self._kept and self._first <= consumed - self._window:
             self._kept.popleft()
         first = max(0, consumed - self._first + 1)
-        self._on_the_way = sum(len(frame) for frame in islice(self._kept, first, None))
-        if self._waiter is not None and not self._waiter.done() and self.has_room:
+        self._unconsumed_bytes = sum(len(frame) for frame in islice(self._kept, first, None))
+        if self._waiter is not None and not self._waiter.done() and self.has_credit:
             self._waiter.set_result(None)
 
     async def flush(self) -> None:
-        """Send whatever may be sent. One that is lost, or cannot leave, is asked for again by the caller."""
+        """Send what the credit allows. A frame that gets lost is asked for again by the caller."""
         if self._is_sending:
             return
         self._is_sending = True

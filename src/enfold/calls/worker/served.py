@@ -1,4 +1,4 @@
-"""One request as its worker sees it, from its arrival to its answer, and what is counted of all of them."""
+"""The state of one request at its worker, and the counts of all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OperationCounts(msgspec.Struct):
 
 
 class ServedCall(msgspec.Struct, eq=False):
-    """One request; it lives as long as somebody may still ask about it."""
+    """One request; kept as long as its caller may still send control events for it."""
 
     request: Requested
     served: Served
@@ -72,8 +72,8 @@ class ServedCall(msgspec.Struct, eq=False):
     def prepared(self) -> PreparedOperation:
         return self.served.prepared
 
-    def give_up(self) -> None:
-        """The flag is what counts: it is looked at after every publish. Cancelling only makes it quicker."""
+    def abort(self) -> None:
+        """Stop the call. The flag is what counts, checked after every publish; cancelling its task only makes it quicker."""
         self.is_aborted = True
         if self.context is not None:
             self.context.cancel()

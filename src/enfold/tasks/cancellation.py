@@ -9,7 +9,7 @@ from typing import Any, Final
 ASK_AGAIN: Final = 0.25
 
 
-async def end_all(running: Iterable[asyncio.Future[Any] | None]) -> None:
+async def cancel_all(running: Iterable[asyncio.Future[Any] | None]) -> None:
     """Cancel them, and wait until all have ended, however they do."""
     left = {each for each in running if each is not None}
     while left:

@@ -1,4 +1,4 @@
-"""A hub's doors: a server of its own, or an ASGI app inside another. `WebSocketTransport` is what spokes have."""
+"""Serves a hub: by a server of its own, or as an ASGI app inside another. Spokes connect by `WebSocketTransport`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ASGISend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class WebSocketHub:
-    """A hub with its doors: a server of its own, or an ASGI app to be mounted in another.
+    """A hub that is served: by a server of its own, or as an ASGI app mounted in another.
 
     `transport` is the hub's own place on the bus: serve a registry there, and import from there what spokes offer.
     """
@@ -75,7 +75,7 @@ class WebSocketHub:
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
     ) -> None:
-        """Open a door of its own; beyond this machine only with tokens and TLS, unless the user says otherwise."""
+        """Listen on a port of its own; beyond this machine only with tokens and TLS, unless `insecure`."""
         if not insecure and not is_loopback(host) and (self._tokens is None or tls is None):
             message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
