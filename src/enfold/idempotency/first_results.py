@@ -30,7 +30,7 @@ PAUSE: Final = 0.05  # seconds between two looks at a first call that another pr
 
 
 class FirstResults(ABC, Generic[C]):
-    """What all stores do alike. A subclass keeps the entries, by three steps; `C` is what it knows of a call it has begun."""
+    """A store of first results. A subclass keeps the entries, by three steps; `C` is its record of a call that was begun."""
 
     def __init__(self, quota: KeyQuota | None = None) -> None:
         self._quota = quota
@@ -62,7 +62,7 @@ class FirstResults(ABC, Generic[C]):
         return outcome
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it even if its caller leaves: they find the outcome when they come again."""
+        """Run it to its end even if the caller is cancelled: a repeat finds the outcome."""
         return await asyncio.shield(self._in_background(work))
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -78,7 +78,7 @@ class FirstResults(ABC, Generic[C]):
 
     @abstractmethod
     async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | C | None:
-        """The outcome of the first call, what is known of ours if it is the first, or None while another runs it."""
+        """The outcome of the first call, a `C` if this call is the first, or None while another process runs it."""
 
     @abstractmethod
     async def _keep(self, key: EntryKey, begun: C, outcome: Outcome) -> None:
@@ -96,7 +96,7 @@ def refuse_other_input(expected: str, digest: str) -> None:
 
 
 def not_ended_yet() -> CallError:
-    """What a repeat hears whose time is over before the first call has ended."""
+    """The error of a repeat whose deadline comes before the first call has ended."""
     return CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
 
 
@@ -145,7 +145,7 @@ class KeyQuota:
             used.popleft()
 
     def _sweep(self, now: float) -> None:
-        """Forget those who have not used a key for long."""
+        """Drop identities whose keys have all expired."""
         self._sweep_at = now + self._keep / 8
         self._used = {owner: used for owner, used in self._used.items() if used and used[-1] + self._keep > now}
 
@@ -205,7 +205,7 @@ class MemoryOnceStore(FirstResults[_FirstResult]):
         begun.outcome.exception()  # whether anybody waits for it or not
 
     def _sweep(self, now: float) -> None:
-        """Forget what is too old, of those too who do not come back."""
+        """Drop expired entries of all identities, also of those that do not come back."""
         self._sweep_at = now + self._seconds / 8
         for owner, entries in list(self._owners.items()):
             entries.drop_old(now)
@@ -243,7 +243,7 @@ _read: Final = msgspec.json.Decoder(Outcome).decode
 
 
 def _for_others(error: BaseException) -> CallError:
-    """What those hear who waited for a first call that gave no outcome."""
+    """The error of repeats that waited for a first call without an outcome."""
     if isinstance(error, CallError):
         return error
     return CallError("UNAVAILABLE", "The first call with this idempotency key was given up")

@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def success(envelope: ResponseEnvelope[Any]) -> Outcome:
-    """The outcome of a call that gave a result; one that cannot be written down is a failure, as on every surface."""
+    """The outcome of a call that gave a result; one that is no JSON data is a failure, as on every surface."""
     warnings = [warning.to_wire() for warning in envelope.warnings]
     outcome = Outcome(to_wire(envelope), warnings, envelope.provenance)
     try:
@@ -47,7 +47,7 @@ def success(envelope: ResponseEnvelope[Any]) -> Outcome:
 
 
 def failure(error: CallError) -> Outcome:
-    """The outcome of a call that failed; details that cannot be written down are left out."""
+    """The outcome of a call that failed; details that are no JSON data are left out."""
     try:
         msgspec.json.encode(error.details)
         details = error.details
@@ -59,7 +59,7 @@ def failure(error: CallError) -> Outcome:
 
 
 async def outcome_of(run: Run) -> Outcome:
-    """Run it, and keep how it ends; what is no end, or may be tried again, is raised instead."""
+    """Run a call and give its outcome; errors that are retryable or not final are raised instead."""
     try:
         return success(await run())
     except CallError as error:

@@ -30,7 +30,7 @@ class ProcessLock:
         _locks.add(self)
 
     def hold(self) -> None:
-        """Take the lock, or see that it is still where others look for it."""
+        """Take the lock, or take it anew where its file was removed."""
         if self._descriptor is not None and not self._path.exists():
             self._close()  # somebody has removed the file: others would take us for dead
         if self._descriptor is None:
@@ -49,7 +49,7 @@ class ProcessLock:
         self._close()
 
     def reset_after_fork(self) -> None:
-        """Be another process from now on: a child that kept the descriptor would keep its parent alive for others."""
+        """Take a new name in a forked child: with the parent's descriptor it would make a dead parent look alive."""
         self._close()
         self.name = os.urandom(12).hex()
 
@@ -76,7 +76,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> list[str]:
-    """Those of the names whose process has died; `missing` remembers since when a file is gone."""
+    """The names whose process has died; `missing` remembers since when a file is gone."""
     dead = [name for name in names if _is_dead(folder / name, name, missing)]
     for name in list(missing):
         if name not in names:
@@ -85,12 +85,12 @@ def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> l
 
 
 def living_holders(folder: Path) -> list[str]:
-    """Those whose process lives, of all who have a lock there."""
+    """The names in a folder whose process lives."""
     return [path.name for path in _files(folder) if not _is_dead(path, path.name, {})]
 
 
 def forget_dead(folder: Path, kept: Container[str]) -> None:
-    """Remove the files of processes that have died, but for those of whom something is still to be taken over."""
+    """Remove the lock files of dead processes, except those in `kept`, whose work is still to be taken over."""
     for path in _files(folder):
         if path.name not in kept and _is_dead(path, path.name, {}):
             path.unlink(missing_ok=True)

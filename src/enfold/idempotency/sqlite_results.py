@@ -124,7 +124,7 @@ class SQLiteOnceStore(FirstResults[_Begun]):
                 return
 
     async def _do(self, step: Any, *facts: Any) -> Any:
-        """Take a step in a thread, one at a time; a file that cannot be used is told in one sentence."""
+        """Run a step in a thread, one at a time; UNAVAILABLE where the file cannot be used."""
 
         def locked() -> Any:
             with self._file as connection:

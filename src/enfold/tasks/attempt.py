@@ -1,4 +1,4 @@
-"""What a handler sees of the task it runs for: the task itself, and the caller it may ask, who is not there now.
+"""What a handler sees of its task: `context.task`, a heartbeat behind it, and a peer for questions to the absent caller.
 
 A question ends the attempt. When all are answered the handler is run again from its beginning, and each question that
 has an answer gives it at once. A key is bound to the text of its question: another question never gets its answer.
@@ -38,7 +38,7 @@ class AttemptPulse:
         self.is_cancelling = False
 
     def hear(self, message: Progress | LogMessage) -> None:
-        """Take what a handler says; it is written with the next sign of life, at most once a second."""
+        """Take the handler's progress; it is stored with the next heartbeat, at most once a second."""
         if isinstance(message, Progress):
             self._progress = message
 
@@ -52,7 +52,7 @@ class AttemptPulse:
             await self._store.hold(self._claim, self._progress)
 
     async def beat(self, running: asyncio.Task[Any]) -> None:
-        """Hold the task until the handler is to stop: its caller wants that, or the task is another attempt's."""
+        """Send heartbeats until the handler must stop: the task is cancelled, or another attempt has it."""
         while True:
             await asyncio.sleep(self._store.beat)
             try:

@@ -1,4 +1,4 @@
-"""Ending what runs beside us. A library below may lose a cancellation; it is asked again until it has ended."""
+"""Cancels tasks of the event loop, again and again until they end: a library below may lose a cancellation."""
 
 from __future__ import annotations
 

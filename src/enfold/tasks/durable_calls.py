@@ -166,7 +166,7 @@ class Tasks:
         return handle
 
     def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
-        """What makes a task of the caller's own of one that another server has begun for them; nothing is stored."""
+        """A function that wraps a task of another server as a task of this caller, by a signed handle; nothing is stored."""
         return partial(self._sealed.taken, operation_id, owner_of(identity))
 
     def offer_to_take(self, operation_id: str, context: Context) -> None:
@@ -352,7 +352,7 @@ class _SealedHandle(TaskHandle):
 
 
 def _in_time_to_answer(remaining: float | None) -> float | None:
-    """A little less than a caller waits, on whatever machine they are: the id of their task is to reach them."""
+    """A little less than the caller waits, so that the id of their task reaches them before they leave."""
     return None if remaining is None else remaining - min(LAST_WORD, remaining / 10)
 
 
@@ -371,7 +371,7 @@ def _seen_by(identity: Identity | None) -> str | None:
 
 
 def _checked(task_id: str | None) -> str:
-    """An id that has the form of one; anything else is not even looked up."""
+    """The id, if it has the form of one; anything else is TASK_NOT_FOUND without a look at the store."""
     if not isinstance(task_id, str) or not match(TASK_ID, task_id):
         raise _not_found()
     return task_id
@@ -389,5 +389,5 @@ def _cannot_be_asked(task: Task) -> CallError:
 
 
 def _not_found() -> CallError:
-    """The same words for an id that never was, one that has expired, and another's."""
+    """One error for an unknown id, an expired one and another's."""
     return CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")

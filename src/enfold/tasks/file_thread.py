@@ -61,7 +61,7 @@ class FileThread:
         return answer
 
     def close(self) -> None:
-        """Let the thread end after what it has been given; a later job starts another."""
+        """End the thread after its queued jobs; a later job starts another."""
         with self._giving:
             thread, self._thread = self._thread, None
             self._jobs.put(None)
@@ -90,7 +90,7 @@ class FileThread:
         _close(connection)
 
     def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
-        """Run some jobs and give their answers; the connection, unless it is to be opened anew."""
+        """Run a batch and deliver its answers; returns the connection, or None where it must be reopened."""
         if not batch:
             return connection
         try:
@@ -116,7 +116,7 @@ class FileThread:
         return connection
 
     def _next(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> tuple[list[_QueuedJob], bool]:
-        """What is to be done now; and whether that is all."""
+        """The next batch of jobs, and whether the thread is to end after it."""
         batch: list[_QueuedJob] = []
         with suppress(queue.Empty):
             while len(batch) < MAX_BATCH:
@@ -128,7 +128,7 @@ class FileThread:
 
 
 def _run(connection: sqlite3.Connection, batch: list[_QueuedJob]) -> None:
-    """All jobs, which read or write alike, in one transaction; each alone is undone where it fails."""
+    """Run a batch of readers or of writers in one transaction; a job that fails is rolled back alone."""
     connection.execute("BEGIN IMMEDIATE" if batch[0].writes else "BEGIN")
     try:
         for asked in batch:
@@ -167,7 +167,7 @@ def _close(connection: sqlite3.Connection | None) -> None:
 
 
 def _deliver(batch: list[_QueuedJob]) -> None:
-    """Give the answers to the loops that wait for them, with one call for each loop."""
+    """Deliver the answers to the loops that wait for them, with one call for each loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedJob]] = {}
     for asked in batch:
         by_loop.setdefault(asked.answer.get_loop(), []).append(asked)

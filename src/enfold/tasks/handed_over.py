@@ -1,4 +1,4 @@
-"""Tasks of other servers that callers follow through us: a signed handle says where each is, and nothing of it is kept here."""
+"""Tasks of other servers that callers follow through us: a signed handle names server task and owner; nothing is stored here."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SealedTasks:
         return None if len(handle) > MAX_HANDLE else _task(handle, owner, place, told)
 
     def opened(self, handle: str, owner: str | None, identity: Identity | None) -> HandedOverTask | None:
-        """What a handle says to its owner, or to who sees everybody's (None); None to all others, and of a wrong one."""
+        """The content of a handle, for its owner or for who sees all tasks (`owner` None); None for others and for a forged one."""
         content = None if len(handle) > MAX_HANDLE else self._signing().content_of(handle.removeprefix(SEALED))
         if content is None:
             return None
@@ -103,7 +103,7 @@ class SealedTasks:
                 await prepared.execute({}, Context(meta={TASK_QUESTION: question}, timeout=CANCELLING))
 
     def _begun_with(self, operation: str) -> PreparedOperation | None:
-        """The operation that began a task, for questions about it: its result goes the way of every result."""
+        """The operation that began a task, through which its server is asked about it."""
         if operation not in self._registry:
             if any(source.kind == "mcp" and source.state != "up" for source in self._registry.sources):
                 raise CallError(
@@ -140,7 +140,7 @@ async def watch(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
 def _task(
     handle: str, owner: str, place: HandedOverTask, told: Mapping[str, Any], outcome: Outcome | None = None
 ) -> Task | None:
-    """A task in the words of its server; None where they make no sense."""
+    """A task from what its server says of it; None where that is no task."""
     try:
         status = Status(str(told.get("status")))
     except ValueError:
@@ -186,7 +186,7 @@ def _question(request: Mapping[str, Any]) -> Question:
 
 
 def _is_unknown(error: CallError, question: TaskQuestion) -> bool:
-    """Whether a server says that it has no such task; what it says of answers may be about these."""
+    """Whether a server says that it has no such task; a VALIDATION_ERROR for answers may be about the answers."""
     is_refused = error.code == "VALIDATION_ERROR" and question.answers is None
     return "rpc_code" in error.details and (error.code == "OPERATION_NOT_FOUND" or is_refused)
 

@@ -1,4 +1,4 @@
-"""How much may be kept of one caller's finished tasks: counted by the hour in which it is forgotten. Pure.
+"""The quota of bytes of finished tasks, by owner, counted by the hour in which they expire. Pure.
 
 Nothing is forgotten before the time that its caller was told. Who has too much is refused the next task instead. Each
 store counts what has ended in its own way, and asks here before it accepts.
@@ -35,12 +35,12 @@ def hour_of(order: Order) -> int:
 
 
 def is_large_share(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
-    """Whether a caller has so much that it matters what all together have; `kept` are their bytes by hour."""
+    """Whether an owner has so much that the total of all owners matters; `kept` are the owner's bytes by hour."""
     return sum(unexpired(kept, now).values()) >= limits.bytes_per_identity // SHARE
 
 
 def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, now: int) -> None:
-    """Refuse another task to who has too much, with the time after which there is less."""
+    """RESOURCE_EXHAUSTED where an owner keeps too much; `retry_after` says when the oldest expire."""
     left, most = unexpired(kept, now), limits.bytes_per_identity
     if in_all >= limits.bytes:
         most = max(1, most // SHARE)
@@ -57,5 +57,5 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
 
 
 def unexpired(kept: Mapping[int, int], now: int) -> dict[int, int]:
-    """Those of the hours that are still to come."""
+    """The bytes of the hours that are still to come."""
     return {hour: size for hour, size in kept.items() if hour * HOUR > now}

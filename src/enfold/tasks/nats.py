@@ -198,7 +198,7 @@ class NATSTasks:
             return await self._states.whole(await self._seen(owner, task_id) or found)
 
     async def _tell(self, task: Task, signal: Signal) -> None:
-        """Write what a caller says into the state; what came between is read again."""
+        """Write a caller's signal into the state by compare-and-set; after a conflict the state is read again."""
         while (found := await self._states.find(task.owner, task.id)) is not None:
             after = after_signal(found.task, signal, now_ms())
             if after is found.task:
@@ -231,7 +231,7 @@ class NATSTasks:
                 await subscription.unsubscribe()
 
     async def expire(self) -> None:
-        """Nothing: the server forgets by itself, and who reads what is over its deadline ends it."""
+        """Nothing: the server expires entries by itself, and whoever reads an overdue task ends it."""
 
     # what workers do
 
@@ -257,7 +257,7 @@ class NATSTasks:
         return [each for each in found if isinstance(each, Claim)]
 
     async def _give_back(self, claiming: asyncio.Future[Claims]) -> None:
-        """Let others have what was claimed for somebody who waits no more."""
+        """Return what was claimed for a caller that was cancelled."""
         for claim in await claiming:
             with suppress(CallError, FencedError):  # it comes again in any case
                 async with self._reached():
@@ -266,7 +266,7 @@ class NATSTasks:
                     await claim.token.nak()
 
     async def _claim(self, message: Msg) -> Claim | None:
-        """Take a task; one whose state nobody can read, or which has grown too large for the server, ends."""
+        """Claim the task of a message; one whose state cannot be read or written ends as failed."""
         order = await self._order(message)
         if order is None:
             return None
@@ -279,7 +279,7 @@ class NATSTasks:
             return None
 
     async def _claim_ordered(self, message: Msg, order: Order) -> Claim | None:
-        """Take a task, unless it is done, waits, or is run by somebody who lives."""
+        """Claim a task, unless it has ended, waits for answers, or is run by a worker that lives."""
         while True:
             found = await self._states.find(order.owner, order.id)
             task = transitions.end_if_overdue(transitions.accept(order) if found is None else found.task, now_ms())
@@ -304,7 +304,7 @@ class NATSTasks:
                 return Claim(task, message)
 
     async def _order(self, message: Msg) -> Order | None:
-        """What a message asks for; one that is no order is kept aside, and comes no more."""
+        """The order of a message; one that is none is put under `dead.` and acknowledged."""
         try:
             return _order(message, self._streams.names)
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
@@ -354,7 +354,7 @@ class NATSTasks:
         return holder != self._name and await self._streams.read(f"worker.{holder}") is not None
 
     async def _show_life(self) -> None:
-        """Say that this worker lives, for as long as it does; the server forgets it soon after."""
+        """Renew the key that shows that this worker lives; it expires soon after the last time."""
         while True:
             pause = PAUSE
             with suppress(CallError):
@@ -395,7 +395,7 @@ class NATSTasks:
             return task
 
     async def _change_held(self, claim: Claim, step: Any) -> Task:
-        """Write the next state of a task that is ours; what came between is read again."""
+        """Write the next state of a task that this attempt holds; after a conflict the state is read again."""
         wanted: Task | None = None
         while True:
             found = await self._held(claim, wanted)
@@ -423,7 +423,7 @@ class NATSTasks:
     # reading and writing the state
 
     async def _seen(self, owner: str | None, task_id: str) -> FoundTask | None:
-        """A task as its caller should see it; what is to be done about it, and nobody else does, is done here."""
+        """A task as its caller sees it; one that is overdue is ended, and one that has no message in the queue is queued again."""
         if owner is None:
             keys = await self._streams.keys(f"*.{task_id}.state")
             found = await self._states.find_at(keys[0]) if keys else None
@@ -440,7 +440,7 @@ class NATSTasks:
         return found
 
     async def _is_lost(self, task: Task) -> bool:
-        """Whether nobody works on it, and it waits no more: somebody has emptied the queue. Looked at now and then."""
+        """Whether no worker has it and the queue has no message of it: somebody has emptied the queue. Checked seldom."""
         is_quiet = now_ms() - task.updated >= LOST_AFTER * self._ack_wait * 1000
         if task.status is not Status.WORKING or not is_quiet or not self._looked_for.is_due(task.id):
             return False
@@ -456,7 +456,7 @@ class NATSTasks:
         return True
 
     async def _settle(self, found: FoundTask) -> FoundTask | None:
-        """Store an end that has come without a worker: cancelled while nobody ran it, or overdue."""
+        """Store the end of a task that is overdue."""
         with suppress(Conflict):
             await self._states.put(found.task, found.revision)
             await self._slots.end(found.task.owner, found.task.id)
@@ -464,14 +464,14 @@ class NATSTasks:
         return await self._seen(found.task.owner, found.task.id)
 
     async def _queue_again(self, task: Task) -> None:
-        """A task with all its answers is queued by whoever reads it; copies do no harm."""
+        """Queue a task once more: the one who answered it may have died before. Copies do no harm."""
         order, message_id = task.order, f"{task.id}.{task.attempt}"
         if self._requeued.is_due(message_id):
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[None]:
-        """What the connection and the servers say against it is UNAVAILABLE."""
+        """Turn errors of the connection and the servers into UNAVAILABLE."""
         from nats.errors import Error
 
         try:
@@ -486,7 +486,7 @@ class NATSTasks:
 
 
 def _order(message: Msg, names: Names) -> Order:
-    """What is ordered; refused is what no edge has queued: it could not be stored, or would run under another's name."""
+    """The order of a message; ValueError for one that no edge has queued: under another's subject, or without id or end."""
     order = msgspec.json.decode(message.data, type=Order)
     if message.subject != names.queued(owner_token(order.owner), order.operation):
         raise ValueError("it stands at the place of another operation or owner")

@@ -1,4 +1,4 @@
-"""The two streams of tasks on JetStream: the queue of what is to be run, and the bucket of what is known.
+"""The two streams of tasks on JetStream: the queue of tasks to run, and the bucket of their states.
 
 Everything that is written has the moment at which the server forgets it. A write says which version it follows; the
 server refuses it if there is another. Nothing here knows what a task is, but that it has an owner and an id.
@@ -41,7 +41,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Streams:
-    """The queue and the bucket, made when first needed, on the connection of the moment."""
+    """The queue and the bucket, created when first needed, on the current connection."""
 
     def __init__(self, transport: KeepingTransport, names: Names, replicas: int) -> None:
         self._transport = transport
@@ -53,7 +53,7 @@ class Streams:
         self._up_since = time.monotonic()
 
     async def open(self) -> JetStreamContext:
-        """JetStream, with both streams there; a connection that was built anew is looked at anew."""
+        """JetStream with both streams; checked again for each new connection."""
         await self._transport.connect()
         client = self._transport.client
         if self._context is None or self._client is not client:
@@ -70,7 +70,7 @@ class Streams:
         return time.monotonic() - self._up_since
 
     def forget(self) -> None:
-        """Look at everything anew with the next step, because one has failed."""
+        """After an error: check connection and streams again with the next step."""
         self._context = None
 
     @property
@@ -152,12 +152,12 @@ class Streams:
     # the queue
 
     async def queue(self, owner: str, operation: str, value: bytes, message_id: str) -> None:
-        """Have it run; a second message with the same id is dropped by the server for a while, which only saves work."""
+        """Queue a message; the server drops duplicates of its id for two minutes, which only saves work."""
         context = await self.open()
         await context.publish(self.names.queued(owner, operation), value, headers={"Nats-Msg-Id": message_id})
 
     async def is_queued(self, owner: str, operation: str) -> bool:
-        """Whether anything of an owner is to be run by an operation, or is run now."""
+        """Whether the queue has a message of an owner for an operation, waiting or running."""
         context = await self.open()
         info = await context.stream_info(self.names.queue, subjects_filter=self.names.queued(owner, operation))
         return bool(info.state.subjects)

@@ -1,4 +1,4 @@
-"""A WebSocket as hub and spokes use it: frames are taken as they come, and those of one turn of the loop leave together."""
+"""The WebSocket connection of hub and spokes: messages are handled as they are read, and writes of one loop turn are batched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Take: TypeAlias = Callable[[bytes], None]
 
 
 class _Line:
-    """A connection that hands over messages inside the call that read them, without a queue and a task between.
+    """A connection that handles messages in the callback that read them, without a queue and a task between.
 
     Taking is quick and never waits, so that a peer which sends too fast is slowed down by its own socket.
     """
@@ -81,7 +81,7 @@ class _Line:
             _leave_task(loop, listener)
 
     def process_event(self, event: Any) -> None:
-        """Take data; the handshake, pings and the rest are the library's."""
+        """Handle data frames; the handshake, pings and the rest are the library's."""
         opcode = getattr(event, "opcode", None)
         if opcode is None or opcode > BINARY:
             super().process_event(event)  # type: ignore[misc]
@@ -137,7 +137,7 @@ async def listen(connection: Connection, take: Take) -> None:
 
 
 class Outbox:
-    """What leaves by a connection: all frames of one turn of the loop together, because each write costs a system call.
+    """The write buffer of a connection: frames of one loop turn leave together, because each write costs a system call.
 
     Sending does not wait for a slow reader: a frame is taken at once, or there is too much before it.
     """

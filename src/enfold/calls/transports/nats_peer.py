@@ -183,7 +183,7 @@ class NATSTransport:
         self._client = client
 
     async def _first_client(self) -> Client:
-        """A client that is connected, or a sentence why there is none: nobody is there, or we are not let in."""
+        """A connected client; UNAVAILABLE where no server answers in time, ACCESS_DENIED where it refuses our credentials."""
         connecting = asyncio.ensure_future(self._new_client())
         self._refused = asyncio.Event()
         refused = asyncio.ensure_future(self._refused.wait())
@@ -253,7 +253,7 @@ class NATSTransport:
         return client
 
     def _check_server(self, client: Client) -> None:
-        """Refuse a server without TLS where it was asked for, and a distant one that lets everybody in, unless told so."""
+        """Refuse a server without TLS behind `tls://`, and a remote one that asks for no credentials, unless `insecure`."""
         url = client.connected_url
         if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
             message = f"NATS at {self._shown} does not speak TLS: turn it on there, or use nats://"
@@ -264,7 +264,7 @@ class NATSTransport:
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
 
     async def _is_guarded(self, client: Client) -> bool:
-        """Whether the server keeps peers from speaking for others: we try to, and hope to be refused."""
+        """Whether the server's permissions keep peers from publishing as others: tried with a probe that should be refused."""
         if self._by_account:
             return True
         if not _asks_for_credentials(client):
@@ -292,7 +292,7 @@ class NATSTransport:
             self._signal(Message("", signal=Signal.RESTORED))
 
     def _rebuild(self) -> None:
-        """The client has given up for good, as it does when the server cuts it off: make another."""
+        """Replace a client that has closed for good, as it does when the server cuts it off."""
         if not self._is_closed and (self._rebuilding is None or self._rebuilding.done()):
             self._lose()
             self._rebuilding = asyncio.create_task(self._build_again())
@@ -313,7 +313,7 @@ class NATSTransport:
                 return
 
     async def _hear_error(self, error: Exception) -> None:
-        """What the server and the client complain about: a missing permission must not look like a slow answer."""
+        """Take errors of server and client: a missing permission must not look like a slow answer."""
         from nats.errors import SlowConsumerError
 
         if self._client is None:
@@ -393,14 +393,14 @@ class NATSSubscription:
 
 
 async def _drain(client: Client, subscription: Any) -> None:
-    """End a subscription when everything sent to it is here: its own way of draining may stop one message too early."""
+    """End a subscription after its last message: nats-py's own drain may stop one message too early."""
     await client._send_unsubscribe(subscription._id)
     await _flush(client)
     await subscription.drain()
 
 
 def _drop_connection(client: Client | None) -> None:
-    """Cut the connection of a client that would forget it, or wait for its server: what was not sent yet is lost."""
+    """Abort the connection of a client without waiting for the server: what was not sent yet is lost."""
     transport = None if client is None else client._transport
     writer = getattr(transport, "_io_writer", None)
     if writer is not None:
@@ -416,7 +416,7 @@ def _drop_unsent(client: Client) -> None:
 
 
 async def _flush(client: Client) -> None:
-    """Wait until the server has seen everything we sent, and said what it had to say about it."""
+    """Wait until the server has processed all we sent, and its errors have come back."""
     from nats.errors import Error
 
     try:
@@ -451,7 +451,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 async def _close_client(client: Client) -> None:
-    """Close a client, soon: a server that has gone or takes nothing more is not waited for."""
+    """Close a client, within `CLOSING` seconds even if its server does not answer."""
     try:
         async with asyncio.timeout(CLOSING):
             await client.close()

@@ -58,7 +58,7 @@ def read_users(text: bytes) -> list[NATSUser]:
 
 
 class Rights(msgspec.Struct, frozen=True):
-    """What a user may send and hear besides, for something that is built on calls."""
+    """Additional subjects of a user, for what is built on calls, as tasks are."""
 
     publish: list[str] = []
     subscribe: list[str] = []

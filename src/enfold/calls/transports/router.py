@@ -1,4 +1,4 @@
-"""Subjects to listeners inside one process: the whole of the memory transport, and the heart of the hub."""
+"""Routes messages by subject inside one process: for the memory transport and the hub."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Router:
         self._routes.clear()
 
     def route(self, message: Message) -> bool:
-        """Hand the message over; whether anybody has got it."""
+        """Deliver a message; whether anybody listens."""
         subject, routes = message.subject, self._routes
         deliver = routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
         deliver(message)
         return deliver is not _to_nobody
 
     def without_listeners(self, subject: str) -> Signal:
-        """What whoever sent to a subject hears when nobody listens: whether a group did, within the last hour."""
+        """The signal for a subject without listeners: GONE where a group listened within the last hour."""
         # A group listens to an operation whoever calls it: the caller's name is any.
         until = self._left.get(offer_subject(operation_of(subject)), 0.0)
         return Signal.GONE if until > time.monotonic() else Signal.NO_RESPONDERS
@@ -104,7 +104,7 @@ class Router:
             del path[depth - 1].below[tokens[depth - 1]]
 
     def _find_route(self, subject: str) -> Receive:
-        """The route of a subject; one that does not depend on the last token is kept for all that share the rest.
+        """Find the route of a subject; one that does not depend on the last token is cached for all that share the rest.
 
         Replies come on subjects that are used once: keeping each would be all cost.
         """

@@ -1,4 +1,4 @@
-"""The spoke's transport: one connection to a hub over a WebSocket, which comes back by itself when it breaks."""
+"""The spoke's transport: one WebSocket connection to a hub, which reconnects by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log: Final = Log("enfold.calls.websocket")
 
 
 class WebSocketTransport:
-    """A spoke: one connection to a hub, made anew whenever it breaks. The hub gives it its name."""
+    """A spoke: one connection to a hub, with reconnects. The hub gives it its name."""
 
     def __init__(self, url: str, *, token: str | None = None, **options: Any) -> None:
         """`options` are those of `websockets.connect`, such as `ssl`."""
@@ -117,7 +117,7 @@ class WebSocketTransport:
         await first
 
     async def _run(self, first: asyncio.Future[None]) -> None:
-        """Connect, listen until it breaks, and again, after pauses that grow."""
+        """Connect, listen until the connection breaks, and reconnect with backoff."""
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         pause = FIRST_PAUSE
