@@ -12,7 +12,7 @@ import pytest
 from tests.serving import serve
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.provenance import CaptureOptions, Recorder, RecordStore, StoredRecordError, recorded_run_id, verify_run
+from enfold.provenance import CaptureOptions, Recorder, RecordStore, StoredRecordError, verify_run
 from enfold.provenance import record_store as store_module
 from enfold.surfaces.http import to_http
 
@@ -44,6 +44,11 @@ def context(recorder: Recorder, operation: str, options: CaptureOptions | None =
 async def call(recorder: Recorder, operation: str, options: CaptureOptions | None = None) -> tuple[Any, Context]:
     made = context(recorder, operation, options)
     return await shop().execute(f"shop.{operation}", {"item": "pen"}, made), made
+
+
+def recorded_run_id(made: Context) -> str | None:
+    """The run id that surfaces give back to the caller."""
+    return made.recording.run_id if made.recording is not None and made.recording.is_kept else None
 
 
 # --- a store that somebody has locked -----------------------------------------------------------------------------
@@ -137,7 +142,6 @@ async def test_a_failure_is_recorded_without_being_asked_too(tmp_path: Path) -> 
 
 
 def test_a_call_that_is_not_recorded_has_no_run_id() -> None:
-    assert recorded_run_id(Context()) is None
     assert recorded_run_id(context(Recorder(), "order", FULL)) is None  # it has not ended yet
 
 

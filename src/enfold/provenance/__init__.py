@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from enfold.provenance.manifest import LEVEL, capabilities
     from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
     from enfold.provenance.record_store import RecordStore, StoredRecordError
-    from enfold.provenance.recording import Recorder, Recording, recorded_run_id
+    from enfold.provenance.recording import Recorder, Recording
     from enfold.provenance.records import Artifact, Digest, Evidence, Record, Tool, read_record
     from enfold.provenance.redaction import redact
     from enfold.provenance.signing import SigningKey, generate_key, load_key, load_public_keys, public_keys
@@ -80,7 +80,6 @@ __all__ = [
     "read_json",
     "read_record",
     "record_digest",
-    "recorded_run_id",
     "redact",
     "referred_artifact",
     "seal",
@@ -107,7 +106,7 @@ _HOMES: Final = {
         "lineage": ("CycleError", "Graph", "build_graph", "verify_lineage", "verify_run", "verify_value"),
         "methods": ("CATALOGUE", "ClaimError", "method_id_fault", "read_catalogue"),
         "capture_options": ("CaptureOptions", "options_from_call", "options_from_meta", "options_from_mode"),
-        "recording": ("Recorder", "Recording", "recorded_run_id"),
+        "recording": ("Recorder", "Recording"),
         "records": ("Artifact", "Digest", "Evidence", "Record", "Tool", "read_record"),
         "redaction": ("redact",),
         "signing": ("SigningKey", "generate_key", "load_key", "load_public_keys", "public_keys"),

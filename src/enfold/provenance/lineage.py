@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -28,6 +29,7 @@ RECORD_LABEL: Final = "record_digest"
 
 
 Find: TypeAlias = Callable[[str], Mapping[str, Any] | None]
+Fetch: TypeAlias = Callable[[str], Record | None]
 
 
 class CycleError(ValueError):
@@ -150,9 +152,9 @@ def verify_lineage(
         return (*verdicts, Verdict("lineage", (str(error),)))
     linked = tuple(graph.records.values())
     faults = [fault for record in linked for fault in claim_faults(Claims(record, linked=linked))]
-    seen = _KnownRecords(graph, find)
-    faults += [fault for record in linked for fault in _binding_faults(record, seen)]
-    lost = [*_missing_runs(graph, seen)]
+    fetch = _fetcher(graph, find)
+    faults += [fault for record in linked for fault in _binding_faults(record, fetch)]
+    lost = [*_missing_runs(graph, fetch)]
     notes = (*_unclaimed_children(graph), *(() if whole else lost))
     return (*verdicts, Verdict("lineage", (*faults, *(lost if whole else ())), notes))
 
@@ -169,34 +171,31 @@ def _refuse_duplicates(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]
     return wires
 
 
-class _KnownRecords:
-    """The records of a graph and those that can be fetched beside it, each fetched once."""
+def _fetcher(graph: Graph, find: Find | None) -> Fetch:
+    """A function that gives the record of a run: of the graph, or found beside it, once."""
 
-    def __init__(self, graph: Graph, find: Find | None) -> None:
-        self._records: dict[str, Record | None] = dict(graph.records)
-        self._find = find
+    @cache
+    def fetch(run_id: str) -> Record | None:
+        found = None if run_id in graph.records or find is None else find(run_id)
+        return graph.records.get(run_id) if found is None else read_record(found)
 
-    def record(self, run_id: str) -> Record | None:
-        if run_id not in self._records:
-            found = None if self._find is None else self._find(run_id)
-            self._records[run_id] = None if found is None else read_record(found)
-        return self._records[run_id]
+    return fetch
 
 
-def _missing_runs(graph: Graph, seen: _KnownRecords) -> Iterator[str]:
+def _missing_runs(graph: Graph, fetch: Fetch) -> Iterator[str]:
     for parent in graph.missing:
-        if seen.record(parent) is None:
+        if fetch(parent) is None:
             yield f"the parent {parent} is not there"
     for record in graph.records.values():
         for run_id in dict.fromkeys(run_id for run_id, _ in _called_runs(record)):
-            if seen.record(run_id) is None:
+            if fetch(run_id) is None:
                 yield f"the run {run_id}, which run {record.run_id} called, is not there"
 
 
-def _binding_faults(record: Record, seen: _KnownRecords) -> Iterator[str]:
+def _binding_faults(record: Record, fetch: Fetch) -> Iterator[str]:
     """Runs whose record was replaced after their caller had used the result: the caller names the digest of the former one."""
     for run_id, expected in _called_runs(record):
-        nested = seen.record(run_id)
+        nested = fetch(run_id)
         if nested is not None and expected is not None and _digest_value(nested) != expected:
             yield f"the record of run {run_id} is not the one that run {record.run_id} saw"
 

@@ -44,7 +44,7 @@ from enfold.runtime import drive
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
-    from enfold.operation import Context, OperationSpec
+    from enfold.operation import OperationSpec
     from enfold.provenance.record_store import RecordStore
 
 MAX_ARTIFACTS: Final = 1000
@@ -291,12 +291,6 @@ class Recording(msgspec.Struct, eq=False):
 
     def _tool(self, spec: OperationSpec) -> Tool:
         return Tool(spec.id[:200], (spec.version or "0")[:100], self.adapter)
-
-
-def recorded_run_id(context: Context) -> str | None:
-    """The run id that a surface gives back to its caller when a call is over; None where nothing was recorded."""
-    recording = context.recording
-    return recording.run_id if recording is not None and recording.is_kept else None
 
 
 def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Artifact, ...]) -> tuple[Evidence, ...]:
