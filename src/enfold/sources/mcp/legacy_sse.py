@@ -83,9 +83,9 @@ class SSEConnection:
         if kind != "endpoint":
             self._dispatcher.take_text(self._web.redact(data.encode("utf-8", "surrogatepass")))
         elif not self._endpoint.done():
-            self._post_to(joined(self._web.url, data))
+            self._set_endpoint(joined(self._web.url, data))
 
-    def _post_to(self, url: str) -> None:
+    def _set_endpoint(self, url: str) -> None:
         if same_place(url, self._web.url):
             self._endpoint.set_result(url)
         else:

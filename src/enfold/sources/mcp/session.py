@@ -176,7 +176,9 @@ async def open_session(
     """
     try:
         async with asyncio.timeout(settings.limits.connect):
-            return await _Opening(settings, notice, source).open()
+            opening = _Opening(settings, notice, source)
+            server = settings.server
+            return await (opening.start(server) if isinstance(server, Command) else opening.reach(server))
     except TimeoutError:
         message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
         raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
@@ -201,11 +203,7 @@ class _Opening(msgspec.Struct, frozen=True):
     notice: Notice
     source: MCPCaller
 
-    async def open(self) -> UpstreamSession:
-        server = self.settings.server
-        return await (self._start(server) if isinstance(server, Command) else self._reach(server))
-
-    async def _start(self, command: Command) -> UpstreamSession:
+    async def start(self, command: Command) -> UpstreamSession:
         try:
             return await self._over_pipes(command, self.settings.protocol)
         except LostError:
@@ -221,7 +219,7 @@ class _Opening(msgspec.Struct, frozen=True):
         await start_process(command, dispatcher)
         return await _begin(dispatcher, protocol)
 
-    async def _reach(self, address: Address) -> UpstreamSession:
+    async def reach(self, address: Address) -> UpstreamSession:
         if address.transport == "sse":
             return await self._over_event_stream(address)
         try:
