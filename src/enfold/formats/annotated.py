@@ -1,4 +1,4 @@
-"""Format `annotated`: the envelope with its warnings and its provenance beside it, for whoever looks at a result."""
+"""Format `annotated`: `envelope` with warnings and provenance beside data and meta, for people who look at a result."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _write_time(milliseconds: int | None) -> str:
     try:
         moment = datetime.now(UTC) if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        moment = datetime.now(UTC)  # A timestamp no calendar has came from elsewhere.
+        moment = datetime.now(UTC)  # another server may send a timestamp that no calendar has
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -197,7 +197,7 @@ def _title(payload: Any, operation: OperationSpec | None) -> str:
 
 
 def _author_text(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
-    """The author's own text for the result: its text content, or the summary of the operation; never JSON."""
+    """The author's text for people: the result's text content unless it is JSON, or the operation's `summary`; else empty."""
     if isinstance(envelope.meta, MCPResponseMeta):
         text = envelope.text()
         return "" if text.lstrip()[:1] in ("{", "[") and _is_json(text) else text
@@ -304,7 +304,7 @@ def _details_text(details: dict[str, Any]) -> str:
 
 
 def _suggestion(details: Mapping[str, Any]) -> dict[str, str]:
-    """What to do about an argument that was refused."""
+    """The details with a sentence about what to do, where an argument was refused."""
     name, expected = details.get("argument"), details.get("expected")
     what = f'"{name}"' if name else "the input"
     sentences = {
@@ -361,7 +361,7 @@ def _read_error(block: ToolEnvelope, payload: ErrorPayload | None, summary: str 
 
 
 def _read_summary(text: str, *, is_error: bool) -> ResponseEnvelope[Any]:
-    """What is left when the second block is broken: the summary, with a warning that says so."""
+    """The first block as the data, with a warning, because the second block cannot be read."""
     if is_error:
         raise CallError("EXECUTION_ERROR", text)
     warning = ResultWarning("envelope_block", "/content/1")

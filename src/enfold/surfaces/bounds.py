@@ -1,4 +1,4 @@
-"""What a stranger may take of a server: every bound with its name and default. The page on bounds explains them."""
+"""Limits on what callers may use of a server, each with its name and default. The page on bounds explains them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_bounds(given: Mapping[str, object]) -> Bounds:
 
 
 def divided(bounds: Bounds, count: int, number: int) -> Bounds:
-    """The share that one of several processes, by its number, has of what callers may take together."""
+    """The bounds of one of several processes, by its number: its share of those that hold for all processes together."""
     whole = {name: max(1, (getattr(bounds, name) + number) // count) for name in _set_among_shared(bounds)}
     per_second = bounds.calls_per_second
     return msgspec.structs.replace(bounds, **whole, calls_per_second=None if per_second is None else per_second / count)

@@ -1,4 +1,4 @@
-"""A subscription as one value, the list of its items, for callers who cannot take a stream."""
+"""A subscription as one value, the list of its items, for surfaces that cannot stream."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Collected(msgspec.Struct, frozen=True):
 async def collect(registry: Registry, operation_id: str, input: Mapping[str, Any], context: Context) -> Collected:
     """Run a subscription and collect its items.
 
-    It ends with the stream, at the limits, or at the caller's deadline: then what there is is given, as truncated.
-    Each item is told as progress.
+    It ends with the stream, at the limits, or at the caller's deadline; in the last two cases the items so far are
+    `truncated`. Each item is reported as progress.
     """
     stream = registry.subscribe(operation_id, input, context)
     try:

@@ -14,13 +14,13 @@ from enfold.tasks import Tasks
 from enfold.tasks.store import now_ms
 from enfold.tasks.task import Status, Task
 
-# How often a task of this age (in seconds) should be asked for.
+# Up to which age in seconds a task should be polled how often, in milliseconds.
 _POLLS: Final = ((2.0, 100), (30.0, 500), (600.0, 2_000))
 _OLD: Final = 5_000
 
 
 def flat_task(task: Task) -> dict[str, Any]:
-    """What every surface shows of a task, but for its outcome."""
+    """The fields of a task that every surface shows, without its questions and its outcome."""
     told: dict[str, Any] = {
         "taskId": task.id,
         "status": task.status.value,

@@ -26,7 +26,7 @@ UNWRITABLE: Final = (ValueError, TypeError, RecursionError)
 
 
 def unwritable(data: Any, error: Exception) -> CallError:
-    """What is told of a result that cannot be written."""
+    """The error for a result that has no JSON form."""
     from enfold.schema import plain  # few results cannot
 
     return plain.unwritable(data, error)

@@ -35,7 +35,7 @@ _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
 _PAGE_KEYS: Final = ("ui/resourceUri", "openai/outputTemplate")  # where tools name the page that shows their results
 RELAY: Final = "enfold/relay"
-LARGEST_KEPT: Final = 32_000  # bytes of a listed tool whose text is kept
+LARGEST_CACHED: Final = 32_000  # bytes of a listed tool whose JSON is cached
 LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
 
 
@@ -126,7 +126,7 @@ def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
 
 
 class ListedSchemas:
-    """How the schemas of a catalog are shown; its tools share it, for they share definitions."""
+    """The schemas of a catalog as they are listed; its tools share one, because they share definitions."""
 
     def __init__(self) -> None:
         self.addresses: Addresses | None = None  # of the pages that tools name
@@ -265,12 +265,12 @@ class MCPTool:
         return {"type": schema["type"]} if _is_of_a_document(self.spec) and "type" in schema else schema
 
     def text(self, revision: Revision) -> bytes:
-        """What is listed, as it is written; a text of usual size is kept for the next who asks."""
+        """The JSON of what is listed; one of usual size is cached."""
         key = revision.name, revision.is_text_alone
         known = self._texts.get(key)
         if known is None:
             known = encode(self.listed(revision))
-            if len(known) <= LARGEST_KEPT:
+            if len(known) <= LARGEST_CACHED:
                 self._texts[key] = known
         return known
 

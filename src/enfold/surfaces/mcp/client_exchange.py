@@ -1,4 +1,4 @@
-"""One request of a client: what it says about itself, and the ways to speak to the client until it is answered."""
+"""One request of a client while it is answered: its parameters, its client, and the channel back to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Channel(Protocol):
         """Ask the client, and wait for its answer."""
 
     def close_stream(self) -> None:
-        """Let go of the connection, where the client can come back for the answer."""
+        """Close the connection, where the client can reconnect for the answer."""
 
 
 class ClientExchange(msgspec.Struct, eq=False):
@@ -83,7 +83,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     # telling
 
     def notify(self, told: Progress | LogMessage) -> None:
-        """Pass on what a handler says on the way, if the client wants to hear it."""
+        """Send progress or a log message of the handler to the client, if it asked for them."""
         if isinstance(told, Progress):
             self._tell_progress(told)
         else:

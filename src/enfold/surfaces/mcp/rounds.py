@@ -1,4 +1,4 @@
-"""A call that takes several rounds: what it remembers travels through the client, signed, and fits no other call."""
+"""A call of several rounds: between them its state is kept by the client, signed and bound to this call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rounds:
         self._signer = StateSigner(secret or os.urandom(32))
 
     def restore(self, exchange: ClientExchange) -> None:
-        """Take up the answers of earlier rounds, and those that come with this one."""
+        """Restore the answers of earlier rounds, and add those that come with this one."""
         params = exchange.params
         if params.get("requestState") is not None:
             state = self._open(params["requestState"], exchange)

@@ -42,7 +42,7 @@ def write_result(
 ) -> Result:
     """The result of a call or of a task, shortened where the operator limits results and its schema allows it.
 
-    `asked` is the format that the caller asked for, if they did. `truncated` is told in `_meta`: that or where data is missing.
+    `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
     """
     revision, most = exchange.caller.revision, service.settings.max_result_tokens
     if most is not None:
