@@ -26,7 +26,7 @@ PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
 SHORT_PATIENCE: Final = 0.5  # the same, for sources that are not required, where somebody waits for us to serve
 QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits
 FIRST_BACKOFF: Final = 1.0  # seconds before a source that is down is tried again; each time twice as many
-LONGEST_BACKOFF: Final = 60.0
+MAX_BACKOFF: Final = 60.0
 LOGIN_BACKOFF: Final = 600.0  # seconds before a user is asked again to log in
 POLL_INTERVAL: Final = 2.0  # seconds between two looks at a source that was up
 DRAIN_TIMEOUT: Final = 60.0  # seconds for the calls of a source that is no longer wanted
@@ -286,7 +286,7 @@ class _Keeper:
                 self._opened = None
                 self.tried.set()
             await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
+            backoff = min(backoff * 2, MAX_BACKOFF)
 
     def _register(self, opened: _Opened) -> None:
         """Register the operations, in one step with the end of those that they replace."""
@@ -339,7 +339,7 @@ class _Keeper:
             try:
                 await source.wake()
             except CallError:  # which the table of sources tells
-                wait = min(wait * 2, LONGEST_BACKOFF)
+                wait = min(wait * 2, MAX_BACKOFF)
 
     def _log_down(self, error: Exception) -> None:
         failure = _sentence(error, self.source.kind)

@@ -21,10 +21,10 @@ from enfold.schema.advertised import Advertising, first_sentence
 if TYPE_CHECKING:
     from enfold.finding.index import Index
 
-MOST_FOUND: Final = 50
-_MOST_ROWS: Final = 40_000  # of all indexes together: about 80 MB
+MAX_FOUND: Final = 50
+_MAX_ROWS: Final = 40_000  # of all indexes together: about 80 MB
 DEFAULT_LIMIT: Final = 5
-_LONGEST: Final = 200  # characters of a description
+_MAX_DESCRIPTION: Final = 200  # characters of a description
 _FILTER: Final = re.compile(r"(?:^|(?<=\s))(source|kind):([\w.-]+)")
 _SEARCHED: Final = frozenset({"tool", "resource", "prompt"})
 
@@ -78,7 +78,7 @@ class Finder:
 
         `namespace` and `type` narrow it, and so do `source:NAME` and `kind:TYPE` in the query.
         """
-        most = max(1, min(limit, MOST_FOUND))
+        most = max(1, min(limit, MAX_FOUND))
         words, filters = _FILTER.sub(" ", query), dict(_FILTER.findall(query))
         source, kind = filters.get("source", namespace), filters.get("kind", type)
 
@@ -132,13 +132,15 @@ class Finder:
     def _make_room(self, rows: int) -> None:
         """Forget the indexes that nobody has used for longest, until all have room together."""
         kept = sum(map(len, self._indexes.values()))
-        while self._indexes and kept + rows > _MOST_ROWS:
+        while self._indexes and kept + rows > _MAX_ROWS:
             kept -= len(self._indexes.pop(next(iter(self._indexes))))
 
 
 def found_of(spec: OperationSpec) -> Found:
     text = first_sentence(spec.description or spec.title or "")
-    return Found(spec.id, signature(spec), text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()}…")
+    return Found(
+        spec.id, signature(spec), text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION].rstrip()}…"
+    )
 
 
 def _result(spec: OperationSpec) -> str:

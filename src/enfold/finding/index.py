@@ -24,9 +24,9 @@ from enfold.schema.keywords import properties_of
 _FIELDS: Final = {"name": 3.0, "namespace": 1.0, "description": 1.0, "arguments": 0.3, "output": 0.3}
 _NAME_COVERED: Final = 0.5  # how much more an operation counts whose whole name is in the query
 _CANDIDATES: Final = 50  # the best by BM25 alone, which are ranked again
-_MOST_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
-_LONGEST: Final = 2_000  # characters of a query
-_MOST_ASKED: Final = 16  # words of it
+_MAX_FIELD_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
+_MAX_QUERY: Final = 2_000  # characters of a query
+_MAX_QUERY_WORDS: Final = 16  # words of it
 _COMMON: Final = 0.1  # a word that more operations have says little, unless they are few enough to be ranked anyway
 _FEWEST: Final = 2  # words that are searched for in any case
 _DEEPEST: Final = 3  # levels of an output's fields
@@ -79,7 +79,7 @@ class Index:
 
     def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
         """The operations that fit best, of those that are wanted."""
-        asked = frozenset(search_words(query[:_LONGEST]))
+        asked = frozenset(search_words(query[:_MAX_QUERY]))
         words = self._rarest(asked)
         if not words:
             return []
@@ -94,7 +94,7 @@ class Index:
         A word that no operation has says nothing; it is tried only where it is all there is: accents may differ.
         """
         known = [word for word in words if word in self._known]
-        rarest = sorted(known or words, key=lambda word: (self._counts[word], word))[:_MOST_ASKED]
+        rarest = sorted(known or words, key=lambda word: (self._counts[word], word))[:_MAX_QUERY_WORDS]
         common = max(len(self._rows) * _COMMON, _CANDIDATES)
         telling = [word for word in rarest if self._counts[word] <= common]
         return telling if len(telling) >= _FEWEST else rarest[: max(_FEWEST, len(telling))]
@@ -121,7 +121,7 @@ class Index:
 
     def _add(self, spec: OperationSpec) -> None:
         self._last += 1
-        row = _Row(spec, self._last, tuple(" ".join(search_words(text)[:_MOST_WORDS]) for text in _texts(spec)))
+        row = _Row(spec, self._last, tuple(" ".join(search_words(text)[:_MAX_FIELD_WORDS]) for text in _texts(spec)))
         self._database.execute(_INSERT, (row.number, *row.texts))
         self._rows[spec.id] = self._by_number[row.number] = row
         self._count(row, 1)
@@ -239,12 +239,10 @@ def split_words(text: str) -> Iterator[str]:
 
 def search_words(text: str) -> list[str]:
     """The words of a text by which it is found: without those that say nothing, each without its ending."""
-    return [
-        _stem(word) if len(word) <= _LONGEST_STEMMED else word for word in split_words(text) if word not in _STOP_WORDS
-    ]
+    return [_stem(word) if len(word) <= _MAX_STEMMED else word for word in split_words(text) if word not in _STOP_WORDS]
 
 
-_LONGEST_STEMMED: Final = 40  # letters: a stranger's words are kept only while they are short
+_MAX_STEMMED: Final = 40  # letters: a stranger's words are kept only while they are short
 
 
 @lru_cache(maxsize=20_000)

@@ -12,10 +12,10 @@ from enfold.schema.keywords import is_deprecated, properties_of
 
 Schema: TypeAlias = dict[str, Any]
 
-_MOST_OPTIONS: Final = 8  # optional arguments in a signature
-_MOST_FIELDS: Final = 16
-_MOST_WORDS: Final = 8  # of an enumeration
-_MOST_PARTS: Final = 1_000  # of a schema that are looked at: some describe the world
+_MAX_OPTIONS: Final = 8  # optional arguments in a signature
+_MAX_FIELDS: Final = 16
+_MAX_WORDS: Final = 8  # of an enumeration
+_MAX_PARTS: Final = 1_000  # of a schema that are looked at: some describe the world
 
 
 def signature(spec: OperationSpec) -> str:
@@ -45,11 +45,11 @@ def _arguments(schema: Schema) -> Iterator[str]:
     drawing = _Outline(definitions if isinstance(definitions, dict) else {})
     required = required if isinstance(required, list) else []
     options = [name for name in properties if name not in required and not is_deprecated(properties[name])]
-    for name in (*(each for each in required if each in properties), *options[:_MOST_OPTIONS]):
+    for name in (*(each for each in required if each in properties), *options[:_MAX_OPTIONS]):
         sign = "" if name in required else "?"
         yield f"{name}{sign}: {drawing.of(properties[name], 1)}"
-    if len(options) > _MOST_OPTIONS:
-        yield f"… {len(options) - _MOST_OPTIONS} more"
+    if len(options) > _MAX_OPTIONS:
+        yield f"… {len(options) - _MAX_OPTIONS} more"
 
 
 class _Outline:
@@ -61,7 +61,7 @@ class _Outline:
 
     def of(self, schema: Any, depth: int, seen: frozenset[str] = frozenset()) -> str:
         self._parts += 1
-        if not isinstance(schema, dict) or self._parts > _MOST_PARTS:
+        if not isinstance(schema, dict) or self._parts > _MAX_PARTS:
             return "any"
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -98,7 +98,7 @@ class _Outline:
         return found | properties_of(schema)
 
     def _object(self, fields: Schema, depth: int, seen: frozenset[str]) -> str:
-        shown = [self._field(name, fields[name], depth, seen) for name in list(fields)[:_MOST_FIELDS]]
+        shown = [self._field(name, fields[name], depth, seen) for name in list(fields)[:_MAX_FIELDS]]
         more = len(fields) - len(shown)
         return f"{{{', '.join(shown)}{f', … {more} more' if more > 0 else ''}}}"
 
@@ -111,8 +111,8 @@ class _Outline:
 
 
 def _words(values: list[Any]) -> str:
-    shown = "|".join(msgspec.json.encode(each, enc_hook=str).decode() for each in values[:_MOST_WORDS])
-    return shown if len(values) <= _MOST_WORDS else f"{shown}|…"
+    shown = "|".join(msgspec.json.encode(each, enc_hook=str).decode() for each in values[:_MAX_WORDS])
+    return shown if len(values) <= _MAX_WORDS else f"{shown}|…"
 
 
 def _type(said: Any) -> str:

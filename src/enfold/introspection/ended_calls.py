@@ -21,7 +21,7 @@ from enfold.reserved import is_reserved, only_caller, reserved_operation
 from enfold.source_states import SourceTable
 
 KEPT: Final = 200
-MOST_WAITING: Final = 1_000  # for one who reads slowly; older ones are dropped
+MAX_WAITING: Final = 1_000  # for one who reads slowly; older ones are dropped
 
 
 class CallSummary(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class CallLog:
         """The calls that are kept, and, where it is endless, those to come."""
         self.begin()
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        waiting: deque[KeptCall] = deque(self._kept, MOST_WAITING)
+        waiting: deque[KeptCall] = deque(self._kept, MAX_WAITING)
 
         def listen(call: KeptCall) -> None:  # on whatever thread the call has ended
             waiting.append(call)
@@ -109,7 +109,7 @@ class CallLog:
                     if call.key not in shown and sees(call.record):
                         yield _summary(call, self._registry.sources)
                     shown[call.key] = None
-                    if len(shown) > MOST_WAITING:
+                    if len(shown) > MAX_WAITING:
                         del shown[next(iter(shown))]
                 if not is_endless:
                     return

@@ -14,11 +14,11 @@ from enfold.observing import CallRecord
 from enfold.operation import Context, OperationSpec
 from enfold.provenance.redaction import Redacted, redact, scrub
 
-MOST_CHARACTERS: Final = 10_000  # of the arguments, and of the result
-MOST_VALUES: Final = 1_000
-MOST_DEPTH: Final = 30
-LONGEST_TEXT: Final = 2_000
-MOST_WAITING: Final = 200  # calls that have ended, and of which nobody has told yet
+MAX_CHARACTERS: Final = 10_000  # of the arguments, and of the result
+MAX_VALUES: Final = 1_000
+MAX_DEPTH: Final = 30
+MAX_TEXT: Final = 2_000
+MAX_WAITING: Final = 200  # calls that have ended, and of which nobody has told yet
 CUT: Final = "…"
 NOT_JSON: Final = "not JSON"
 
@@ -46,7 +46,7 @@ class Payloads:
 
     def _end(self, key: Key, payload: EndedPayload) -> None:
         self._ended[key] = payload
-        while len(self._ended) > MOST_WAITING:
+        while len(self._ended) > MAX_WAITING:
             self._ended.popitem(last=False)
 
     def of(self, record: CallRecord) -> EndedPayload | None:
@@ -96,7 +96,7 @@ class _Page:
 
     def clear(self) -> None:
         """Begin an empty page."""
-        self._characters, self._values = MOST_CHARACTERS, MOST_VALUES
+        self._characters, self._values = MAX_CHARACTERS, MAX_VALUES
 
     @property
     def is_full(self) -> bool:
@@ -107,14 +107,14 @@ class _Page:
         if isinstance(value, str):
             return self._cut_text(value)
         if isinstance(value, Mapping | list | tuple):
-            if depth >= MOST_DEPTH:
+            if depth >= MAX_DEPTH:
                 return self._mark_cut()
             return self._cut_object(value, depth) if isinstance(value, Mapping) else self._cut_list(value, depth)
         self._characters -= 8
         return value
 
     def _cut_text(self, text: str) -> str:
-        room = max(0, min(self._characters, LONGEST_TEXT))
+        room = max(0, min(self._characters, MAX_TEXT))
         self._characters -= min(len(text), room)
         return text if len(text) <= room else text[:room] + self._mark_cut()
 

@@ -18,7 +18,7 @@ from enfold.provenance.records import read_record
 from enfold.provenance.verification import Verdict, verify
 from enfold.reserved import only_caller, reserved_operation
 
-MOST_RUNS: Final = 500
+MAX_RUNS: Final = 500
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         caller: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RUNS)] = 100,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_RUNS)] = 100,
     ) -> list[RunSummary]:
         """List the runs that were recorded, newest first; one whose record was changed is there, and says so.
 

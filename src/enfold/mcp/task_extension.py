@@ -12,7 +12,7 @@ TASK_METHODS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
 MAX_TASK_ID: Final = 4_096  # characters of the id of another's task
 
 SHORTEST_POLL: Final = 0.02  # seconds
-LONGEST_POLL: Final = 60.0
+MAX_POLL: Final = 60.0
 DEFAULT_POLL: Final = 1.0
 
 
@@ -39,4 +39,4 @@ def poll_seconds(task: Mapping[str, Any], before: float = DEFAULT_POLL) -> float
     interval = task.get("pollIntervalMs")
     if not isinstance(interval, int | float) or isinstance(interval, bool) or interval <= 0:
         return before
-    return min(max(interval / 1000, SHORTEST_POLL), LONGEST_POLL)
+    return min(max(interval / 1000, SHORTEST_POLL), MAX_POLL)

@@ -9,7 +9,7 @@ import msgspec
 from enfold.log import bounded_line
 from enfold.observing.call_record import CallRecord
 
-LONGEST: Final = 120  # characters of what a stranger chose
+MAX_TEXT: Final = 120  # characters of what a stranger chose
 
 
 def call_line(record: CallRecord) -> str:
@@ -27,7 +27,7 @@ def call_fields(record: CallRecord) -> dict[str, Any]:
         "duration_ms": round(record.duration * 1000, 3),
         "source_kind": record.origin.kind,
     }
-    return fields | {name: bounded_line(value, LONGEST) for name, value in _optional_fields(record).items()}
+    return fields | {name: bounded_line(value, MAX_TEXT) for name, value in _optional_fields(record).items()}
 
 
 def _optional_fields(record: CallRecord) -> dict[str, Any]:
@@ -51,6 +51,6 @@ def _duration(seconds: float) -> str:
 
 def _word(value: Any) -> str:
     """One word: text with a space, a quote or a sign of equality in it is written as a JSON string."""
-    text = str(bounded_line(value, LONGEST))
+    text = str(bounded_line(value, MAX_TEXT))
     is_plain = text and not any(each in text for each in ' "=\\')
     return text if is_plain else msgspec.json.encode(text).decode()

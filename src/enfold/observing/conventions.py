@@ -12,7 +12,7 @@ from typing import Any, Final
 from enfold.observing.call_record import OK, REFUSALS, CallRecord, SpanStart
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
-_LONGEST: Final = 200  # characters of what a stranger chose
+_MAX_TEXT: Final = 200  # characters of what a stranger chose
 
 
 def http_span(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> SpanStart:
@@ -38,13 +38,13 @@ def _request(method: str, path: str, headers: Mapping[bytes, bytes]) -> dict[str
     known = method in _METHODS
     attributes: dict[str, Any] = {
         "http.request.method": method if known else "_OTHER",
-        "url.path": path[:_LONGEST],
+        "url.path": path[:_MAX_TEXT],
     }
     if not known:
-        attributes["http.request.method_original"] = method[:_LONGEST]
+        attributes["http.request.method_original"] = method[:_MAX_TEXT]
     agent = headers.get(b"user-agent")
     if agent is not None:
-        attributes["user_agent.original"] = agent.decode("latin-1")[:_LONGEST]
+        attributes["user_agent.original"] = agent.decode("latin-1")[:_MAX_TEXT]
     return attributes
 
 
@@ -84,14 +84,14 @@ def mcp_span(
     """
     attributes: dict[str, Any] = {
         "mcp.method.name": method,
-        "jsonrpc.request.id": str(request_id)[:_LONGEST],
+        "jsonrpc.request.id": str(request_id)[:_MAX_TEXT],
         "mcp.protocol.version": revision,
         "network.transport": "tcp" if is_over_http else "pipe",
     }
     if is_over_http:
         attributes["network.protocol.name"] = "http"
     if isinstance(subject, str) and method in _SUBJECTS:
-        attributes[_SUBJECTS[method]] = subject[:_LONGEST]
+        attributes[_SUBJECTS[method]] = subject[:_MAX_TEXT]
     if method == "tools/call":
         attributes["gen_ai.operation.name"] = "execute_tool"
     return SpanStart(method, "server", attributes, carrier)

@@ -15,7 +15,7 @@ from enfold.observing import outgoing
 from enfold.observing.call_record import OK, CallRecord, SpanStart
 from enfold.observing.conventions import record_attributes
 
-LONGEST: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
+MAX_TEXT: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 
 
@@ -99,4 +99,4 @@ _CARRIER: Final = _Carrier()
 def _inject() -> dict[str, str]:
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return {name: value for name, value in carrier.items() if len(value) <= LONGEST}
+    return {name: value for name, value in carrier.items() if len(value) <= MAX_TEXT}

@@ -8,7 +8,7 @@ from typing import Final
 from enfold.errors import CallError
 from enfold.operation.identity import Identity
 
-_MOST_CALLERS: Final = 1_000  # whose rate is remembered before those that may call again are forgotten
+_MAX_CALLERS: Final = 1_000  # whose rate is remembered before those that may call again are forgotten
 
 
 class CallLimits:
@@ -42,7 +42,7 @@ class CallLimits:
         wait = due + 1.0 / per_second - now - ahead
         if wait > 1e-9:
             raise _exhausted(f"{per_second:g} calls a second", "calls_per_second", wait)
-        if len(self._due) >= _MOST_CALLERS:
+        if len(self._due) >= _MAX_CALLERS:
             self._due = {name: each for name, each in self._due.items() if each > now}
         self._due[caller] = due + 1.0 / per_second
 

@@ -89,13 +89,13 @@ def json_digest(value: Any) -> str:
 def _with_whole_numbers(value: Any) -> Any:
     """The value with 1.0 written as 1, which JSON takes for the same number."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < _MOST_EXACT else value
+        return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if isinstance(value, dict):
         return {key: _with_whole_numbers(each) for key, each in value.items()}
     return [_with_whole_numbers(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-_MOST_EXACT: Final = 2**53  # below it every whole number is a float, too
+_MAX_EXACT_INTEGER: Final = 2**53  # below it every whole number is a float, too
 
 
 def sha256(text: bytes) -> str:

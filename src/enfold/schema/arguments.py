@@ -20,10 +20,10 @@ from enfold.schema.nodes.budget import shared_budget
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
 
-_MOST_FAULTS: Final = 100
-_MOST_IN_DETAILS: Final = 20
-_MOST_IN_MESSAGE: Final = 5
-_MOST_OF_A_SCHEMA: Final = 100
+_MAX_FAULTS: Final = 100
+_MAX_IN_DETAILS: Final = 20
+_MAX_IN_MESSAGE: Final = 5
+_MAX_SCHEMA: Final = 100
 
 
 def coerce(schema: dict[str, Any], value: Any) -> Any:
@@ -44,14 +44,14 @@ def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
             return []
         found = _find_faults(compiled, value)
     if not found:
-        return [Fault("", "constraint", f"a value that fits {wording.short_json(schema, _MOST_OF_A_SCHEMA)}")]
+        return [Fault("", "constraint", f"a value that fits {wording.short_json(schema, _MAX_SCHEMA)}")]
     return sorted(found, key=lambda fault: fault.reason == "unknown")
 
 
 def _find_faults(schema: Schema, value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
-        for fault in islice(Walk(schema.variants).faults(schema.root, value), _MOST_FAULTS):
+        for fault in islice(Walk(schema.variants).faults(schema.root, value), _MAX_FAULTS):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
         pass  # what was found so far is told
@@ -66,7 +66,7 @@ def type_faults(decode: Callable[[Any], Any], input: dict[str, Any], found: list
     known = {_root(fault.argument) for fault in found}
     rest = {name: value for name, value in input.items() if name not in known}
     told: list[Fault] = []
-    while len(told) < _MOST_IN_MESSAGE:
+    while len(told) < _MAX_IN_MESSAGE:
         try:
             decode(rest)
         except DecodeError as refused:
@@ -90,8 +90,8 @@ def validation_error(faults: list[Fault], schema: dict[str, Any]) -> CallError:
     first, *others = faults
     details = first.to_wire()
     if others:
-        details["more"] = [fault.to_wire() for fault in others[:_MOST_IN_DETAILS]]
-    sentences = [_sentence(fault, schema) for fault in faults[:_MOST_IN_MESSAGE]]
+        details["more"] = [fault.to_wire() for fault in others[:_MAX_IN_DETAILS]]
+    sentences = [_sentence(fault, schema) for fault in faults[:_MAX_IN_MESSAGE]]
     return CallError("VALIDATION_ERROR", "; ".join(dict.fromkeys(sentences)), details)
 
 

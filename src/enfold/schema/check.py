@@ -153,7 +153,7 @@ class _SeenSchema:
         return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
 
 
-_MOST_KNOWN: Final = 512
+_MAX_CACHED: Final = 512
 _known: Final[dict[int, _SeenSchema]] = {}
 
 
@@ -167,7 +167,7 @@ def compile_schema(schema: Any) -> Schema:
         return known.compiled
     compiled = _compiled(_Key(schema))
     if isinstance(schema, dict):
-        if len(_known) >= _MOST_KNOWN:
+        if len(_known) >= _MAX_CACHED:
             _known.clear()
         _known[id(schema)] = _SeenSchema(schema, compiled)
     return compiled

@@ -18,8 +18,8 @@ from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import accepted, is_blank, item_node, parts_with_demands, rest_node
 from enfold.schema.repairs.bundle import Bundle, Property
 
-MOST_TOLD: Final = 20
-MOST_STEPS: Final = 20_000
+MAX_REPORTED: Final = 20
+MAX_STEPS: Final = 20_000
 
 # What is not compared, but must be the same: the field of a node, and the keywords that say it.
 _CONDITIONS: Final = {
@@ -74,7 +74,7 @@ def incompatibilities(given: Any, taken: Any, *, ignores_extras: bool = False) -
     if problem is not None:
         return [Incompatibility("", f"cannot be compared: {problem}")]
     try:
-        return _Comparison(other, ignores_extras=ignores_extras).compare(one.whole(), other.root, "")[:MOST_TOLD]
+        return _Comparison(other, ignores_extras=ignores_extras).compare(one.whole(), other.root, "")[:MAX_REPORTED]
     except (_TooMuchError, RecursionError):
         return [Incompatibility("", "is too large to be compared")]
 
@@ -94,7 +94,7 @@ class _Comparison:
 
     def compare(self, given: Bundle, taken: Node, path: str) -> Found:
         self._steps += 1
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise _TooMuchError
         if (given, taken) in self._met:
             return []

@@ -77,7 +77,7 @@ def _branch(named: Any, change: Callable[[str], str]) -> Any:
 
 
 _TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_MOST_LOOKED_AT: Final = 1_000
+_MAX_VISITED: Final = 1_000
 
 
 def schema_fault(schema: Any) -> str | None:
@@ -96,7 +96,7 @@ def schema_fault(schema: Any) -> str | None:
         for keyword in sorted(MAPS & each.keys()):
             if not isinstance(each[keyword], dict):
                 return f"{keyword} must be an object"
-        if len(waiting) < _MOST_LOOKED_AT:
+        if len(waiting) < _MAX_VISITED:
             waiting += [part for keyword, value in each.items() for part in _parts(keyword, value)]
     return None
 

@@ -13,11 +13,11 @@ from enfold.schema.nodes.node import MISSING, SILENT, Node
 from enfold.schema.nodes.traits import choice_or_null, declared_default
 
 # A struct costs more to make than many checks by other means.
-_MOST_NODES: Final = 500
+_MAX_NODES: Final = 500
 
-_LARGEST: Final = 1.7976931348623157e308
+_MAX_FLOAT: Final = 1.7976931348623157e308
 # Whole numbers stay as they are, and infinity is no number.
-_FRACTION: Final = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+_FRACTION: Final = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 _NUMBER: Final = Union[int, _FRACTION]  # noqa: UP007  # not a class
 _SCALARS: Final[dict[str, Any]] = {"null": None, "boolean": bool, "integer": int, "number": _NUMBER, "string": str}
 
@@ -75,7 +75,7 @@ class _Structs:
 
     def annotation(self, node: Node) -> Any:
         if node.index not in self._known:
-            if len(self._known) >= _MOST_NODES:
+            if len(self._known) >= _MAX_NODES:
                 raise _NoStructError
             self._known[node.index] = None  # until it is made: a node inside itself has none
             self._known[node.index] = (self._make(node),)

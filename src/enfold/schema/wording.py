@@ -10,10 +10,10 @@ import msgspec
 
 from enfold.schema.nodes.compare import TYPE_NAMES
 
-_MOST_OF_A_PATH: Final = 200
-_MOST_OF_A_VALUE: Final = 50
-_MOST_OF_A_TEXT: Final = 120
-_MOST_CHOICES: Final = 12
+_MAX_PATH: Final = 200
+_MAX_VALUE: Final = 50
+_MAX_TEXT: Final = 120
+_MAX_CHOICES: Final = 12
 
 # The formats of texts as people call them, each with an example.
 FORMATS: Final = {
@@ -37,9 +37,9 @@ def path(keys: tuple[str | int, ...]) -> str:
     text = ""
     for key in keys:
         text += _step(key, is_first=not text)
-        if len(text) > _MOST_OF_A_PATH:
+        if len(text) > _MAX_PATH:
             break
-    return cut(text, _MOST_OF_A_PATH)
+    return cut(text, _MAX_PATH)
 
 
 def _step(key: str | int, *, is_first: bool) -> str:
@@ -71,9 +71,9 @@ def types(names: Iterable[str]) -> str:
 
 def one_of(members: list[Any]) -> str:
     """`one of "low", "high"`, or the only one there is."""
-    texts = [short_json(member, _MOST_OF_A_VALUE) for member in members[:_MOST_CHOICES]]
-    listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MOST_CHOICES else "")
-    return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MOST_OF_A_TEXT)
+    texts = [short_json(member, _MAX_VALUE) for member in members[:_MAX_CHOICES]]
+    listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MAX_CHOICES else "")
+    return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MAX_TEXT)
 
 
 def how_many(number: int, noun: str) -> str:
@@ -93,10 +93,10 @@ def type_name(value: Any) -> str:
 def shown(value: Any) -> str:
     """A value in a sentence: scalars only, and only the beginning of a long one."""
     is_scalar = isinstance(value, str | int | float)
-    return short_json(value, _MOST_OF_A_VALUE) if is_scalar else ""
+    return short_json(value, _MAX_VALUE) if is_scalar else ""
 
 
-def short_json(value: Any, most: int = _MOST_OF_A_VALUE) -> str:
+def short_json(value: Any, most: int = _MAX_VALUE) -> str:
     if isinstance(value, str) and len(value) > most:
         value = f"{value[:most]}…"
     value = _writable(value) if isinstance(value, str) else value
@@ -106,7 +106,7 @@ def short_json(value: Any, most: int = _MOST_OF_A_VALUE) -> str:
         return cut(type_name(value))
 
 
-def cut(text: str, most: int = _MOST_OF_A_TEXT) -> str:
+def cut(text: str, most: int = _MAX_TEXT) -> str:
     return _writable(text if len(text) <= most else f"{text[:most]}…")
 
 

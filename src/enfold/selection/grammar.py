@@ -14,8 +14,8 @@ from enfold.errors import CallError, Reason, invalid_argument
 Fields: TypeAlias = dict[str, Union["Fields", None]]
 
 EVERY: Final = "*"
-MOST_CHARACTERS: Final = 8_000
-MOST_NAMES: Final = 200
+MAX_CHARACTERS: Final = 8_000
+MAX_NAMES: Final = 200
 DEEPEST: Final = 32
 _NAMES: Final = "names, as in items(id,user/login),total"
 
@@ -24,8 +24,8 @@ _TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([^\s,/()"]+)|([,/()]))')
 
 def read_fields(text: str) -> Fields:
     """What a selection takes; what is no selection is a VALIDATION_ERROR that shows where."""
-    if len(text) > MOST_CHARACTERS:
-        raise wrong_selection(f"a selection has at most {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise wrong_selection(f"a selection has at most {MAX_CHARACTERS} characters")
     return _SelectionReader(text).read()
 
 
@@ -62,8 +62,8 @@ class _SelectionReader:
         if not self._name:
             self._refuse()
         name, self._names = self._name, self._names + 1
-        if depth > DEEPEST or self._names > MOST_NAMES:
-            raise wrong_selection(f"a selection has at most {MOST_NAMES} names, {DEEPEST} of them inside each other")
+        if depth > DEEPEST or self._names > MAX_NAMES:
+            raise wrong_selection(f"a selection has at most {MAX_NAMES} names, {DEEPEST} of them inside each other")
         self._next()
         inner: Fields | None = None
         if self._sign == "/":

@@ -33,7 +33,7 @@ __all__ = ["refuse", "to_cgi"]
 
 OpenTasks: TypeAlias = "Callable[[], AbstractAsyncContextManager[Tasks | None]]"
 
-_MOST_DIGITS: Final = 100  # of a number that a web server could mean
+_MAX_DIGITS: Final = 100  # of a number that a web server could mean
 
 
 def to_cgi(
@@ -143,7 +143,7 @@ class _Stdin:
     def _content_length(self) -> int | None:
         if not self._length.strip():
             return None
-        if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MOST_DIGITS):
+        if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MAX_DIGITS):
             raise CallError("VALIDATION_ERROR", "CONTENT_LENGTH must be a whole number")
         return int(self._length)
 

@@ -13,8 +13,8 @@ from enfold.operation import Context
 from enfold.registry import Registry
 from enfold.surfaces.writing import UNWRITABLE, unwritable
 
-MOST_ITEMS: Final = 1_000  # that are collected of a stream
-MOST_BYTES: Final = 1_000_000  # of their JSON text
+MAX_ITEMS: Final = 1_000  # that are collected of a stream
+MAX_BYTES: Final = 1_000_000  # of their JSON text
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ async def _collect_items(
         async for envelope in stream:
             data = to_wire(envelope)["data"]
             size += _size(data)
-            truncated = len(items) >= MOST_ITEMS or size > MOST_BYTES
+            truncated = len(items) >= MAX_ITEMS or size > MAX_BYTES
             if truncated:
                 break
             warnings += (_at_item(warning, len(items)) for warning in envelope.warnings)

@@ -13,7 +13,7 @@ from enfold.operation import OperationSpec
 HeaderText: TypeAlias = tuple[str, str]
 
 MAX_BODY: Final = 8 * 1024 * 1024  # of a request, unless `max_body` says otherwise
-_MOST_DIGITS: Final = 15  # of a number that a client could mean
+_MAX_DIGITS: Final = 15  # of a number that a client could mean
 
 
 class RefusedError(CallError):
@@ -47,7 +47,7 @@ def body_too_large(limit: int) -> CallError:
 def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
     """Refuse a body that says itself that it is too large, before it is read."""
     length = headers.get(b"content-length", b"0")
-    if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > limit):
+    if len(length) > _MAX_DIGITS or (length.isdigit() and int(length) > limit):
         raise body_too_large(limit)
 
 

@@ -18,7 +18,7 @@ CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
 SELECT_HEADER: Final = b"enfold-select"
 
-LONGEST_WAIT: Final = 60.0  # seconds that a caller may prefer to wait for a better answer
+MAX_WAIT: Final = 60.0  # seconds that a caller may prefer to wait for a better answer
 
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
@@ -58,7 +58,7 @@ def read_prefer(headers: Headers) -> Prefer:
         name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
         is_async = is_async or name == "respond-async"
         if name == "wait" and (number := value.strip('"')).isdecimal():
-            wait = min(float(number[:9]), LONGEST_WAIT)
+            wait = min(float(number[:9]), MAX_WAIT)
     return Prefer(is_async, wait)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SEALED: Final = "s."  # how the id of such a task begins; no id of ours has a dot
 MAX_HANDLE: Final = 1_000  # characters
-LONGEST: Final = 366 * 86_400_000  # milliseconds that a handle is good for at most
+MAX_LIFETIME: Final = 366 * 86_400_000  # milliseconds that a handle is good for at most
 CANCELLING: Final = 2.0  # seconds that a server may take to hear that a task is not wanted any more
 MAX_MESSAGE: Final = 2_000  # characters of a status message
 
@@ -164,7 +164,7 @@ def _lifetime(told: Mapping[str, Any], default: int) -> int:
     given = told.get("ttlMs")
     if not isinstance(given, int | float) or isinstance(given, bool) or given <= 0:
         return default
-    return int(min(given, LONGEST))
+    return int(min(given, MAX_LIFETIME))
 
 
 def _moment(text: object) -> int:

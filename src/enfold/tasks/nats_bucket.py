@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from enfold.calls.protocol.transport import KeepingTransport
 
-LONGEST: Final = 1_000_000_000.0  # seconds that the server is asked to keep anything: thirty years
+MAX_AGE_SECONDS: Final = 1_000_000_000.0  # seconds that the server is asked to keep anything: thirty years
 API_TIMEOUT: Final = 2.0  # seconds; a refusal by the server's permissions looks like silence, too
 PART: Final = 256 * 1024  # bytes of one piece of a large result
 _WRONG_VERSION: Final = (10071, 10164)
@@ -116,7 +116,7 @@ class Streams:
         headers = {} if follows is None else {_LAST: str(follows)}
         try:
             await context.publish(
-                self.names.key(key), value, headers=headers or None, msg_ttl=max(1, ceil(min(seconds, LONGEST)))
+                self.names.key(key), value, headers=headers or None, msg_ttl=max(1, ceil(min(seconds, MAX_AGE_SECONDS)))
             )
         except APIError as error:
             if error.err_code in _WRONG_VERSION:

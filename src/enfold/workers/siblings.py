@@ -16,7 +16,7 @@ from enfold.workers.processes import Worker
 
 ANSWER_TIMEOUT: Final = 2.0  # seconds that a sibling has to answer
 RECONNECT_PAUSE: Final = 0.5  # seconds before a sibling that has died is listened to again
-MOST_WAITING: Final = 10_000  # pieces of news for a sibling that reads slowly
+MAX_WAITING: Final = 10_000  # pieces of news for a sibling that reads slowly
 MAX_BYTES: Final = 1 << 30  # siblings are ourselves: more can only be a broken stream
 
 WatchNews: TypeAlias = Callable[[Callable[[Any], object]], Callable[[], None]]  # calls back with news until it is ended
@@ -71,7 +71,7 @@ async def _listen(path: str, name: str, hear: Callable[[Any], None]) -> None:
 async def tell_news(watch: WatchNews, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Tell one sibling what happens, until it closes the connection."""
     loop = asyncio.get_running_loop()
-    waiting: asyncio.Queue[Any] = asyncio.Queue(MOST_WAITING)
+    waiting: asyncio.Queue[Any] = asyncio.Queue(MAX_WAITING)
 
     def put(piece: Any) -> None:
         with suppress(asyncio.QueueFull):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
+MAX_PAUSE: Final = 5.0
 PATIENCE: Final = 5.0
 BOOT_HEADER: Final = "enfold-boot"  # by which a spoke without a token is known again
 
@@ -136,7 +136,7 @@ class WebSocketTransport:
             if self._outage.refused(refusal):
                 self._signal(Signal.REFUSED)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  # so that spokes do not come all at once
-            pause = min(LONGEST_PAUSE, pause * 2)
+            pause = min(MAX_PAUSE, pause * 2)
 
     async def _live(self, first: asyncio.Future[None]) -> None:
         from websockets.asyncio.client import connect

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from enfold.observing.counting import CallCounts
     from enfold.surfaces.asgi.messages import ASGIApp
 
-LONGEST: Final = 20_000  # characters of one entry, its stack included
+MAX_ENTRY: Final = 20_000  # characters of one entry, its stack included
 
 
 def add_log_options(parser: ArgumentParser) -> None:
@@ -97,10 +97,10 @@ class JSONLines(logging.Formatter):
         if call is not None:
             entry |= call_fields(call)
         else:
-            entry["message"] = record.getMessage()[:LONGEST]
+            entry["message"] = record.getMessage()[:MAX_ENTRY]
             entry |= {"request_id": record.request_id} if hasattr(record, "request_id") else {}
         if record.exc_info:
-            entry["stack"] = self.formatException(record.exc_info)[-LONGEST:]
+            entry["stack"] = self.formatException(record.exc_info)[-MAX_ENTRY:]
         return _printable(msgspec.json.encode(_without_lone_surrogates(entry)).decode())
 
 
@@ -133,7 +133,7 @@ def metrics_mount(registry: Registry, counts: CallCounts, *, has_identities: boo
 
 
 def _bounded(text: str) -> str:
-    return "\n  | ".join(bounded_line(line, LONGEST) for line in text[:LONGEST].split("\n"))
+    return "\n  | ".join(bounded_line(line, MAX_ENTRY) for line in text[:MAX_ENTRY].split("\n"))
 
 
 def _clock(seconds: float) -> str:

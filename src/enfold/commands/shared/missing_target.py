@@ -18,8 +18,8 @@ ANY: Final = (
 
 _USUAL: Final = "app.py"
 _OTHERS: Final = ("mcp.json", ".mcp.json", "openapi.yaml", "openapi.yml", "openapi.json")
-_MOST_FILES: Final = 200  # that are looked into
-_MOST_READ: Final = 65_536  # bytes of each
+_MAX_FILES: Final = 200  # that are looked into
+_MAX_READ: Final = 65_536  # bytes of each
 
 
 def missing_target(command: str, kinds: str = ANY, *, rest: str = "", besides: str = "") -> CallError:
@@ -42,7 +42,7 @@ def _targets_here(*, only_programs: bool) -> Iterator[str]:
         yield "enfold.toml"
     if _USUAL in names:
         yield _USUAL
-    programs = sorted(name for name in names if name.endswith(".py"))[:_MOST_FILES]
+    programs = sorted(name for name in names if name.endswith(".py"))[:_MAX_FILES]
     yield from (name for name in programs if _names_us(Path(name)))
     if not only_programs:
         yield from (name for name in _OTHERS if name in names)
@@ -51,6 +51,6 @@ def _targets_here(*, only_programs: bool) -> Iterator[str]:
 def _names_us(file: Path) -> bool:
     try:
         with file.open("rb") as text:
-            return b"enfold" in text.read(_MOST_READ)
+            return b"enfold" in text.read(_MAX_READ)
     except OSError:
         return False

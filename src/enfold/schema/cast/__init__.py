@@ -22,8 +22,8 @@ from enfold.schema.nodes.copies import own_copy
 __all__ = ["CastError", "cast"]
 
 # The checks of schemas are kept for the next cast; all are given up once they are too many, or of too many parts.
-_MOST_SCHEMAS: Final = 1_000
-_MOST_PARTS: Final = 200_000
+_MAX_SCHEMAS: Final = 1_000
+_MAX_PARTS: Final = 200_000
 
 
 def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
@@ -56,7 +56,7 @@ def _checks_of(schema: Any) -> Checks:
     if checks is None:
         checks = Checks(read_kinds(own_copy(schema)))
         parts = checks.count + sum(known.count for known in list(_known.values()))
-        if len(_known) >= _MOST_SCHEMAS or parts > _MOST_PARTS:
+        if len(_known) >= _MAX_SCHEMAS or parts > _MAX_PARTS:
             _known.clear()
         _known[content] = checks
     return checks

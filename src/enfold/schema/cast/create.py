@@ -13,11 +13,11 @@ from enfold.schema.nodes.copies import clone
 from enfold.schema.nodes.node import MISSING
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
-_MOST_CREATED: Final = 100_000
-_LONGEST_TEXT: Final = 1_000_000
+_MAX_CREATED: Final = 100_000
+_MAX_TEXT: Final = 1_000_000
 
 # TypeBox allows this many references to an ancestor in one value.
-_MOST_RECURSIONS: Final = 512
+_MAX_RECURSIONS: Final = 512
 _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite. Consider using a default."
 
 
@@ -46,7 +46,7 @@ class Creator:
 
     def spend(self, count: float) -> None:
         self._created += int(count)
-        if self._created > _MOST_CREATED:
+        if self._created > _MAX_CREATED:
             raise too_large("The value")
 
     def check(self, node: Kind, value: Any) -> bool:
@@ -65,7 +65,7 @@ class Creator:
 
     def _count_recursion(self) -> None:
         self._recursions += 1
-        if self._recursions > _MOST_RECURSIONS + 1:
+        if self._recursions > _MAX_RECURSIONS + 1:
             raise cannot_create(_ENDLESS)
 
 
@@ -80,7 +80,7 @@ def _string(_: Creator, node: Kind) -> str:
     if node.pattern is not None:
         raise cannot_create("String types with patterns must specify a default value")
     size = int(node.min_length or 0)
-    if size > _LONGEST_TEXT:
+    if size > _MAX_TEXT:
         raise too_large("The value")
     return " " * size
 

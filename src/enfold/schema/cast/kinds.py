@@ -9,7 +9,7 @@ import msgspec
 from enfold.schema.cast.failure import too_large
 from enfold.schema.cast.javascript import JavaScriptPattern
 from enfold.schema.nodes import reference
-from enfold.schema.nodes.node import MISSING, MOST_NODES, VALUES, Node, number, types_named
+from enfold.schema.nodes.node import MAX_NODES, MISSING, VALUES, Node, number, types_named
 
 KindName = Literal[
     "Unknown", "Never", "Not", "Null", "Boolean", "String", "Number", "Literal", "Enum",
@@ -89,7 +89,7 @@ class _KindReader:
 
     def _new(self, kind: KindName, schema: dict[str, Any], **fields: Any) -> Kind:
         """A kind with the default of its schema."""
-        if len(self._kinds) >= MOST_NODES:
+        if len(self._kinds) >= MAX_NODES:
             raise too_large("The schema")
         default = schema.get("default", MISSING)
         node = Kind(index=len(self._kinds), kind=kind, never=kind == "Never", default=default, **fields)

@@ -8,7 +8,7 @@ from typing import Any
 from enfold.schema.checks.generate import CheckWriter, either
 from enfold.schema.checks.python_text import CheckResults, Function, Program
 from enfold.schema.nodes.graph import in_place
-from enfold.schema.nodes.node import MISSING, MOST_NODES, SILENT, Node
+from enfold.schema.nodes.node import MAX_NODES, MISSING, SILENT, Node
 from enfold.schema.nodes.traits import (
     accepted,
     alternatives_exclude,
@@ -111,7 +111,7 @@ class CleanWriter(CheckWriter):
         return whole
 
     def new(self, **fields: Any) -> Node:
-        return Node(MOST_NODES + self.program.number(), **fields)
+        return Node(MAX_NODES + self.program.number(), **fields)
 
     def _add(self, whole: Node, part: Node) -> None:
         whole.types = part.types if whole.types is None else accepted(part) & whole.types

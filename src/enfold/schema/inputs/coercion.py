@@ -11,7 +11,7 @@ from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import branches, dependents, item_node
 from enfold.schema.repairs.conversions import readings
 
-_MOST_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
+_MAX_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
 
 
 class Coercion:
@@ -45,7 +45,7 @@ class Coercion:
             if self._walk.fits(node, reading, place):
                 return reading
         self._wrong += 1
-        if self._wrong > _MOST_WRONG:
+        if self._wrong > _MAX_WRONG:
             raise TooMuchWorkError
         # Of the right type but wrong in another way: that is then the fault to be told of.
         return converted[0] if converted and "string" not in types else text

@@ -20,7 +20,7 @@ from enfold.schema.nodes.variants import Tag, Variants
 
 MAX_DEPTH: Final = 96
 MAX_STEPS: Final = 50_000
-_MOST_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
+_MAX_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
 _ONLY_NULL: Final = frozenset({"null"})
 
 
@@ -116,7 +116,7 @@ class Walk:
             return node.enum
         if node.types == _ONLY_NULL:
             return [None]
-        if depth > _MOST_REFERENCES:
+        if depth > _MAX_REFERENCES:
             return None
         if variants := node.any_of or node.one_of:
             lists = [self._members(part, depth + 1) for part in variants]
@@ -286,7 +286,7 @@ def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
     """The node for a property, also where a reference leads to it."""
     if node.properties is not None and name in node.properties:
         return node.properties[name]
-    parts = node.all_of if depth < _MOST_REFERENCES else ()
+    parts = node.all_of if depth < _MAX_REFERENCES else ()
     return next((found for part in parts if (found := property_node(part, name, depth + 1)) is not None), None)
 
 

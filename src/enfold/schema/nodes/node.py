@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.schema.nodes.reference import SchemaDocument, SchemaPlace, Unresolved, base_of, root_base, unquote
 
-MOST_NODES: Final = 50_000
+MAX_NODES: Final = 50_000
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 CONTAINERS: Final = frozenset({"array", "object"})
@@ -137,8 +137,8 @@ class _NodeReader:
         return (*scope, base) if is_new else scope
 
     def new(self) -> Node:
-        if len(self.nodes) >= MOST_NODES:
-            raise TooLargeError(f"The schema has more than {MOST_NODES:,} parts")
+        if len(self.nodes) >= MAX_NODES:
+            raise TooLargeError(f"The schema has more than {MAX_NODES:,} parts")
         node = Node(len(self.nodes))
         self.nodes.append(node)
         return node

@@ -11,7 +11,7 @@ from enfold.json_pointer import follow, names, step
 from enfold.schema.keywords import VALUES
 from enfold.schema.plain import is_plain
 
-_MOST_TOKENS: Final = 200_000
+_MAX_TOKENS: Final = 200_000
 _SHORT: Final = 1_000  # bytes of a schema that is its own key
 
 
@@ -198,7 +198,7 @@ def _token_by_token(schema: Any, *, is_ordered: bool) -> bytes:
     tokens: list[str] = []
     waiting: list[Any] = [schema]
     while waiting:
-        if len(tokens) > _MOST_TOKENS:  # a cycle, perhaps: it equals only itself
+        if len(tokens) > _MAX_TOKENS:  # a cycle, perhaps: it equals only itself
             return str(id(schema)).encode()
         item = waiting.pop()
         if isinstance(item, dict):

@@ -34,7 +34,7 @@ Decided = frozenset[tuple[Kind, int]]
 Test = Callable[..., Any]  # called with the value and the answers so far, which are None where none are kept
 KnownResults = python_text.CheckResults | None
 
-_MOST_BUNDLES: Final = 25_000
+_MAX_BUNDLES: Final = 25_000
 
 
 class Pending(msgspec.Struct, frozen=True, eq=False):
@@ -263,7 +263,7 @@ class Bundles:
         key = (tuple(node.index for node in nodes), decided)
         bundle = self._known.get(key)
         if bundle is None:
-            if len(self._known) > _MOST_BUNDLES:
+            if len(self._known) > _MAX_BUNDLES:
                 self._known.clear()
             bundle = self._known[key] = Bundle(self, nodes, decided)
         return bundle

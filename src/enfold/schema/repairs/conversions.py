@@ -12,8 +12,8 @@ import msgspec
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: Final = {"true": True, "false": False}
-_MOST_DIGITS: Final = 4_000  # Python reads no longer ones
-_LARGEST: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
+_MAX_DIGITS: Final = 4_000  # Python reads no longer ones
+_MAX_EXPONENT: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
 
 
 def lossless(value: Any, types: frozenset[str]) -> Iterator[Any]:
@@ -44,7 +44,7 @@ def _truth(text: str, types: frozenset[str]) -> Iterator[bool]:
 
 def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
     match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > _MOST_DIGITS:
+    if match is None or len(text) > _MAX_DIGITS:
         return
     if match[1] is None and match[2] is None:
         yield int(text)
@@ -58,7 +58,7 @@ def _whole(text: str) -> Iterator[int]:
     """The integer that decimal text stands for, exactly, where it is one: a float would round it."""
     with suppress(InvalidOperation):  # an exponent beyond all bounds
         exact = Decimal(text)
-        if exact.adjusted() <= _LARGEST and exact == exact.to_integral_value():
+        if exact.adjusted() <= _MAX_EXPONENT and exact == exact.to_integral_value():
             yield int(exact)
 
 

@@ -41,13 +41,13 @@ from enfold.schema.repairs.repair_report import Entry, Path, Report, may_share
 _STEPS: Final = 1_000
 _LEAST_STEPS: Final = 1_000
 _STEPS_PER_VALUE: Final = 10
-_MOST_VALUES: Final = 10_000
-_MOST_ATTEMPTS: Final = 8
+_MAX_VALUES: Final = 10_000
+_MAX_ATTEMPTS: Final = 8
 # Defaults inside defaults may multiply with depth, and large ones with the objects that lack them.
-_MOST_NESTED_DEFAULTS: Final = 10_000
-_MOST_FILLED: Final = 500_000
+_MAX_NESTED_DEFAULTS: Final = 10_000
+_MAX_FILLED: Final = 500_000
 # Values held against variants that no tag tells apart; these take a good part of a second.
-_MOST_COMPARISONS: Final = 30_000
+_MAX_COMPARISONS: Final = 30_000
 
 # What may be said about a value that is valid.
 _HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
@@ -55,7 +55,7 @@ _CHANGES: Final = frozenset({"convert", "null_dropped"})
 _NUMBERS: Final = frozenset({"integer", "number"})
 # Properties that objects in an array lose, each told of once for all of them.
 Siblings = dict[Any, Entry]
-_MOST_SHARED: Final = 50
+_MAX_SHARED: Final = 50
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -116,9 +116,9 @@ class _RepairRun:
         self.strip = strip
         self.fill = True
         self.filling: list[Bundle] = []
-        self.nested_defaults = _MOST_NESTED_DEFAULTS
-        self.values_left = _MOST_FILLED
-        self.comparisons = _MOST_COMPARISONS
+        self.nested_defaults = _MAX_NESTED_DEFAULTS
+        self.values_left = _MAX_FILLED
+        self.comparisons = _MAX_COMPARISONS
         self.answers = bundles.no_answers() if answers is None else answers
         self.outermost_value = value
         if self.answers is not None:
@@ -133,7 +133,7 @@ class _RepairRun:
         """The steps that are left for this repair and for all that share its answers; few repairs try anything."""
         if self.answers is not None and self.answers.steps_left is not None:
             return self.answers.steps_left
-        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.outermost_value, _MOST_VALUES))
+        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.outermost_value, _MAX_VALUES))
         if self.answers is not None:
             self.answers.steps_left = left
         return left
@@ -296,7 +296,7 @@ class _RepairRun:
         for key in filterfalse(bundle.names.__contains__, value):
             entry = Entry("strip", (path, key), result.pop(key))
             self.report.entries.append(entry)
-            if siblings is not None and len(siblings) < _MOST_SHARED and may_share(entry.path):
+            if siblings is not None and len(siblings) < _MAX_SHARED and may_share(entry.path):
                 siblings[key] = entry
         return result
 
@@ -330,7 +330,7 @@ class _RepairRun:
     def has_room_for(self, default: Any) -> bool:
         """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
         self.nested_defaults -= bool(self.filling)
-        self.values_left -= _size(default, _MOST_FILLED)
+        self.values_left -= _size(default, _MAX_FILLED)
         return self.values_left >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
@@ -414,7 +414,7 @@ class _RepairRun:
         together = bundle.joined(pending, valid)
         if len(valid) == 1:
             return self.fix(together, value, path)
-        for variant in valid[:_MOST_ATTEMPTS] if self.may_try else ():
+        for variant in valid[:_MAX_ATTEMPTS] if self.may_try else ():
             result, entries = self.attempt(bundle.joined(pending, (variant,)), value, path)
             if result is value and not entries:
                 return value
@@ -431,7 +431,7 @@ class _RepairRun:
             return value
         if len(choice.variants) == 1:
             return self.fix(bundle.joined(pending, choice.variants), value, path)
-        return self.best_of(bundle, pending, choice.variants[:_MOST_ATTEMPTS], value, path)
+        return self.best_of(bundle, pending, choice.variants[:_MAX_ATTEMPTS], value, path)
 
     def unknown_variant(self, rest: Bundle, tag: str, value: Any, path: Path) -> Any:
         """A variant that the schema does not know yet: nobody can tell what belongs to it, but the rest still applies."""

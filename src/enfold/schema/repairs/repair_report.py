@@ -13,8 +13,8 @@ from enfold.schema.nodes.compare import json_type
 # A place inside a value: the place of its container, and the key or position in it. None is the root.
 Path: TypeAlias = "tuple[Path, Any] | None"
 
-_MOST_ENTRIES: Final = 50
-_LONGEST: Final = 200
+_MAX_ENTRIES: Final = 50
+_MAX_NAME: Final = 200
 
 
 class Entry(msgspec.Struct):
@@ -46,9 +46,9 @@ class Report:
 
     def warnings(self) -> tuple[ResultWarning, ...]:
         groups = _collapsed(self.entries)
-        if len(groups) <= _MOST_ENTRIES:
+        if len(groups) <= _MAX_ENTRIES:
             return tuple(map(_warning, groups))
-        shown = tuple(map(_warning, groups[: _MOST_ENTRIES - 1]))
+        shown = tuple(map(_warning, groups[: _MAX_ENTRIES - 1]))
         return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
 
 
@@ -122,8 +122,8 @@ def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
 def _warning(group: _Group) -> ResultWarning:
     code, old, new = group.first.code, group.first.old, group.first.new
     size = 0 if code in _ABSENT else _size(old)
-    shown = _beginning(old) if size > _LONGEST else old
-    replaced = shown if new is old else _beginning(new) if _size(new) > _LONGEST else new
+    shown = _beginning(old) if size > _MAX_NAME else old
+    replaced = shown if new is old else _beginning(new) if _size(new) > _MAX_NAME else new
     return ResultWarning(code, _pointer(group), shown, replaced, json_type(old), size, group.count)
 
 
@@ -151,7 +151,7 @@ def _size(value: Any) -> int:
 
 
 def _beginning(value: Any) -> str:
-    return (value if type(value) is str else _text(value))[:_LONGEST]
+    return (value if type(value) is str else _text(value))[:_MAX_NAME]
 
 
 def _text(value: Any) -> str:

@@ -87,11 +87,11 @@ def _constants(member: Any, definitions: Definitions) -> dict[str, _Constants]:
 _RECORDS: Final = {"model-fields", "typed-dict", "dataclass-args"}
 # What stands around a record and leaves the data alone before it is read.
 _AROUND: Final = {"model", "dataclass", "function-after", "definitions"}
-_MOST_AROUND: Final = 20
+_MAX_AROUND: Final = 20
 
 
 def _unwrapped(core: Any, definitions: Definitions) -> Any:
-    for _ in range(_MOST_AROUND):
+    for _ in range(_MAX_AROUND):
         if core.get("type") == "definition-ref":
             core = definitions.get(core["schema_ref"], {})
         elif core.get("type") in _AROUND and not core.get("custom_init"):

@@ -29,7 +29,7 @@ as_dict: Final = msgspec.structs.asdict
 
 _PYTHON_TYPES: Final = {"null": None, "boolean": bool, "integer": int, "number": float, "string": str}
 
-_LARGEST: Final = 1.7976931348623157e308
+_MAX_FLOAT: Final = 1.7976931348623157e308
 
 # JSON values of these types are the Python values, so there is nothing to convert once they are accepted.
 _UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
@@ -146,9 +146,9 @@ def _finite_number(limits: ValueLimits) -> Any:
     """A number within its limits; those it lacks are the largest that JSON can hold, so that infinity is none."""
     given = limits.given()
     if not given.keys() & {"ge", "gt"}:
-        given["ge"] = -_LARGEST
+        given["ge"] = -_MAX_FLOAT
     if not given.keys() & {"le", "lt"}:
-        given["le"] = _LARGEST
+        given["le"] = _MAX_FLOAT
     return Annotated[float, msgspec.Meta(**given)]
 
 

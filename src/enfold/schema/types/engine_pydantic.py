@@ -56,7 +56,7 @@ def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Re
 
 
 # Looks at values, beside so many for each byte: these take a tenth of a second when each is a fault.
-_MOST_WORK: Final = 4_000
+_MAX_WORK: Final = 4_000
 _WORK_PER_BYTE: Final = 8
 
 
@@ -69,7 +69,7 @@ def _choose_validator(core: Core) -> Callable[[Any, int], SchemaValidator]:
     quick = _validator(quick_core) if work_of(quick_core) is None else None
 
     def choose(data: Any, length: int) -> SchemaValidator:
-        if work(data) <= _MOST_WORK + _WORK_PER_BYTE * length:
+        if work(data) <= _MAX_WORK + _WORK_PER_BYTE * length:
             return validator
         if quick is None:
             raise refusal([], "it is nested too deeply for a union without a tag", "constraint")
@@ -95,7 +95,7 @@ def _read_again(
 ) -> Any:
     """Strict reading refuses some of what a schema allows, such as 1.0 for an integer of a model: what fits may pass."""
     if not compile_schema(schema).check(data):
-        too_many = first.error_count() > _MOST_EXPLAINED
+        too_many = first.error_count() > _MAX_EXPLAINED
         raise _refused_by_schema(data, schema) if too_many else _refused(first, data, schema) from first
     try:
         return validator.validate_json(text)
@@ -345,7 +345,7 @@ def _precedence(shape: Shape) -> int:
 
 
 # pydantic explains all its errors or none, and has one for each member of a union on each level.
-_MOST_EXPLAINED: Final = 200
+_MAX_EXPLAINED: Final = 200
 
 
 def _refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:

@@ -13,7 +13,7 @@ from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import Header
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
-_MOST_REMEMBERED: Final = 64
+_MAX_CACHED: Final = 64
 
 _MAX_AGE: Final = b"600"
 _REQUEST_HEADERS: Final = (
@@ -78,7 +78,7 @@ class Hosts:
             is_allowed = any(_matches(name, allowed) for allowed in self._allowed)
         else:
             is_allowed = name in LOOPBACK or (server is not None and name == _address(server[0]))
-        if is_allowed and len(self._known) < _MOST_REMEMBERED:
+        if is_allowed and len(self._known) < _MAX_CACHED:
             self._known.add(host)
         return is_allowed
 

@@ -13,8 +13,8 @@ from enfold.schema.wording import FORMATS
 from enfold.surfaces.command_line.schema_words import fields_of, limits_of, opened, type_text
 
 _DEEPEST: Final = 4
-_MOST_ROWS: Final = 200
-_MOST_STEPS: Final = 500
+_MAX_ROWS: Final = 200
+_MAX_STEPS: Final = 500
 
 
 def operation_help(spec: OperationSpec, caller: str = "call") -> str:
@@ -24,11 +24,11 @@ def operation_help(spec: OperationSpec, caller: str = "call") -> str:
     if spec.description:
         lines += ["", spec.description]
     lines += ["", f"usage: {caller} {spec.id}{_synopsis(schema)}"]
-    rows = list(islice(_rows(schema, schema, 0, (id(schema.get("properties")),)), _MOST_ROWS))
+    rows = list(islice(_rows(schema, schema, 0, (id(schema.get("properties")),)), _MAX_ROWS))
     if rows:
         width = min(max(len(left) for left, _ in rows), 60)
         lines += ["", "arguments:", *(f"  {left:<{width}}  {right}".rstrip() for left, right in rows)]
-        if len(rows) == _MOST_ROWS:
+        if len(rows) == _MAX_ROWS:
             lines.append("  … and more")
     words = _example_words(schema)
     if words:
@@ -98,7 +98,7 @@ class _Sampler:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._left = _MOST_STEPS
+        self._left = _MAX_STEPS
 
     def sample(self, given: Any) -> Any:
         self._left -= 1

@@ -10,8 +10,8 @@ import msgspec
 from enfold.schema.keywords import properties_of
 from enfold.schema.nodes.reference import local_schema
 
-_MOST_REFERENCES: Final = 16
-_MOST_CHOICES: Final = 12
+_MAX_REFERENCES: Final = 16
+_MAX_CHOICES: Final = 12
 
 
 def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
@@ -25,7 +25,7 @@ def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
 def opened(given: Any, root: dict[str, Any]) -> dict[str, Any]:
     """The part with its reference followed; what stands beside the reference goes before what is behind it."""
     part: dict[str, Any] = given if isinstance(given, dict) else {}
-    for _ in range(_MOST_REFERENCES):
+    for _ in range(_MAX_REFERENCES):
         only = part.get("allOf")
         if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
             part = {**only[0], **{key: value for key, value in part.items() if key != "allOf"}}
@@ -44,8 +44,8 @@ def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
     if "const" in part:
         return _json(part["const"])
     if isinstance(part.get("enum"), list):
-        shown = [_json(value) for value in part["enum"][:_MOST_CHOICES]]
-        return " | ".join(shown + ["…"] * (len(part["enum"]) > _MOST_CHOICES))
+        shown = [_json(value) for value in part["enum"][:_MAX_CHOICES]]
+        return " | ".join(shown + ["…"] * (len(part["enum"]) > _MAX_CHOICES))
     if depth > 4:
         return name or "any"
     for union in ("anyOf", "oneOf"):

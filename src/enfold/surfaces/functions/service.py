@@ -54,7 +54,7 @@ has_no_options: Final = OPTION_HEADERS.isdisjoint  # with the headers of a reque
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
 
 _IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-_LONGEST_REQUEST_ID: Final = 128
+_MAX_REQUEST_ID: Final = 128
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Functions:
         headers = request.headers
         given = headers.get(b"x-request-id")
         # What is made of these characters alone can go into every log and header.
-        if given and len(given) <= _LONGEST_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
+        if given and len(given) <= _MAX_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
             request.request_id = given.decode()
         if request.query or b"enfold-format" in headers:
             name = reading.format_name(headers, request.method, request.query)

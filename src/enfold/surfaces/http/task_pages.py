@@ -22,7 +22,7 @@ from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.task import Status
 
 TASKS_PATH: Final = "/tasks"
-LONGEST_WAIT: Final = 60.0  # seconds that one request waits for a task
+MAX_WAIT: Final = 60.0  # seconds that one request waits for a task
 
 _APPLIED: Final = (b"preference-applied", b"respond-async")
 
@@ -138,7 +138,7 @@ async def _wait_for_change(handle: TaskHandle, seconds: float) -> Task:
 
 def _wait_seconds(request: FunctionRequest) -> float:
     given = reading.query_value(request.query, "wait")
-    return 0.0 if given is None else reading.read_wait(given, LONGEST_WAIT)
+    return 0.0 if given is None else reading.read_wait(given, MAX_WAIT)
 
 
 async def _read_answers(functions: Functions, request: FunctionRequest) -> dict[str, Any]:

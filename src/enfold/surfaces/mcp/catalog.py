@@ -35,8 +35,8 @@ _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
 _PAGE_KEYS: Final = ("ui/resourceUri", "openai/outputTemplate")  # where tools name the page that shows their results
 RELAY: Final = "enfold/relay"
-LARGEST_CACHED: Final = 32_000  # bytes of a listed tool whose JSON is cached
-LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
+MAX_CACHED: Final = 32_000  # bytes of a listed tool whose JSON is cached
+MAX_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
 
 
 class Catalog:
@@ -143,7 +143,7 @@ class ListedSchemas:
     def loose_output(self, spec: OperationSpec) -> OperationSpec:
         """The spec with as much as is promised of an upstream's answers."""
         packing = self._packings["loose in short" if is_short(spec) else "loose"]
-        return spec.replace(output_schema=packing.packed(spec.output_schema, LARGEST_DEFINITIONS))
+        return spec.replace(output_schema=packing.packed(spec.output_schema, MAX_DEFINITIONS))
 
     @cached_property
     def _packings(self) -> dict[str, Packing]:
@@ -270,7 +270,7 @@ class MCPTool:
         known = self._texts.get(key)
         if known is None:
             known = encode(self.listed(revision))
-            if len(known) <= LARGEST_CACHED:
+            if len(known) <= MAX_CACHED:
                 self._texts[key] = known
         return known
 

@@ -17,8 +17,8 @@ Put: TypeAlias = Callable[[bytes], Awaitable[None]]
 HEARTBEAT: Final = 15.0
 RETRY_MS: Final = 500
 # Notifications beyond this are dropped for a client that does not read; its answer never is.
-MOST_WAITING: Final = 1_000
-MOST_BYTES: Final = 1_000_000
+MAX_WAITING: Final = 1_000
+MAX_BYTES: Final = 1_000_000
 
 _HEARTBEAT_EVENT: Final = b":\n\n"
 
@@ -134,10 +134,10 @@ class EventStream:
 
     def _has_room(self, size: int) -> bool:
         """Whether another notification may be queued; what has been sent already makes room for it."""
-        if len(self._events) < MOST_WAITING and self.size + size <= MOST_BYTES:
+        if len(self._events) < MAX_WAITING and self.size + size <= MAX_BYTES:
             return True
         self.forget_sent()
-        return not self._events or (len(self._events) < MOST_WAITING and self.size + size <= MOST_BYTES)
+        return not self._events or (len(self._events) < MAX_WAITING and self.size + size <= MAX_BYTES)
 
     def _drop_first(self) -> None:
         size = len(self._events.popleft())

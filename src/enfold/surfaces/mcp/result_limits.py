@@ -18,7 +18,7 @@ ADVICE: Final = (
     "Ask for fewer fields (select), for fewer items, or for the next ones, where the operation has an argument for it."
 )
 _LEAST_TEXT: Final = 40  # characters of a text that stay
-_MOST_TOLD: Final = 20  # places that are named
+_MAX_REPORTED: Final = 20  # places that are named
 
 
 def limit_result(
@@ -32,7 +32,7 @@ def limit_result(
     shorter = cutting.cut(data, most * BYTES_PER_TOKEN, "")
     if not cutting.places or (promised is not None and not compile_schema(promised).check(shorter)):
         return envelope, {}
-    missing = {"places": cutting.places[:_MOST_TOLD], "advice": ADVICE}
+    missing = {"places": cutting.places[:_MAX_REPORTED], "advice": ADVICE}
     return _with_data(envelope, shorter), missing
 
 
