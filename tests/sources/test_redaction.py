@@ -44,6 +44,17 @@ def test_no_spelling_of_a_token_is_passed_on(said: bytes) -> None:
     assert UPPER[30:60] not in shown
 
 
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize("is_ascii", [True, False], ids=["ascii", "utf-8"])
+def test_a_password_with_characters_that_json_escapes_is_hidden(layers: int, is_ascii: bool) -> None:
+    known = KnownSecrets()
+    known.remember('pä"ss\\wörd\nlong')
+    said = 'pä"ss\\wörd\nlong'
+    for _ in range(layers):
+        said = json.dumps(said, ensure_ascii=is_ascii)
+    assert "rd" not in known.redact_bytes(said.encode()).decode()
+
+
 def test_a_text_without_the_token_stays_as_it_is() -> None:
     said = rb'{"path": "C:\\users\\u0041", "letter": "\u0041", "slash": "\/"}'
     assert KNOWN.redact_bytes(said) == said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -20,8 +19,6 @@ MAX_SECRETS: Final = 8  # that are remembered at a time, where they change
 HIDDEN: Final = "[hidden]"
 
 _SECRET_NAME: Final = re.compile(r"token|key|secret|passw|auth|credential", re.IGNORECASE)
-# As it is, and as it stands in an address.
-_SPELLINGS: Final = (str, quote, partial(quote, safe=""), quote_plus)
 # An escape of a letter that needs none, in as many layers of JSON as anybody would read.
 _ESCAPE: Final = re.compile(rb"\\{1,15}(?:u00(2[013-9a-fA-F]|[346][0-9a-fA-F]|5[0-9abdefABDEF]|7[0-9a-eA-E])|/)")
 
@@ -43,7 +40,7 @@ class KnownSecrets:
         """Remember a password, a key or a token."""
         if secret in self._spellings or len(secret) < SHORTEST:
             return
-        self._spellings[secret] = tuple(spelled(secret) for spelled in _SPELLINGS)
+        self._spellings[secret] = tuple(_spellings(secret))
         if len(self._spellings) > self._limit:
             del self._spellings[next(iter(self._spellings))]
         self._texts = tuple(dict.fromkeys(text for each in self._spellings.values() for text in each))
@@ -113,6 +110,18 @@ class KnownSecrets:
         except CallError as error:
             error.message, error.details = self.redact(error.message), self.redact(error.details)
             raise
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """A secret as it is, in an address, in JSON, and in JSON within JSON."""
+    from json import dumps  # slow to import, and most programs have no secrets
+
+    yield from (secret, quote(secret), quote(secret, safe=""), quote_plus(secret))
+    for is_ascii in (True, False):
+        text = secret
+        for _ in range(2):
+            text = dumps(text, ensure_ascii=is_ascii)[1:-1]
+            yield text
 
 
 def _character(found: re.Match[bytes]) -> bytes:
