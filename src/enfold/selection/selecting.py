@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -107,16 +106,43 @@ def _compiled(fields: Fields, known: dict[int, Select]) -> Select:
 
 def count_left_out(whole: Any, selected: Any, fields: Fields) -> int:
     """How many entries of objects a selection left out; what lies inside of one that was left out is not counted."""
-    if type(whole) is list:
-        return sum(map(count_left_out, whole, selected, repeat(fields)))
-    if type(whole) is not dict:
-        return 0
-    count, every = len(whole) - len(selected), fields.get(EVERY)
-    for name, part in selected.items():
-        inner = fields.get(name, every)
-        if inner is not None:
-            count += count_left_out(whole[name], part, inner)
+    return _count([whole], [selected], fields)
+
+
+def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
+    """`count_left_out` for many values at once, each beside what was selected from it."""
+    count = 0
+    while list in (kinds := set(map(type, wholes))):
+        pairs = [_pairs(whole, made) for whole, made in zip(wholes, selected, strict=True)]
+        wholes, selected = ([each for pair in pairs for each in pair[side]] for side in (0, 1))
+    if kinds - {dict}:
+        kept = [place for place, whole in enumerate(wholes) if type(whole) is dict]
+        wholes, selected = ([values[place] for place in kept] for values in (wholes, selected))
+    count += sum(map(len, wholes)) - sum(map(len, selected))
+    for name, inner in _inner(fields, wholes):
+        count += _count(*_below(name, wholes, selected), inner)
     return count
+
+
+def _below(name: str, wholes: list[Any], selected: list[Any]) -> tuple[list[Any], list[Any]]:
+    """What some objects have under a name, and what was selected of it."""
+    try:
+        return [whole[name] for whole in wholes], [made[name] for made in selected]
+    except KeyError:
+        having = [place for place, whole in enumerate(wholes) if name in whole]
+        return [wholes[place][name] for place in having], [selected[place][name] for place in having]
+
+
+def _pairs(whole: Any, made: Any) -> tuple[list[Any], list[Any]]:
+    return (whole, made) if type(whole) is list else ([whole], [made])
+
+
+def _inner(fields: Fields, wholes: list[dict[str, Any]]) -> Iterator[tuple[str, Fields]]:
+    """The names inside of which something may have been left out."""
+    every = fields.get(EVERY)
+    names = {name for whole in wholes for name in whole if name not in fields} if every is not None else ()
+    yield from ((name, inner) for name, inner in fields.items() if inner is not None and name != EVERY)
+    yield from ((name, every) for name in names if every is not None)
 
 
 def _of_names(parts: dict[str, Select | None], fields: Fields, known: dict[int, Select]) -> Select:
