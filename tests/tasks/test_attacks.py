@@ -345,7 +345,7 @@ async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_bac
         other.rollback()
     other.close()
     await kept.state()
-    pages = tasks.store._thread.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())  # type: ignore[attr-defined]
+    pages = tasks.store._jobs.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())  # type: ignore[attr-defined]
     await pages  # as on a disk that is full
     assert (await refused(tasks.start("shop.large", {"size": 1}, request_id="r" * 500_000))).code == "UNAVAILABLE"
     again = await tasks.start("shop.large", {"size": 1})  # the connection was opened anew

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
 
-from enfold.shared_sqlite import run_script
+from enfold.shared_sqlite import Transaction, run_script
+from enfold.tasks.file_thread import Job
 from enfold.tasks.tables import TABLES, TableTasks
+
+T = TypeVar("T")
 
 
 class MemoryTasks(TableTasks):
     """A store in memory."""
 
     def __init__(self) -> None:
-        super().__init__("memory", _open)
+        super().__init__("memory", _MemoryJobs)
 
 
-def _open() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    run_script(TABLES, connection)
-    return connection
+class _MemoryJobs:
+    """Runs each job at once, where it is submitted: in memory there is nothing to wait for."""
+
+    def __init__(self, after_job: Job) -> None:
+        self._after_job = after_job
+        self._lock = threading.Lock()  # loops of several threads may share the store
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        run_script(TABLES, self._connection)
+        weakref.finalize(self, self._connection.close)  # the tasks live as long as the store, whoever has closed it
+
+    def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
+        del writes  # readers need not go first: nobody waits for a disk
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            try:
+                with Transaction(self._connection):
+                    result = job(self._connection)
+            except Exception as error:  # noqa: BLE001  # it belongs to whoever submitted the job
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)
+            self._after_job(self._connection)
+        return answer
+
+    def close(self) -> None:
+        """Nothing waits: there is nothing to end."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead, living_holders
 from enfold.shared_sqlite import SharedFile, Transaction, run_script
 from enfold.tasks import transitions
+from enfold.tasks.file_thread import FileThread
 from enfold.tasks.store import now_ms
 from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, TableTasks
 from enfold.tasks.wakeups import WORK
@@ -35,7 +37,7 @@ class SQLiteTasks(TableTasks):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path).absolute()
         self._file = SharedFile(self.path, _upgrade, synchronous=fsync, patience=BUSY_SECONDS)
-        super().__init__(str(self.path), self._open, self._file.check, POLL_INTERVAL)
+        super().__init__(str(self.path), partial(FileThread, self._open, self._file.check, pause=POLL_INTERVAL))
         self._holders = Path(f"{self.path}-workers")
         self._lock: ProcessLock | None = None
         self._version = 0

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from enfold.idempotency.outcomes import failure
 from enfold.log import Log
 from enfold.operation import Progress
 from enfold.tasks import transitions
-from enfold.tasks.file_thread import FileThread
+from enfold.tasks.file_thread import Job
 from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_large_share
 from enfold.tasks.store import (
     Claim,
@@ -106,27 +106,30 @@ SELECT name FROM names WHERE name IS NOT NULL
 _STATE_FIELDS: Final = tuple(name for name in Task.__struct_fields__ if name not in ("order", "outcome"))
 
 
+class Jobs(Protocol):
+    """Runs jobs on the connection to a database, each in a transaction."""
+
+    def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
+        """The future result of a job; what it raises undoes what it wrote."""
+
+    def close(self) -> None: ...
+
+
 class TableTasks:
-    """A store in a database that `open` gives; it belongs to this process alone, unless a subclass says otherwise."""
+    """A store in the tables of a database; it belongs to this process alone, unless a subclass says otherwise."""
 
     beat = 0.25
 
-    def __init__(
-        self,
-        place: str,
-        open: Callable[[], sqlite3.Connection],
-        check: Callable[[], None] = lambda: None,
-        poll_interval: float | None = None,
-    ) -> None:
-        """`place` is named in the log; `open`, `check` and `poll_interval` are those of `FileThread`."""
+    def __init__(self, place: str, make_jobs: Callable[[Job], Jobs]) -> None:
+        """`place` is named in the log; `make_jobs` is given what must be called after jobs, with the connection."""
         self._place = place
         self._wakeups = Wakeups()
-        self._changed: set[str] = set()  # in the thread: what the transaction under way changes
+        self._changed: set[str] = set()  # by the jobs: what the transaction under way changes
         self._last_error = ""  # why it could not be used the last time
-        self._thread = FileThread(open, check, self._poll, poll_interval)
+        self._jobs = make_jobs(self._poll)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._thread.close)
+        await asyncio.to_thread(self._jobs.close)
         self._wakeups.wake()
 
     # the verbs
@@ -189,13 +192,13 @@ class TableTasks:
         while await self._write(self._expire):
             pass
 
-    # asking the thread
+    # asking for jobs
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._asked(self._thread.submit(job))
+        return await self._asked(self._jobs.submit(job))
 
     async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._asked(self._thread.submit(job, writes=False))
+        return await self._asked(self._jobs.submit(job, writes=False))
 
     async def _asked(self, answer: asyncio.Future[T]) -> T:
         try:
@@ -215,7 +218,7 @@ class TableTasks:
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """The result of a job that claims tasks; if its caller is cancelled, what it claims is given back."""
-        answer = self._thread.submit(job)
+        answer = self._jobs.submit(job)
         try:
             return await self._asked(asyncio.shield(answer))
         except asyncio.CancelledError:  # before the answer came, or in the very turn in which it did
@@ -226,10 +229,10 @@ class TableTasks:
         found = None if answer.exception() else answer.result()
         for claim in found if isinstance(found, list) else [found]:
             if isinstance(claim, Claim):
-                given = self._thread.submit(partial(self._change_held, claim, transitions.unclaim))
+                given = self._jobs.submit(partial(self._change_held, claim, transitions.unclaim))
                 given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    # jobs, in the thread
+    # the jobs
 
     def _accept(
         self, order: Order, ordered: bytes, limits: TaskLimits, claims: bool, connection: sqlite3.Connection
