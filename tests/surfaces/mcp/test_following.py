@@ -11,6 +11,7 @@ import pytest
 from enfold import CallError, OperationRegistry
 from enfold.identities.tokens import Tokens
 from enfold.mcp import resource
+from enfold.surfaces.mcp.following import Following
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient
@@ -209,3 +210,28 @@ async def test_a_resource_that_its_source_cannot_follow_is_still_read(
     assert [record.getMessage() for record in caplog.records] == [f"{STOCK} cannot be followed: The shop is closed"]
     conversation.leave()
     await conversation.task
+
+
+async def test_a_source_that_worked_in_between_is_tried_again_as_soon_as_one_lost_for_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("enfold.surfaces.mcp.following.BACKOFF", (0.0, 3600.0))
+    ops = OperationRegistry("shop")
+
+    @ops.subscription
+    async def updates(uri: str) -> AsyncIterator[dict[str, str]]:
+        yield {"uri": uri}  # and then it is lost
+
+    updated: list[str] = []
+    has_come_back_often = asyncio.Event()
+
+    def hear(uri: str, _: str) -> None:
+        updated.append(uri)
+        if len(updated) == 5:
+            has_come_back_often.set()
+
+    following = Following(ops, hear)
+    await following.follow(STOCK, "shop.updates")
+    async with asyncio.timeout(10):
+        await has_come_back_often.wait()
+    following.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
-from itertools import chain, repeat
 from typing import Final, TypeAlias
 
 from enfold.errors import CallError
@@ -71,6 +70,7 @@ class _Followed:
         self._prefix = prefix
         self.clients = 0
         self._started = asyncio.Event()
+        self._failures = 0  # in a row
         self.task = asyncio.get_running_loop().create_task(self._relay_changes())
 
     async def wait_for_start(self) -> None:
@@ -86,20 +86,22 @@ class _Followed:
         """Pass on changes until it is cancelled; a source that is gone may come back."""
         import asyncio
 
-        for delay in chain(BACKOFF, repeat(BACKOFF[-1])):
+        while True:
             try:
                 await self._relay_until_end()
             except CallError as error:
                 if not self._started.is_set():
                     Log("enfold.mcp").warning("%s cannot be followed: %s", self.uri, error.message)
             self._started.set()
-            await asyncio.sleep(delay)
+            await asyncio.sleep(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
+            self._failures += 1
 
     async def _relay_until_end(self) -> None:
         own_uri = without_prefix(self.uri, self._prefix)
         # The caller may follow it, which was checked; here nobody in particular does.
         async with aclosing(self._registry.subscribe(self._operation_id, {"uri": own_uri}, Context())) as changes:
             async for change in changes:
+                self._failures = 0
                 # The first says that it has begun; if not for the first time, something may have happened meanwhile.
                 if self._started.is_set():
                     changed = change.data.get("uri") if isinstance(change.data, dict) else None
