@@ -13,8 +13,8 @@ import pytest
 from enfold import CallError, Context, OperationRegistry, OperationSpec, TextContent, http_envelope, mcp_envelope
 from enfold.config import open_config, read_config
 from enfold.operation import Operation, OperationType
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.openapi import from_openapi
-from enfold.sources.redaction import KnownSecrets
 from enfold.sources.shaping import shaping
 from enfold.surfaces.mcp.catalog import tool_costs
 

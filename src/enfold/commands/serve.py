@@ -319,7 +319,7 @@ class _Serving:
 
     def _app(self) -> HTTPApp:
         from enfold.introspection import keep_calls
-        from enfold.introspection.sources import source_summaries
+        from enfold.introspection.source_operations import source_summaries
         from enfold.observing.counting import CallCounts
         from enfold.surfaces.http import to_http
         from enfold.surfaces.mcp import to_mcp

@@ -63,14 +63,14 @@ def _prepare(holders: Path, connection: sqlite3.Connection) -> None:
     forget_dead(holders, {row[0].partition(".")[0] for row in connection.execute(_RUNNING)})
 
 
-class _Begun(msgspec.Struct, frozen=True):
+class _FirstCallHere(msgspec.Struct, frozen=True):
     """A first call that runs in this process."""
 
     digest: str  # of its input
     holder: str  # the process, and the call
 
 
-class SQLiteOnceStore(FirstResults[_Begun]):
+class SQLiteOnceStore(FirstResults[_FirstCallHere]):
     """One file; who inserts an entry first runs the call, the others wait for its outcome."""
 
     def __init__(
@@ -96,26 +96,26 @@ class SQLiteOnceStore(FirstResults[_Begun]):
         self._file = SharedFile(self.path, partial(_prepare, self._holders), synchronous="full", patience=BUSY_SECONDS)
         finalize(self, self._file.close)  # the registry that uses it has no end of its own at which to close it
 
-    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _Begun | None:
+    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _FirstCallHere | None:
         del ends_at
-        begun = _Begun(digest, f"{self._process.name}.{os.urandom(16).hex()}")
+        begun = _FirstCallHere(digest, f"{self._process.name}.{os.urandom(16).hex()}")
         found = await self._do(self._take, key, begun)
         if isinstance(found, bytes):
             return _read(found)
         return begun if found else None
 
-    async def _keep(self, key: EntryKey, begun: _Begun, outcome: Outcome) -> None:
+    async def _keep(self, key: EntryKey, begun: _FirstCallHere, outcome: Outcome) -> None:
         text = msgspec.json.encode(outcome)
         try:
             await self._do(self._finish, key, begun, text)
         except CallError:
             self._in_background(self._finish_later(key, begun, text))
 
-    async def _give_up(self, key: EntryKey, begun: _Begun, error: BaseException) -> None:
+    async def _give_up(self, key: EntryKey, begun: _FirstCallHere, error: BaseException) -> None:
         del error
         await self._do(self._forget_entry, key, begun)
 
-    async def _finish_later(self, key: EntryKey, begun: _Begun, text: bytes) -> None:
+    async def _finish_later(self, key: EntryKey, begun: _FirstCallHere, text: bytes) -> None:
         """Keep an outcome as soon as the file can be used again: until then repeats wait for it."""
         while True:
             await asyncio.sleep(PAUSE * 10)
@@ -139,7 +139,7 @@ class SQLiteOnceStore(FirstResults[_Begun]):
 
     # in a thread
 
-    def _take(self, file: sqlite3.Connection, key: EntryKey, begun: _Begun) -> bool | bytes:
+    def _take(self, file: sqlite3.Connection, key: EntryKey, begun: _FirstCallHere) -> bool | bytes:
         """True where the call is ours to run, its outcome where it has ended, False while another runs it."""
         name, owner = key.digest(), msgspec.json.encode(key.owner).decode()
         with Transaction(file):
@@ -163,11 +163,11 @@ class SQLiteOnceStore(FirstResults[_Begun]):
         process = holder.partition(".")[0]
         return process != self._process.name and bool(dead_holders(self._holders, [process], self._missing))
 
-    def _forget_entry(self, file: sqlite3.Connection, key: EntryKey, begun: _Begun) -> None:
+    def _forget_entry(self, file: sqlite3.Connection, key: EntryKey, begun: _FirstCallHere) -> None:
         """Forget that the call was begun; an entry that another has taken over stays."""
         file.execute("DELETE FROM first_results WHERE key = ? AND holder = ?", (key.digest(), begun.holder))
 
-    def _finish(self, file: sqlite3.Connection, key: EntryKey, begun: _Begun, text: bytes) -> None:
+    def _finish(self, file: sqlite3.Connection, key: EntryKey, begun: _FirstCallHere, text: bytes) -> None:
         """Keep an outcome, in a file that was made anew meanwhile, too; an entry that another has taken over stays."""
         owner, until = msgspec.json.encode(key.owner).decode(), time.time() + self._seconds
         file.execute(_KEEP, (key.digest(), owner, begun.digest, begun.holder, until, text))

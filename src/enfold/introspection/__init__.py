@@ -52,7 +52,7 @@ def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
 
 def _operations(registry: Registry) -> Iterable[Operation]:
     from enfold.introspection.about import about_operations
-    from enfold.introspection.sources import source_operations
+    from enfold.introspection.source_operations import source_operations
 
     return [*about_operations(registry), *source_operations(registry)]
 

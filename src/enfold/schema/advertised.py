@@ -41,9 +41,9 @@ class Advertising:
     """Rewrites schemas for listings; definitions that many schemas share are rewritten once, and stay shared."""
 
     def __init__(self) -> None:
-        self._portable = _Rewriting(_with_portable_pattern, _PATTERNS)
-        self._useful = _Rewriting(_without_unused, _UNUSED)
-        self._short = _Rewriting(_shortened, _UNUSED_OR_LONG)
+        self._portable = _Rewriter(_with_portable_pattern, _PATTERNS)
+        self._useful = _Rewriter(_without_unused, _UNUSED)
+        self._short = _Rewriter(_shortened, _UNUSED_OR_LONG)
         self._loosened_once = remembered(self._loosened)
 
     def portable(self, schema: Schema) -> Schema:
@@ -97,7 +97,7 @@ class Advertising:
 # --- rewriting ----------------------------------------------------------------------------------------------------
 
 
-class _Rewriting:
+class _Rewriter:
     """Changes every schema inside a schema by one rule; what the rule leaves alone stays the same object."""
 
     def __init__(self, rule: Callable[[Schema], Schema], needed: re.Pattern[bytes]) -> None:

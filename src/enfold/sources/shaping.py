@@ -14,7 +14,7 @@ import msgspec
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
 from enfold.schema.keywords import properties_of
-from enfold.sources.redaction import KnownSecrets
+from enfold.sources.known_secrets import KnownSecrets
 
 Describe: TypeAlias = Literal["short", "full"]
 

@@ -20,8 +20,8 @@ from enfold.sources.web import Request, WebError, open_client
 from enfold.sources.web.client import WebClient
 from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import dial
-from enfold.sources.web.environment import proxy_for
 from enfold.sources.web.pool import Pool
+from enfold.sources.web.proxies import proxy_for
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.urls import Endpoint, network_of, read_endpoint
 

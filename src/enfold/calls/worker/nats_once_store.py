@@ -32,7 +32,7 @@ class _FirstCall(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome | None = None
 
 
-class _Begun(msgspec.Struct, frozen=True):
+class _OwnFirstCall(msgspec.Struct, frozen=True):
     """A first call of ours: its entry, the revision it has in the bucket, and until when the call has time."""
 
     entry: _FirstCall
@@ -40,7 +40,7 @@ class _Begun(msgspec.Struct, frozen=True):
     ends_at: float
 
 
-class NATSOnceStore(FirstResults[_Begun]):
+class NATSOnceStore(FirstResults[_OwnFirstCall]):
     """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
 
     def __init__(
@@ -64,7 +64,7 @@ class NATSOnceStore(FirstResults[_Begun]):
         """Let the call end with its caller: a worker that is stopped releases the key, and another runs the call."""
         return await work
 
-    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _Begun | None:
+    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _OwnFirstCall | None:
         now = time.monotonic()
         entry = _FirstCall(new_request_id(), digest, ends_at - now + LEASE_MARGIN)
         name = _name(key)
@@ -73,11 +73,11 @@ class NATSOnceStore(FirstResults[_Begun]):
             self._watched.pop(name, None)
         return found
 
-    async def _keep(self, key: EntryKey, begun: _Begun, outcome: Outcome) -> None:
+    async def _keep(self, key: EntryKey, begun: _OwnFirstCall, outcome: Outcome) -> None:
         done = self._within_payload(msgspec.structs.replace(begun.entry, outcome=outcome))
         await self._patiently(lambda: self._write(_name(key), done, begun.revision), begun.ends_at)
 
-    async def _give_up(self, key: EntryKey, begun: _Begun, error: BaseException) -> None:
+    async def _give_up(self, key: EntryKey, begun: _OwnFirstCall, error: BaseException) -> None:
         from nats.errors import Error
 
         del begun, error
@@ -97,24 +97,24 @@ class NATSOnceStore(FirstResults[_Begun]):
 
     # one step each, which may fail while the servers change places
 
-    async def _take(self, name: str, entry: _FirstCall, ends_at: float) -> Outcome | _Begun | None:
+    async def _take(self, name: str, entry: _FirstCall, ends_at: float) -> Outcome | _OwnFirstCall | None:
         """Claim the key, or give the outcome of whoever has it; None while they may still run the call."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
         bucket = await self._open()
         data = msgspec.json.encode(entry)
         with suppress(KeyWrongLastSequenceError):
-            return _Begun(entry, int(await bucket.create(name, data)), ends_at)
+            return _OwnFirstCall(entry, int(await bucket.create(name, data)), ends_at)
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
             found = await bucket.get(name)
             held = msgspec.json.decode(found.value, type=_FirstCall)
             if held.owner == entry.owner:
-                return _Begun(entry, int(found.revision), ends_at)  # our own, whose confirmation was lost
+                return _OwnFirstCall(entry, int(found.revision), ends_at)  # our own, whose confirmation was lost
             refuse_other_input(held.digest, entry.digest)
             if held.outcome is not None:
                 return held.outcome
             if self._watched_for(name, found.revision) > held.lease:
-                return _Begun(entry, int(await bucket.update(name, data, last=found.revision)), ends_at)
+                return _OwnFirstCall(entry, int(await bucket.update(name, data, last=found.revision)), ends_at)
         return None
 
     def _watched_for(self, name: str, revision: int) -> float:

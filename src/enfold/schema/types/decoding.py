@@ -113,10 +113,10 @@ _ENDLESS: Final = ("nan", "snan", "inf")
 
 def rewritten(part: Part, value: Any, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> Any:
     """The value with each scalar in it changed by the rule for its shape; the same object where nothing changes."""
-    return _Rewriting(definitions, rule).of(part, value)
+    return _ShapeWalk(definitions, rule).of(part, value)
 
 
-class _Rewriting:
+class _ShapeWalk:
     """One walk over a value; what the members of a union define by one name is done once for them all."""
 
     def __init__(self, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> None:

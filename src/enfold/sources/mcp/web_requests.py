@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from enfold.errors import CallError
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.mcp.mcp_settings import Address, ServerSettings
 from enfold.sources.mcp.upstream_failures import LostError, message_too_large
-from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.status_errors import status_error

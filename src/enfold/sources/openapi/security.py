@@ -10,12 +10,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.nearest import nearest
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.access_tokens import CredentialsFlow, TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.redaction import KnownSecrets
 from enfold.sources.report import Problem, SchemeNeed
 from enfold.sources.web.supplied import current
 

@@ -11,10 +11,10 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.observing import outgoing
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.server_urls import Reach
-from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow

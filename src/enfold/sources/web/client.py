@@ -7,9 +7,9 @@ from typing import Final
 
 from enfold.sources.web.connection import Connection, ResponseReader
 from enfold.sources.web.dialing import Allows
-from enfold.sources.web.environment import proxy_for
 from enfold.sources.web.http_messages import Request, Response, write
 from enfold.sources.web.pool import Key, Pool
+from enfold.sources.web.proxies import proxy_for
 from enfold.sources.web.urls import read_endpoint
 from enfold.sources.web.web_error import IDEMPOTENT_METHODS, WebError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
 from enfold.sources.web.connection import Connection, ResponseReader
-from enfold.sources.web.environment import tls_context
+from enfold.sources.web.proxies import tls_context
 from enfold.sources.web.urls import Endpoint, literal_address, written_address
 from enfold.sources.web.web_error import WebError
 

@@ -35,7 +35,7 @@ from enfold.surfaces.failures import MAX_BODY, error_headers, not_acceptable, no
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.event_stream import event_place
 from enfold.surfaces.mcp.mcp_service import MCPSettings
-from enfold.surfaces.mcp.post import STATUSES, Endpoint, Post
+from enfold.surfaces.mcp.post import STATUSES, MCPEndpoint, Post
 from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
 from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession
@@ -71,13 +71,13 @@ def to_mcp(
     entrance = Entrance(
         registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
     )
-    return MCPApp(Endpoint(server, entrance, max_body))
+    return MCPApp(MCPEndpoint(server, entrance, max_body))
 
 
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
         self._entrance = endpoint.entrance
         self._hosts = endpoint.entrance.hosts
@@ -135,17 +135,17 @@ class MCPApp:
         """How many sessions are open."""
         return sum(len(endpoint.sessions) for endpoint in self._endpoints())
 
-    def _endpoints(self) -> list[Endpoint]:
+    def _endpoints(self) -> list[MCPEndpoint]:
         """The endpoint for callers with a token, and that of public operations once somebody without one has come."""
         return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
 
     @cached_property
-    def _public(self) -> Endpoint:
+    def _public(self) -> MCPEndpoint:
         server = self._endpoint.server
         public = PublicServer(server.registry.public(), server.settings)
-        return Endpoint(public, self._entrance, self._endpoint.max_body)
+        return MCPEndpoint(public, self._entrance, self._endpoint.max_body)
 
-    def _public_or_401(self) -> Endpoint:
+    def _public_or_401(self) -> MCPEndpoint:
         """The public operations, for a caller without a token where one is needed; 401 if there are none."""
         if not len(self._public.server.registry):
             raise no_identity()
@@ -193,7 +193,7 @@ class MCPApp:
 
     async def _answer_other_method(
         self,
-        endpoint: Endpoint,
+        endpoint: MCPEndpoint,
         scope: Scope,
         headers: Headers,
         identity: Identity | None,
@@ -252,7 +252,7 @@ def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
     return identity is None or asked is None or grants_all_of(identity, asked)
 
 
-def _session(endpoint: Endpoint, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
+def _session(endpoint: MCPEndpoint, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
     session_id = headers.get(b"mcp-session-id")
     if session_id is None:
         raise not_allowed(method, ("POST",))

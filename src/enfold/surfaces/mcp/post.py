@@ -65,7 +65,7 @@ STATUSES: Final = {
 }
 
 
-class Endpoint:
+class MCPEndpoint:
     """What all requests to one server over HTTP share: its sessions, its open streams, its limits."""
 
     __slots__ = ("bounds", "entrance", "listening", "max_body", "server", "sessions")
@@ -102,7 +102,7 @@ class Endpoint:
 class Post(msgspec.Struct, eq=False):
     """One request that carries a message, and how it is answered."""
 
-    _endpoint: Endpoint
+    _endpoint: MCPEndpoint
     _headers: Headers
     _send: Send
     _identity: Identity | None

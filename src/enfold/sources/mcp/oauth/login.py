@@ -12,6 +12,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.mcp.oauth.challenge import Challenge, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
@@ -19,7 +20,6 @@ from enfold.sources.mcp.oauth.jwt import ProofKey
 from enfold.sources.mcp.oauth.login_settings import Auth
 from enfold.sources.mcp.oauth.login_store import MemoryStore, Saved
 from enfold.sources.mcp.web_requests import Refusal
-from enfold.sources.redaction import KnownSecrets
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from enfold.sources.redaction import MAX_SECRETS, KnownSecrets
+from enfold.sources.known_secrets import MAX_SECRETS, KnownSecrets
 
 TOKEN = b"eyJhbGci/access-1+x=="
 UPPER = "".join(f"\\u{each:04X}" for each in TOKEN).encode()
