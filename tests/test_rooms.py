@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -131,6 +132,11 @@ def test_every_room_has_its_line_on_the_page_about_them() -> None:
 @pytest.mark.parametrize("name", ["environ", "getenv"])
 def test_the_environment_is_read_by_commands_and_sources_alone(name: str) -> None:
     assert [file for file in names_used(name, "os") if not file.startswith(MAY_READ_THE_ENVIRONMENT)] == []
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    names = [node.name for path in files().values() for node in parsed(path).body if isinstance(node, ast.ClassDef)]
+    assert sorted(name for name, times in Counter(names).items() if times > 1) == []
 
 
 def test_there_is_one_way_to_log() -> None:
