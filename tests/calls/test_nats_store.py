@@ -71,6 +71,18 @@ async def test_another_worker_takes_over_after_the_lease_and_not_before(
     assert died.request_id != taken_over.request_id
 
 
+async def test_a_call_that_its_caller_leaves_and_repeats_has_its_effect_once(
+    workers: Workers, caller: PendingRequestMap
+) -> None:
+    workers.start("--name", "w0", "--store", "1")
+    leaving = asyncio.create_task(_outcome(caller))
+    await _until_begun(workers.log)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    assert await _outcome(caller) == "order"
+    assert len(read_log(workers.log)) == 1
+
+
 async def _asked_by_many(caller: PendingRequestMap) -> list[str]:
     return await asyncio.gather(*(_outcome(caller) for _ in range(8)))
 

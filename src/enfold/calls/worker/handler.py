@@ -452,7 +452,8 @@ class CallHandler:
     def _take_control_event(self, call: ServedCall, payload: Payload, event_id: str) -> None:
         producer = call.producer
         if isinstance(payload, Aborted):
-            call.abort()
+            if not call.runs_to_its_end:
+                call.abort()
         elif producer is not None and producer.is_new(event_id):
             producer.heard_at = monotonic()
             if isinstance(payload, Credit):
