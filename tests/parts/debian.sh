@@ -14,7 +14,7 @@ with_lists() { # a command of apt, tried again with fresh lists
   apt update && apt "$@"
 }
 missing() { echo "$1 cannot be had from Debian: the tests that need it will say that they were not run." >&2; }
-for package in lighttpd; do
+for package in lighttpd nginx haproxy; do
   command -v "$package" >/dev/null && continue
   [ -x "usr/sbin/$package" ] && continue
   with_lists download "$package" || { missing "$package"; continue; }
