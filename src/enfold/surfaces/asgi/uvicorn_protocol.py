@@ -24,6 +24,9 @@ _ANSWER: Final = (
 _BODY: Final = b'{"error":"%b"}'
 _RETRY: Final = b"retry-after: 1\r\n"
 _NOT_HTTP: Final = (400, b"Bad Request", "", b"VALIDATION_ERROR", b"This is not HTTP")
+_NO_TUNNEL: Final = b"CONNECT, and a body in a request to upgrade the connection, are not supported"
+_WRONG_AUTHORITY: Final = b"The host of the request target and the Host header differ"
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 # Every request calls these three: by name they cost less than by `super()`.
 _on_headers_complete: Final = HttpToolsProtocol.on_headers_complete
@@ -250,6 +253,10 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._refuse_head("headers")
         elif self._head_bytes + self._piece_bytes > self.bounds.header_bytes and self._is_head_too_large():
             self._refuse_head("header_bytes")
+        elif self.parser.should_upgrade() and self._has_unread_body():
+            self._refuse(400, b"Bad Request", "", b"VALIDATION_ERROR", _NO_TUNNEL)
+        elif self.url[:1] not in b"/*" and not self._is_for_its_host():
+            self._refuse(400, b"Bad Request", "", b"VALIDATION_ERROR", _WRONG_AUTHORITY)
         else:
             self._head_bytes = 0
             _on_headers_complete(self)
@@ -267,6 +274,18 @@ class _BoundedProtocol(HttpToolsProtocol):
         # What follows in the same piece is not counted again with the next one.
         self._head_bytes = -self._piece_bytes
         _on_message_complete(self)
+
+    def _has_unread_body(self) -> bool:
+        """Whether bytes follow that httptools would parse as the next request: it reads no body where `should_upgrade()`."""
+        return self.parser.get_method() == b"CONNECT" or any(
+            name in _FRAMING and value != b"0" for name, value in self.headers
+        )
+
+    def _is_for_its_host(self) -> bool:
+        """Whether a target in absolute form (RFC 9112, 3.2.2) names the host that the Host header names."""
+        _, _, rest = self.url.partition(b"://")
+        authority = rest.partition(b"/")[0].lower()
+        return all(value.lower() == authority for name, value in self.headers if name == b"host")
 
     def _is_head_too_large(self) -> bool:
         lines = sum(len(name) + len(value) + 4 for name, value in self.headers)
