@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -20,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from enfold.access import EVERYTHING, is_hidden, may_list
+from enfold.application import DEFAULT_NAME, NO_VERSION, Application, module_name, module_version
 from enfold.errors import CallError
 from enfold.operation import (
     DEFAULT_POLICY,
@@ -59,7 +62,7 @@ class Registry(ABC):
     """What a registry and its views share: finding operations and running them."""
 
     lifetime: Lifetime
-    title = ""  # the application's name for clients; "" where it has none
+    title = ""  # that the application was given; `application` has a name in any case
     app_version = ""
     reserved: Reserved
     observers: Observers  # each gets a record of every call
@@ -72,6 +75,10 @@ class Registry(ABC):
     @abstractmethod
     def _reserved(self) -> Mapping[str, PreparedOperation]:
         """The operations of the namespace `enfold` by id; `list` gives them only when that namespace is asked for."""
+
+    @abstractmethod
+    def application(self, title: str | None = None, version: str | None = None) -> Application:
+        """The application as clients see it; a `title` or `version` given to a surface wins over the registry's."""
 
     @property
     @abstractmethod
@@ -295,7 +302,8 @@ class OperationRegistry(Registry):
     ) -> None:
         """`namespace` is that of functions registered here; `title` and `version` are what clients see of the application.
 
-        The rest are policies, which an operation may override.
+        Without a title that is the namespace, else the name of the file that makes the registry; without a version, that of
+        the distribution that this file comes from. The rest are policies, which an operation may override.
         """
         # With the first registry: many only import us.
         from enfold.lifetime import Lifetime
@@ -307,6 +315,7 @@ class OperationRegistry(Registry):
         self.namespace = namespace
         self.title = title
         self.app_version = version
+        self.module = sys._getframe(1).f_globals  # whose file and distribution name the application
         self.reserved = Reserved(self._prepare, self._changed)
         self.lifetime = Lifetime()
         self._sources: SourceTable | None = None
@@ -326,6 +335,16 @@ class OperationRegistry(Registry):
     @property
     def version(self) -> int:
         return self._version
+
+    def application(self, title: str | None = None, version: str | None = None) -> Application:
+        return Application(
+            title or self.title or self.namespace or module_name(self.module) or DEFAULT_NAME,
+            version or self.app_version or self._module_version,
+        )
+
+    @cached_property
+    def _module_version(self) -> str:
+        return module_version(self.module) or NO_VERSION
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         key = id(callback)
@@ -557,6 +576,9 @@ class View(Registry):
         self._may_suggest_any = base._may_suggest_any and guard is None
         self._base_version = base.version
         self._entries = self._derive(_raise)
+
+    def application(self, title: str | None = None, version: str | None = None) -> Application:
+        return self._base.application(title, version)
 
     @property
     def sources(self) -> SourceTable:

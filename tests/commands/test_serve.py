@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.waiting import Said, wait_for
+from tests.served import Served, serving
+from tests.waiting import wait_for
 
 LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
 APP = """\
@@ -43,37 +43,6 @@ async def slow() -> str:
 if __name__ == "__main__":
     ops.run()
 """
-
-
-class Served:
-    """A running server: what it said, and where it is."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.log = Said(process.stderr)
-        self.said = self.log.until("Press Ctrl-C")
-        self.base = re.findall(r"(https?://\S+)/functions/", self.said)[0]
-
-    def get(self, path: str, body: bytes | None = None, **options: Any) -> Any:
-        request = Request(self.base + path, body, {"Content-Type": "application/json"})  # noqa: S310  # our own server
-        with urlopen(request, timeout=30, **options) as reply:  # noqa: S310  # our own server
-            return json.load(reply)
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(30)
-
-
-@contextmanager
-def serving(*words: str, cwd: Path) -> Iterator[Served]:
-    # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    command = [sys.executable, "-m", "enfold", "serve", *words, "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
-        try:
-            yield Served(process)
-        finally:
-            process.kill()
 
 
 def is_running(pid: int) -> bool:

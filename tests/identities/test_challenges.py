@@ -24,13 +24,16 @@ def test_the_metadata_says_who_gives_tokens_and_which_scopes_there_are() -> None
     ops = OperationRegistry("shop")
     ops.query(name="one", access={"required_scopes": ["read"], "required_scopes_any": ["a", "b"]})(lambda: 1)
     document = protected_resource(
-        "https://api.example.com/mcp", issuers=["https://login.example.com"] * 2, scopes=scopes_of(ops.list())
+        "https://api.example.com/mcp",
+        name="Shop",
+        issuers=["https://login.example.com"] * 2,
+        scopes=scopes_of(ops.list()),
     )
     assert document == {
         "resource": "https://api.example.com/mcp",
         "authorization_servers": ["https://login.example.com"],
         "scopes_supported": ["a", "b", "read"],
         "bearer_methods_supported": ["header"],
-        "resource_name": "Enfold",
+        "resource_name": "Shop",
     }
-    assert "authorization_servers" not in protected_resource("https://api.example.com/")
+    assert "authorization_servers" not in protected_resource("https://api.example.com/", name="Shop")

@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests.calls.networks import Server, nats_server_program
-from tests.commands.test_serve import LITTLE, WORKED, Served, serving, two_sessions, workers_of
+from tests.commands.test_serve import LITTLE, WORKED, two_sessions, workers_of
+from tests.served import Served, serving
 from tests.waiting import wait_for
 
 SLOW = f"""\

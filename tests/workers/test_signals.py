@@ -14,16 +14,8 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from tests.commands.test_serve import (
-    APP,
-    LITTLE,
-    WORKED,
-    Served,
-    is_running,
-    serving,
-    two_sessions,
-    workers_of,
-)
+from tests.commands.test_serve import APP, LITTLE, WORKED, is_running, two_sessions, workers_of
+from tests.served import Served, serving
 from tests.waiting import wait_for
 
 from enfold import CallError

@@ -19,7 +19,7 @@ from enfold.commands.shared.log_setup import add_log_options, announce, metrics_
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
 from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
-from enfold.commands.shared.targets import opened, with_peers
+from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
 from enfold.commands.shared.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
@@ -115,12 +115,13 @@ def _run_worker(shared: Terms, worker: Worker, listening: socket) -> int:
 def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     """The operations of the target; none where only those of peers are served."""
     target, worker = terms.options.target, terms.worker
-    if target is None and _peers(terms.options) is None:
+    if target is None:
+        address = _peers(terms.options)
+        if address is not None:
+            return nullcontext(registry_of_peers(address))
         from enfold.commands.shared.missing_target import missing_target
 
         raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
-    if target is None:
-        return nullcontext(OperationRegistry())
     in_force = None
     if worker is not None and target.config is not None:
         from enfold.config import InForce  # programs need none
@@ -279,9 +280,8 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
     if address is None:
         yield own
         return
-    registry = own if isinstance(own, OperationRegistry) else OperationRegistry()
+    registry = own if isinstance(own, OperationRegistry) else _copied(own)
     if registry is not own:
-        registry.register_all(own)
         registry.sources, registry.observers = own.sources, own.observers
     if terms.is_loud:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
         peers = with_peers(registry, address, insecure=options.insecure, required=True)
@@ -291,6 +291,14 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
         peers = joining_peers(registry, address, insecure=options.insecure)
     async with peers:
         yield registry
+
+
+def _copied(own: Registry) -> OperationRegistry:
+    """A registry with the operations of a view, beside which others can be registered."""
+    application = own.application()
+    registry = OperationRegistry(title=application.name, version=application.version)
+    registry.register_all(own)
+    return registry
 
 
 class _Serving:

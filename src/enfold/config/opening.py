@@ -52,6 +52,7 @@ class ConfiguredRegistry(OperationRegistry):
 
     def __init__(self, config: Config) -> None:
         super().__init__(**config.policy, **config.app)
+        self.module = {"__file__": config.path}
         self.config = config
         self._keepers: dict[str, _Keeper] = {}
         self._retiring: set[asyncio.Task[None]] = set()

@@ -36,7 +36,7 @@ def metadata_url(origin: str, path: str = "") -> str:
 
 
 def protected_resource(
-    resource: str, *, issuers: Iterable[str] = (), scopes: Iterable[str] = (), name: str = "Enfold"
+    resource: str, *, name: str, issuers: Iterable[str] = (), scopes: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The metadata of a protected resource: who gives tokens for it, and which scopes there are (RFC 9728)."""
     document: dict[str, Any] = {"resource": resource}

@@ -190,6 +190,7 @@ def _as_registry(value: Any, target: str) -> Registry:
     if not operations:
         raise TargetError(f"{target} has no operations: it needs an OperationRegistry or functions")
     registry = OperationRegistry()
+    registry.module = vars(value if isinstance(value, ModuleType) else sys.modules[value.__module__])
     registry.register_all(operations)
     return registry
 

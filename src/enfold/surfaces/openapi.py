@@ -69,6 +69,7 @@ def to_openapi(
     durable operations are run as tasks for those who ask.
     """
     chosen = find_format(format)
+    application = registry.application(title, version)
     asked = RESERVED if operation is not None and is_reserved(operation) else namespace
     specs = registry.list(namespace=asked) if everything else registry.visible(identity, namespace=asked)
     if operation is not None:
@@ -84,10 +85,7 @@ def to_openapi(
         paths |= task_paths(components.shared(404), security=security)
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": title or registry.title or "Enfold",
-            "version": version or registry.app_version or "1.0.0",
-        },
+        "info": {"title": application.name, "version": application.version},
         "servers": [{"url": url} for url in servers],
         "tags": [{"name": name} for name in dict.fromkeys(tag for spec in specs for tag in _tags(spec))],
         "paths": paths,

@@ -133,7 +133,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_a_handshake_then_calls(start: Start) -> None:
     program = start()
-    assert program.initialize()["serverInfo"] == {"name": "Shop", "version": "1.0.0"}
+    assert program.initialize()["serverInfo"] == {"name": "Shop", "version": "0.0.0"}
     assert program.ask("tools/list")["result"]["tools"][0]["name"] == "shop_add"
     assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}
     assert program.ask("ping")["result"] == {}

@@ -296,8 +296,8 @@ async def _configuration(
 async def _document(target: Target) -> AsyncIterator[Registry]:
     import asyncio
 
-    registry = OperationRegistry()
     async with await asyncio.to_thread(imported, target) as operations:  # Reading it may mean fetching it.
+        registry = OperationRegistry(title=operations.name, version=operations.version)
         registry.register_all(operations)
         yield registry
 
@@ -312,10 +312,11 @@ def imported(target: Target) -> ImportedOperations:
 
 @asynccontextmanager
 async def _server(target: Target) -> AsyncIterator[Registry]:
-    registry = OperationRegistry()
     async with AsyncExitStack() as stack:
         with _explained(target):
-            registry.register_all(await stack.enter_async_context(_from_mcp(target)))
+            operations = await stack.enter_async_context(_from_mcp(target))
+            registry = OperationRegistry(title=operations.name)
+            registry.register_all(operations)
         yield registry
 
 
@@ -333,7 +334,14 @@ def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
 
 
 def _peers(target: Target) -> AbstractAsyncContextManager[Registry]:
-    return with_peers(OperationRegistry(), target.text)
+    return with_peers(registry_of_peers(target.text), target.text)
+
+
+def registry_of_peers(address: str) -> OperationRegistry:
+    """An empty registry for the operations of running peers, with the name of their address."""
+    from enfold.calls.protocol.outage import address_name
+
+    return OperationRegistry(title=address_name(address))
 
 
 @asynccontextmanager

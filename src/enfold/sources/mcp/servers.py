@@ -132,6 +132,11 @@ class MCPOperations:
         self._sources = sources
         self._failed: list[Problem] = []
 
+    @property
+    def name(self) -> str:
+        """The names of the servers."""
+        return ", ".join(source.name for source in self._sources)
+
     def __iter__(self) -> Iterator[Operation]:
         return (operation for source in self._sources for operation in source.imported.operations)
 

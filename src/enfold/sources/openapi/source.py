@@ -39,8 +39,11 @@ _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 class ImportedOperations:
     """The operations of a document: an iterable of them, the report, and the client they share."""
 
-    def __init__(self, operations: list[Operation], report: ImportReport, client: ServiceClient, name: str) -> None:
+    def __init__(
+        self, operations: list[Operation], report: ImportReport, client: ServiceClient, name: str, version: str
+    ) -> None:
         self.name = name
+        self.version = version  # of the document; "" where it has none
         self._operations = operations
         self._client = client
         self.report = report
@@ -196,7 +199,8 @@ class _Importer:
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
-        return ImportedOperations(operations, report, self._shared.client, self._name)
+        version = self._shared.library.place().child("info").text("version")[:100]
+        return ImportedOperations(operations, report, self._shared.client, self._name, version)
 
     def _read(self, found: FoundOperation) -> Blueprint | None:
         try:

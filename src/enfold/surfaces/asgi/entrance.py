@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -65,12 +65,12 @@ class Entrance:
         )
         return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, detailed.encode())]
 
-    def metadata(self, scope: Scope, headers: Headers, path: str, **named: Any) -> bytes:
+    def metadata(self, scope: Scope, headers: Headers, path: str, name: str) -> bytes:
         """The document that tells a client who gives tokens for what is at a path."""
         issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
         scopes = scopes_of(self._registry.list())
         resource = "".join(self._origin_and_path(scope, headers, path))
-        return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, **named))
+        return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, name=name))
 
     def _origin_and_path(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
         """Where the client sees us, and the path below that."""

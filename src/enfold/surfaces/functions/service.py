@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.access import check_access, may_list
+from enfold.application import Application
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import find_format
@@ -96,6 +97,11 @@ class Functions:
         self._most_digits = len(str(settings.max_body))
         self.format = find_format(settings.format)
         self.routes = Routes(registry, takes_structs=self.format.takes_structs)
+
+    @property
+    def application(self) -> Application:
+        """The name and version of the application, as the document has them."""
+        return self.registry.application(self._settings.title, self._settings.version)
 
     # before the call
 

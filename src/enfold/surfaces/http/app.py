@@ -344,7 +344,7 @@ class HTTPApp:
             and request.method in ("GET", "HEAD")
         ):
             resource = request.path.removeprefix(WELL_KNOWN) or "/"
-            document = self._entrance.metadata(exchange.scope, request.headers, resource)
+            document = self._entrance.metadata(exchange.scope, request.headers, resource, functions.application.name)
             return FunctionAnswer(document, 200, [NO_STORE])
         if tasks is None and self._console is not None and request.method in ("GET", "HEAD"):
             page = self._console.page(request.path, exchange.scope.get("root_path", ""), request.headers)

@@ -153,7 +153,7 @@ class MCPApp:
 
     async def _send_resource_metadata(self, scope: Scope, headers: Headers, send: Send) -> None:
         resource = scope["path"].partition(WELL_KNOWN)[2]
-        document = self._entrance.metadata(scope, headers, resource, name="Enfold MCP server")
+        document = self._entrance.metadata(scope, headers, resource, self._endpoint.server.info["name"])
         await respond(send, 200, document, [JSON])
 
     async def _refuse(

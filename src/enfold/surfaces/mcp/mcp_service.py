@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -82,10 +83,6 @@ class Service:
         )
         self.settings = settings
         self.knows_callers = has_identities
-        self.info = {
-            "name": settings.name or registry.title or "enfold",
-            "version": settings.version or registry.app_version or "1.0.0",
-        }
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
         self._search: SearchTools | None = None
         if not self._exposure.is_all:
@@ -104,6 +101,11 @@ class Service:
         self.known_tools: dict[str, MCPTool] = {}
         registry.watch(self._forget_tools)
         registry.watch(self.changes.lists_changed)
+
+    @cached_property
+    def info(self) -> dict[str, str]:
+        """The name and version of the server, for the client."""
+        return msgspec.structs.asdict(self.registry.application(self.settings.name, self.settings.version))
 
     def _forget_tools(self) -> None:
         self.known_tools = {}
