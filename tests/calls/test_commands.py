@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -159,7 +160,15 @@ def test_permissions_are_printed_from_a_file_of_users(tmp_path: Path, capsys: py
     assert "password: $NATS_ALICE" in text
 
 
-@pytest.mark.parametrize("content", ["", "{}", '[{"id": 1}]', '[{"id": "a", "secret": "x"}]'])
+@pytest.mark.parametrize("ids", [("ann-x", "ann_x"), ("ann", "Ann"), ("ann", "ann")])
+def test_users_who_would_share_a_password_are_refused(tmp_path: Path, ids: tuple[str, str]) -> None:
+    users = tmp_path / "users.json"
+    users.write_text(json.dumps([{"id": each} for each in ids]))
+    with pytest.raises(CallError, match="would share"):
+        nats_command.run(["permissions", "--users", str(users)], shop())
+
+
+@pytest.mark.parametrize("content", ["", "{}", '[{"id": 1}]', '[{"id": "owner"}]', '[{"id": "a", "secret": "x"}]'])
 def test_a_file_of_users_that_is_none_is_told(tmp_path: Path, content: str) -> None:
     users = tmp_path / "users.json"
     users.write_text(content)

@@ -201,3 +201,16 @@ def test_names_of_peers_fit_into_subjects(identity: str, name: str) -> None:
     assert made.startswith(name)
     assert len(made) <= 48
     assert made == identity or made != peer_name(identity + "!")
+
+
+COLLIDING = ["ann.example.com", "ann@example.com", "ann_example_com", "x" * 60, "x" * 61, "hub", "ann_0123456789abcdef"]
+
+
+def test_no_id_has_the_name_of_another_peer() -> None:
+    """An id may be chosen to be what another one's name is, however often names are made of names."""
+    ids = COLLIDING + [made for each in COLLIDING if (made := peer_name(each)) != each]
+    ids += [made for each in ids if (made := peer_name(each)) not in ids]
+    assert len({peer_name(each) for each in ids}) == len(ids)
+    assert peer_name("ann_example_com_71d4f55f") != peer_name("ann.example.com")
+    assert peer_name("ann_example_com_71d4f55f") != "ann_example_com_71d4f55f"  # it looks hashed
+    assert peer_name("ann_example_com") == "ann_example_com"

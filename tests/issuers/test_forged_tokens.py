@@ -292,7 +292,9 @@ async def test_several_issuers_and_audiences(issuer: LittleIssuer) -> None:
     other = Issuer(
         issuer="https://other.example.com", audiences=("x", "y"), jwks="https://login.example.com/keys", prefix="o/"
     )
-    verifier = Issuers([Issuer(issuer=ISSUER, audiences=(AUDIENCE,)), other], fetch=issuer.fetch, clock=issuer.clock)
+    verifier = Issuers(
+        [Issuer(issuer=ISSUER, audiences=(AUDIENCE,), prefix=""), other], fetch=issuer.fetch, clock=issuer.clock
+    )
     theirs = issuer.token(iss="https://other.example.com", aud=["z", "y"])
     assert await verifier.identify(theirs) == Identity("o/ann", frozenset({"shop:order", "read"}))
     assert await verifier.identify(issuer.token(aud="y")) is None

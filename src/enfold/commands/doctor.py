@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers
+from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers, token_verifier
 from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import painter, print_json
 from enfold.commands.shared.targets import TOKEN, Target, opened
@@ -55,7 +55,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse_command("doctor", words, None, told, _add_options)
     if options.token is not None:
         return _examine(options)
-    list(find_verifiers(options))  # What is wrong with a list of tokens or an issuer is told, as by a server.
+    token_verifier(options)  # What is wrong with a list of tokens or an issuer is told, as by a server.
     if options.target is not None:
         return _check_up(options)
     print(f"enfold {installed_version()}, Python {python_version()}")

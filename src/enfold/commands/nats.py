@@ -28,7 +28,10 @@ def run(words: list[str], registry: Registry | None) -> int:
 
     def show(found: Registry) -> int:
         specs, users = with_task_verbs(found, users_in(options.users))
-        print(nats_permissions(specs, users, more=Names().rights), end="")
+        try:
+            print(nats_permissions(specs, users, more=Names().rights), end="")
+        except ValueError as error:
+            raise CallError("VALIDATION_ERROR", f"{options.users}: {error}") from None
         return 0
 
     return on_target(options.target, show)

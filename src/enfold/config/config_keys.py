@@ -329,7 +329,9 @@ ISSUER: Final[Keys] = {
     "algorithms": _texts("what its tokens may be signed with; asymmetric ones alone"),
     "claims": _table("a table", "where a token says who its bearer is", CLAIMS),
     "leeway": ConfigKey(Annotated[float, msgspec.Meta(ge=0, le=300)], "seconds", "by which clocks may differ; 30"),
-    "prefix": _text("what the ids of its callers begin with"),
+    "prefix": _text(
+        "what the ids of its callers begin with, as in `partner:`; needed beside another source of identities"
+    ),
 }
 
 _BOUNDS: Final[Keys] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sized
+from collections.abc import Awaitable, Iterable, Mapping, Sequence, Sized
 from hashlib import sha256
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -11,8 +11,9 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.identities.attempts import Attempts
+from enfold.identities.id_spaces import IdSpace, belongs_to_another, check_apart
 from enfold.log import Log
-from enfold.operation import Identity
+from enfold.operation import RESERVED_IDS, Identity
 
 VARIABLE: Final = "ENFOLD_TOKENS"
 
@@ -33,6 +34,11 @@ class _KnowsIdentities(Protocol):
     """A verifier that knows its identities by name."""
 
     def known(self, identity_id: str) -> Identity | None: ...
+
+
+def issuers_of(verifier: object) -> Sequence[IdSpace]:
+    """The issuers whose tokens a verifier takes; none for a list of tokens."""
+    return getattr(verifier, "issuers", ())
 
 
 async def verified(tokens: Verifier, token: str) -> Identity | None:
@@ -57,7 +63,7 @@ class Authenticator:
     @property
     def issuers(self) -> list[str]:
         """The URLs of those who give tokens."""
-        return [each.issuer for each in getattr(self.verifier, "issuers", ())]
+        return [each.issuer for each in issuers_of(self.verifier)]
 
     async def authenticate(self, authorization: str, client: Client) -> Identity:
         """The identity behind an `Authorization` header; without one it is refused, after a delay that grows."""
@@ -74,29 +80,42 @@ class Authenticator:
 
 
 class AnyOf:
-    """Several verifiers as one: a token is asked of each in turn."""
+    """Several verifiers as one: a token is asked of each in turn. ValueError where two could give the same id."""
 
     def __init__(self, verifiers: Iterable[Verifier]) -> None:
         self._verifiers = tuple(verifiers)
-        self.issuers = [each for verifier in self._verifiers for each in getattr(verifier, "issuers", ())]
+        self.issuers: list[IdSpace] = [each for verifier in self._verifiers for each in issuers_of(verifier)]
+        others = [each for each in self._verifiers if not issuers_of(each)]
+        has_ids = any(not (isinstance(each, Tokens) and each.are_reserved) for each in others)
+        check_apart(self.issuers, beside_others=bool(others), beside_lists=has_ids)
 
     async def identify(self, token: str) -> Identity | None:
         for verifier in self._verifiers:
             identity = await verified(verifier, token)
             if identity is not None:
-                return identity
+                return identity if issuers_of(verifier) else self._checked(identity)
+        return None
+
+    def _checked(self, identity: Identity) -> Identity | None:
+        """An identity of a list; None for an id that only an issuer may give."""
+        prefix = belongs_to_another(identity.id, None, self.issuers)
+        if prefix is None:
+            return identity
+        _log.warning("The token of %s was refused: ids that begin with %r are an issuer's", identity.id, prefix)
         return None
 
     def current(self, identity: Identity) -> Identity | None:
-        """The identity with what it may do now; None where only an issuer could say, who knows nobody by name.
+        """The identity with its current rights; None for identities of an issuer, which cannot be looked up by id.
 
         ACCESS_DENIED where it has no token any more.
         """
+        if belongs_to_another(identity.id, None, self.issuers) is not None:
+            return None
         lists = [each for each in self._verifiers if isinstance(each, _KnowsIdentities)]
         known = [found for each in lists if (found := each.known(identity.id)) is not None]
         if known:
             return _merged(known)
-        if len(lists) == len(self._verifiers):
+        if not any(map(_may_know, self._verifiers)):
             raise CallError("ACCESS_DENIED", f"{identity.id} has no token any more", {"reason": "invalid_token"})
         return None
 
@@ -142,11 +161,22 @@ class Tokens:
         found = [identity for identity in self._identities.values() if identity.id == identity_id]
         return _merged(found) if found else None
 
+    @property
+    def are_reserved(self) -> bool:
+        """Whether these tokens stand for reserved ids alone, which no other source can give."""
+        return all(identity.id in RESERVED_IDS for identity in self._identities.values())
+
     def __len__(self) -> int:
         return len(self._identities)
 
     def __repr__(self) -> str:
         return f"<Tokens of {len(self)} identities>"
+
+
+def _may_know(verifier: Verifier) -> bool:
+    """Whether an id without a prefix may be a verifier's that cannot be asked for it."""
+    issuers = issuers_of(verifier)
+    return any(not each.prefix for each in issuers) if issuers else not isinstance(verifier, _KnowsIdentities)
 
 
 def _merged(identities: list[Identity]) -> Identity:
@@ -210,6 +240,10 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     token: str
     scopes: list[str] = []
     resources: dict[str, list[str]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.id in RESERVED_IDS:
+            raise ValueError(f"the id {self.id!r} is reserved for this server: choose another")
 
     @property
     def identity(self) -> Identity:

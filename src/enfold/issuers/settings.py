@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from enfold.identities.id_spaces import check_apart, check_prefix
 from enfold.identities.loopback import is_loopback
 from enfold.identities.signature_algorithms import ALGORITHMS
 
@@ -32,7 +33,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     algorithms: tuple[str, ...] = ALGORITHMS
     claims: ClaimPlaces = ClaimPlaces()
     leeway: float = LEEWAY  # seconds by which clocks may differ
-    prefix: str = ""  # what the ids of its callers begin with, where another issuer may know people by the same ids
+    prefix: str | None = None  # what the ids of its callers begin with; needed beside another source of identities
 
     def __post_init__(self) -> None:
         if not is_trusted_url(self.issuer):
@@ -49,6 +50,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if "://" in self.jwks and not is_trusted_url(self.jwks):
             raise ValueError(f"The keys at {self.jwks!r} must come over https (http from this machine alone)")
 
+        check_prefix(self)
+
     @property
     def keys_are_in_a_file(self) -> bool:
         return bool(self.jwks) and "://" not in self.jwks
@@ -60,7 +63,9 @@ def read_issuers(table: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tupl
         table = table.get("issuers", [table])
     if not isinstance(table, Sequence) or not table:
         raise ValueError("auth names one issuer, or a list of issuers")
-    return tuple(_read(each) for each in table)
+    issuers = tuple(_read(each) for each in table)
+    check_apart(issuers)
+    return issuers
 
 
 def _read(table: Mapping[str, Any]) -> Issuer:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError, FormatError
+from enfold.identities.id_spaces import belongs_to_another, check_apart
 from enfold.issuers.keys import MAX_BYTES, Fetch, KeyRing
 from enfold.issuers.settings import Issuer
 from enfold.json_pointer import names
 from enfold.log import Log
-from enfold.operation import Identity
+from enfold.operation import RESERVED_IDS, Identity
 from enfold.provenance.canonical import read_json
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ class Issuers:
     def __init__(
         self, issuers: Iterable[Issuer], *, fetch: Fetch | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        """`fetch` gets what is at a URL; without it our own HTTP client does."""
+        """`fetch` gets what is at a URL; without it our own HTTP client does. ValueError for issuers whose ids may collide."""
         _need_joserfc()
         self.issuers = tuple(issuers)
+        check_apart(self.issuers)
         self._rings = {each.issuer: (each, KeyRing(each, fetch or _fetch, clock)) for each in self.issuers}
         self._clock = clock
 
@@ -71,7 +73,11 @@ class Issuers:
         _check_times(unproven, self._clock(), issuer.leeway)
         if "cnf" in unproven:
             raise RefusedTokenError("bearer", "it is bound to a key of its owner, and no proof of that is taken here")
-        return _identity_of(unproven, issuer)
+        identity = _identity_of(unproven, issuer)
+        other = belongs_to_another(identity.id, issuer.prefix, self.issuers)
+        if other is not None:
+            raise RefusedTokenError("claims", f"ids that begin with {other!r} are another issuer's")
+        return identity
 
     def _ring_of(self, name: Any) -> tuple[Issuer, KeyRing]:
         found = self._rings.get(name) if isinstance(name, str) else None
@@ -176,10 +182,12 @@ def _identity_of(claims: Mapping[str, Any], issuer: Issuer) -> Identity:
     found = _look_up(claims, issuer.claims.id)
     if not isinstance(found, str) or not 0 < len(found) <= MAX_ID or not found.isprintable():
         raise RefusedTokenError("claims", f"{issuer.claims.id} names nobody")
+    if found in RESERVED_IDS:
+        raise RefusedTokenError("claims", f"the id {found!r} is reserved for this server")
     scopes = frozenset(scope for place in issuer.claims.scopes for scope in _words(claims, place)) - {_EVERYTHING}
     if len(scopes) > MAX_SCOPES:
         raise RefusedTokenError("claims", f"it has more than {MAX_SCOPES} scopes")
-    return Identity(f"{issuer.prefix}{found}", scopes, _resources(claims, issuer.claims.resources))
+    return Identity(f"{issuer.prefix or ''}{found}", scopes, _resources(claims, issuer.claims.resources))
 
 
 def _look_up(claims: Mapping[str, Any], place: str) -> Any:

@@ -13,8 +13,12 @@ def tool_names(registry: Registry) -> dict[str, str]:
     names = legal_names(spec.id for spec in registry.list())
     taken = set(names.values())
     for spec in registry.list(namespace=RESERVED):
-        name = legal_name(spec.id)
-        names[spec.id] = with_hash(name, spec.id) if name in taken else name
+        name = wanted = legal_name(spec.id)
+        salt = spec.id
+        while name in taken:  # a user's operation may have the hashed name, too
+            name, salt = with_hash(wanted, salt), f"{salt} "
+        taken.add(name)
+        names[spec.id] = name
     return names
 
 

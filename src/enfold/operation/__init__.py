@@ -1,7 +1,7 @@
 """What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
 
 from enfold.operation.context import Context, Detached, LogMessage, Progress, new_request_id
-from enfold.operation.identity import OPEN, AccessControl, Identity, ReservedAccess, read_access
+from enfold.operation.identity import OPEN, RESERVED_IDS, AccessControl, Identity, ReservedAccess, read_access
 from enfold.operation.names import legal_name, legal_names, operation_id, with_hash
 from enfold.operation.operation import Operation, Origin, function_name, is_coroutine_function, operation_from_function
 from enfold.operation.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
@@ -11,6 +11,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "INHERIT",
     "OPEN",
+    "RESERVED_IDS",
     "AccessControl",
     "Context",
     "Detached",

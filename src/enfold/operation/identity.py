@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+RESERVED_IDS: Final = frozenset({"owner", "local"})  # the owner's token, and the shell
+
 
 class Identity(msgspec.Struct, frozen=True):
     """Who calls, as the transport vouches for it."""

@@ -15,7 +15,7 @@ from enfold.errors import CallError, invalid_argument
 from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.operation import Identity
+from enfold.operation import RESERVED_IDS, Identity
 from enfold.registry import OperationRegistry, Registry
 from enfold.runtime import drive
 from enfold.surfaces.asgi.hosts import Hosts
@@ -36,12 +36,19 @@ OpenTasks: TypeAlias = "Callable[[], AbstractAsyncContextManager[Tasks | None]]"
 _MAX_DIGITS: Final = 100  # of a number that a web server could mean
 
 
+def _web_user(name: str) -> Identity:
+    """The identity of a user of the web server; a reserved id is refused."""
+    if name in RESERVED_IDS:
+        raise CallError("ACCESS_DENIED", f"The id {name!r} is reserved for this server", {"reason": "reserved_id"})
+    return Identity(name)
+
+
 def to_cgi(
     registry: Registry,
     *,
     format: str = DEFAULT_FORMAT,
     identity_variable: str = "REMOTE_USER",
-    identify: Callable[[str], Identity | None] = Identity,
+    identify: Callable[[str], Identity | None] = _web_user,
     max_body: int = MAX_BODY,
     recorder: Recorder | None = None,
     tasks: OpenTasks | None = None,

@@ -6,11 +6,14 @@ import os
 import re
 from typing import Final
 
-from enfold.operation import legal_name, with_hash
+from enfold.operation import legal_name
+from enfold.operation.names import sha256
 
 SERVICES: Final = "$SRV"  # where NATS services are asked who they are
 WORKERS: Final = "workers"  # the queue group of everybody who offers the same operation
 MAX_PEER: Final = 48  # so that the longest id still fits a subject of 255 bytes
+_HASH_DIGITS: Final = 16  # with 8 a caller who chooses their own id could find one with the name of another
+_HASHED: Final = re.compile(r"_[0-9a-f]{8,}\Z")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -20,10 +23,14 @@ def is_token(text: str) -> bool:
 
 
 def peer_name(identity_id: str) -> str:
-    """The name an identity goes by in subjects; one that had to be changed gets a hash, so that no two are the same."""
-    if is_token(identity_id) and len(identity_id) <= MAX_PEER:
+    """The name of an identity in subjects; no two identities have the same.
+
+    An id that has to be changed gets a hash, and so does one that looks as if it had one already.
+    """
+    if is_token(identity_id) and len(identity_id) <= MAX_PEER and _HASHED.search(identity_id) is None:
         return identity_id
-    return with_hash(legal_name(identity_id)[: MAX_PEER - 9], identity_id)
+    digest = sha256(identity_id.encode("utf-8", "surrogatepass"))[:_HASH_DIGITS]
+    return f"{legal_name(identity_id)[: MAX_PEER - _HASH_DIGITS - 1]}_{digest}"
 
 
 def new_boot() -> str:

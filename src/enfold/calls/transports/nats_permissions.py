@@ -20,7 +20,7 @@ from enfold.calls.protocol.subjects import (
     peer_name,
     request_subject,
 )
-from enfold.operation import Identity, OperationSpec
+from enfold.operation import RESERVED_IDS, Identity, OperationSpec
 
 BUCKET: Final = "enfold_idempotency"  # where workers keep first results
 
@@ -45,6 +45,10 @@ class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator: bool = False
     edge: bool = False
     password: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.id in RESERVED_IDS:
+            raise ValueError(f"the id {self.id!r} is reserved: choose another")
 
 
 def read_users(text: bytes) -> list[NATSUser]:
@@ -74,9 +78,21 @@ def nats_permissions(
     more: More = lambda *_: Rights(),
 ) -> str:
     """An `authorization` block for the server's configuration."""
-    known = list(specs)
+    known, users = list(specs), list(users)
+    _check_passwords(users)
     blocks = [_user(user, known, more(user, _served_specs(user, known))) for user in users]
     return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
+
+
+def _check_passwords(users: Sequence[NATSUser]) -> None:
+    """Refuse users listed twice, and users who would share the variable of their password."""
+    taken: dict[str, str] = {}
+    for user in users:
+        name = peer_name(user.identity.id)
+        for key in (name, *([_variable(name)] if user.password is None else [])):
+            if key in taken:
+                raise ValueError(f"The users {taken[key]!r} and {user.identity.id!r} would share {key}: rename one")
+            taken[key] = user.identity.id
 
 
 def _user(user: NATSUser, specs: Sequence[OperationSpec], more: Rights) -> str:

@@ -34,6 +34,9 @@ def local_caller(tokens: str | None) -> Identity:
 def add_caller_options(parser: ArgumentParser) -> None:
     parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
     parser.add_argument("--issuer", metavar="URL", help="take the tokens of this issuer, meant for --audience")
+    parser.add_argument(
+        "--issuer-prefix", metavar="TEXT", help="what the ids of its callers begin with, as in partner:"
+    )
     parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
 
 
@@ -42,7 +45,10 @@ def token_verifier(options: Namespace) -> AnyOf | None:
     from enfold.identities.tokens import AnyOf
 
     found = list(find_verifiers(options))
-    return AnyOf(found) if found else None
+    try:
+        return AnyOf(found) if found else None
+    except ValueError as error:
+        raise CallError("VALIDATION_ERROR", str(error)) from None
 
 
 def current_rights(tokens: AnyOf | None) -> Callable[[Identity], Identity | None] | None:
@@ -72,7 +78,8 @@ def _verifiers(options: Namespace) -> Iterator[Verifier]:
     config = config_of(options.target)
     trusted: list[Mapping[str, Any]] = [] if config is None else list(config.issuers)
     if options.issuer:
-        trusted.append({"issuer": options.issuer, "audiences": options.audience})
+        prefix = {} if options.issuer_prefix is None else {"prefix": options.issuer_prefix}
+        trusted.append({"issuer": options.issuer, "audiences": options.audience, **prefix})
     if trusted:
         from enfold.issuers import Issuers, read_issuers
 
