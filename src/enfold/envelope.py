@@ -38,6 +38,11 @@ RESPONSE_SOURCES: Final = ("local", "http", "mcp")
 
 # The warning that says that a result as a whole is not what its schema describes.
 ROOT_MISMATCH: Final = "root_mismatch"
+# The warnings about data that was kept although it does not fit.
+MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", ROOT_MISMATCH, "unrepairable"})
+
+# The statuses whose responses have no content.
+BODILESS: Final = frozenset({204, 205, 304})
 
 _MAX_WARNINGS: Final = 50
 _MAX_NAME: Final = 200
@@ -156,12 +161,6 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return False
         if meta.is_error if isinstance(meta, MCPResponseMeta) else meta.status_code >= 400:
             return True
-        return bool(self.warnings) and self._has_root_mismatch()
-
-    def _has_root_mismatch(self) -> bool:
-        """Whether the data as a whole does not fit its schema; a 204 without a body is no mistake."""
-        if isinstance(self.meta, HTTPResponseMeta) and self.meta.status_code in _BODILESS and self.data is None:
-            return False
         return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
 
     def as_(self, model: type[M]) -> M:
@@ -194,10 +193,6 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
     def to_bytes(self) -> bytes:
         """The wire form as JSON text."""
         return msgspec.json.encode(to_wire(self))
-
-
-# The statuses that have no body.
-_BODILESS: Final = (204, 205)
 
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
@@ -292,6 +287,12 @@ def _is_same(data: Any, given: list[Any]) -> bool:
         return data is given or (isinstance(data, list) and data == given)
     except RecursionError:  # content is never that deep
         return False
+
+
+def has_no_content(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether it is an HTTP response whose status allows no content, so that no schema applies to it."""
+    meta = envelope.meta
+    return isinstance(meta, HTTPResponseMeta) and meta.status_code in BODILESS and envelope.data is None
 
 
 def has_own_schema(value: Any) -> bool:
@@ -444,7 +445,7 @@ def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> 
     meta, warned = _read_meta(fields)
     data = _read_data(value["data"], meta, fields, warned)
     extra = [_warning_at("envelope_extra", key) for key in value if key not in ("data", "meta")]
-    return ResponseEnvelope(data, meta, _bounded_warnings([*extra, *warned]))
+    return ResponseEnvelope(data, meta, bounded_warnings([*extra, *warned]))
 
 
 def _warning_at(code: str, *path: Any) -> ResultWarning:
@@ -453,10 +454,11 @@ def _warning_at(code: str, *path: Any) -> ResultWarning:
     return ResultWarning(code, "".join(f"/{escape(str(name)[:_MAX_NAME])}" for name in path))
 
 
-def _bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
+def bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
+    """At most 50 warnings; those about data that was kept although wrong are left out last."""
     if len(warnings) <= _MAX_WARNINGS:
         return tuple(warnings)
-    shown = warnings[: _MAX_WARNINGS - 1]
+    shown = sorted(warnings, key=lambda warning: warning.code not in MISFITS)[: _MAX_WARNINGS - 1]
     return (*shown, ResultWarning("more", "", count=len(warnings) - len(shown)))
 
 

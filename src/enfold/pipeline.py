@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from time import time_ns
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
 from enfold.content import is_content_block
 from enfold.envelope import (
+    MISFITS,
     ROOT_MISMATCH,
     HTTPResponseMeta,
     LocalResponseMeta,
@@ -22,6 +23,7 @@ from enfold.envelope import (
     ResponseEnvelope,
     ResultWarning,
     from_wire,
+    has_no_content,
     has_own_schema,
     is_response_envelope,
     local_envelope,
@@ -36,9 +38,6 @@ from enfold.schema.signature import Signature
 from enfold.schema.structs import QuickTests
 
 Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
-
-# The warnings about data that was kept although it does not fit.
-MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", "root_mismatch", "unrepairable"})
 
 
 def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
@@ -291,8 +290,8 @@ def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
 
 
 def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the schema does not apply: an MCP error result is not checked."""
-    return isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
+    """Whether the schema does not apply: to an MCP error result, or to a response without content."""
+    return (isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error) or has_no_content(envelope)
 
 
 def _softened(warning: ResultWarning) -> ResultWarning:

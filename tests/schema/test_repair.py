@@ -592,6 +592,13 @@ def test_at_most_fifty_entries_and_the_last_counts_the_rest() -> None:
     assert (last.code, last.path, last.count) == ("more", "", 31)
 
 
+def test_what_was_kept_although_wrong_is_left_out_last() -> None:
+    schema = record(last=INTEGER)
+    *shown, last = repair(schema, {f"k{number}": 1 for number in range(100)} | {"last": "x"}).warnings
+    assert (shown[0].code, shown[0].path) == ("type_mismatch", "/last")
+    assert (last.code, last.count) == ("more", 52)
+
+
 def test_the_input_is_never_changed() -> None:
     value = {"a": "1", "b": [{"c": "2", "d": 3}], "e": None}
     before = json.dumps(value)

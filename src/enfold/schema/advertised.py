@@ -61,14 +61,14 @@ class Advertising:
     def loosened(self, schema: Schema) -> Schema:
         """The schema of an upstream's answers: only the root has a type, nothing is required, nothing is ruled out.
 
-        The type that was declared for a detail is its `$comment`.
+        The type that was declared for a detail is its `$comment`. An answer without content is null.
         """
         try:
             loose = self._loosened(schema)
         except RecursionError:
             loose = {}
         loose.pop("$comment", None)
-        return {"type": schema["type"], **loose} if "type" in schema else loose
+        return {"type": _loose_type(schema["type"]), **loose} if "type" in schema else loose
 
     def _loosened(self, schema: Any) -> Schema:
         if not isinstance(schema, dict):
@@ -92,6 +92,14 @@ class Advertising:
             loose[key] = {name: self._loosened_once(each) for name, each in value.items()}
         elif key in ("items", "additionalProperties"):
             loose[key] = self._loosened(value)
+
+
+def _loose_type(declared: Any) -> Any:
+    """The type of a root, or null; a number that should be whole may have a fraction, as below the root."""
+    kinds = [
+        "number" if each == "integer" else each for each in (declared if isinstance(declared, list) else [declared])
+    ]
+    return list(dict.fromkeys([*kinds, "null"])) if kinds != ["null"] else "null"
 
 
 # --- rewriting ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_wire
+from enfold.envelope import ResponseEnvelope, ResultWarning, bounded_warnings, local_envelope, to_wire
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.registry import Registry
@@ -58,7 +58,7 @@ async def _collect_items(
             error.partial = local_envelope(items, operation_id)
             raise
         truncated = True
-    envelope = msgspec.structs.replace(local_envelope(items, operation_id), warnings=tuple(warnings))
+    envelope = msgspec.structs.replace(local_envelope(items, operation_id), warnings=bounded_warnings(warnings))
     return Collected(envelope, truncated)
 
 

@@ -125,3 +125,14 @@ async def test_data_beside_content_is_given_whole(make_client: MakeClient, ops: 
     result = await make_client(ops).call("page")
     assert result["structuredContent"] == {"result": PAGE}
     assert result["content"] == [{"type": "text", "text": "two items"}]
+
+
+async def test_a_misfit_is_found_among_many_warnings(make_client: MakeClient, revision: str) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    def tree() -> Tree:
+        return {"name": None, "below": []} | {f"extra{n}": n for n in range(100)}  # type: ignore[return-value]  # stripped
+
+    result = await make_client(ops, revision).call("tree")
+    assert (result["isError"], "structuredContent" in result) == (True, False)

@@ -10,9 +10,8 @@ import msgspec
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.protocol.call_settings import NESTED_MARGIN
 from enfold.calls.protocol.transport import Transport
-from enfold.envelope import ResponseEnvelope
+from enfold.envelope import MISFITS, ResponseEnvelope
 from enfold.operation import Context, Operation, OperationSpec, OperationType, Origin, Policy
-from enfold.pipeline import MISFITS
 
 # The callee's pipeline has run: nothing is changed again.
 _AS_IT_CAME = Policy(normalize="off", strict_output=False)

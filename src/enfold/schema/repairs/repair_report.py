@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.envelope import ResultWarning
+from enfold.envelope import MISFITS, ResultWarning
 from enfold.json_pointer import escape
 from enfold.schema.nodes.compare import json_type
 
@@ -48,6 +48,7 @@ class Report:
         groups = _collapsed(self.entries)
         if len(groups) <= _MAX_ENTRIES:
             return tuple(map(_warning, groups))
+        groups.sort(key=lambda group: group.first.code not in MISFITS)  # what was kept although wrong must be seen
         shown = tuple(map(_warning, groups[: _MAX_ENTRIES - 1]))
         return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
 

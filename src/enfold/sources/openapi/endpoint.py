@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, ResultWarning
+from enfold.envelope import ResponseEnvelope, ResultWarning, has_no_content
 from enfold.errors import CallError
 from enfold.operation import Context, ErrorSchema
 from enfold.schema.check import compile_schema
@@ -140,7 +140,7 @@ class ServiceEndpoint:
         """`answer`, repaired by the schema of the status and the media type that came."""
         envelope = await self.answer(arguments, context)
         response = outputs.response_for(self._successes, getattr(envelope.meta, "status_code", 0))
-        if response is None:
+        if response is None or has_no_content(envelope):
             return envelope
         schema = self._schema_of(response, getattr(envelope.meta, "content_type", ""))
         if isinstance(envelope.data, bytes):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
+from enfold.envelope import BODILESS, ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.sources.lenient_json import read_json
 from enfold.sources.openapi import media
@@ -15,8 +15,6 @@ from enfold.sources.web.status_errors import status_error
 
 MAX_ERROR_BODY: Final = 16_384
 NO_WARNINGS: Final[tuple[ResultWarning, ...]] = ()
-
-_BODILESS: Final = frozenset({204, 205, 304})
 
 
 class ReceivedResponse(msgspec.Struct, frozen=True):
@@ -38,7 +36,7 @@ def to_envelope(
 ) -> ResponseEnvelope[Any]:
     """The envelope of a success."""
     content_type = answer.header("content-type") or ""
-    if answer.status in _BODILESS or answer.method == "HEAD" or not answer.content:
+    if answer.status in BODILESS or answer.method == "HEAD" or not answer.content:
         data, warnings = _empty(answer, content_type), NO_WARNINGS
     else:
         data, warnings = read_content(answer.content, content_type, expects_json=expects_json)
@@ -54,7 +52,7 @@ def to_envelope(
 
 def _empty(answer: ReceivedResponse, content_type: str) -> Any:
     """No body is nothing; but an empty text is a text, and empty bytes are bytes."""
-    if answer.status in _BODILESS or answer.method == "HEAD" or not content_type or media.is_json(content_type):
+    if answer.status in BODILESS or answer.method == "HEAD" or not content_type or media.is_json(content_type):
         return None
     return "" if media.is_text(content_type) else b""
 

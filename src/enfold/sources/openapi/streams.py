@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
+from enfold.envelope import BODILESS, ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.sources.lenient_json import read_json
@@ -72,7 +72,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
         try:
             if response.status >= 400:
                 raise to_error(await self.client.read(response, request))
-            if response.status in (204, 205):  # the server says that there is no more
+            if response.status in BODILESS:  # the server says that there is no more
                 return
             content_type = response.header("content-type") or ""
             if not media.is_stream(content_type):

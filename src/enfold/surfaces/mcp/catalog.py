@@ -7,6 +7,8 @@ from functools import cached_property, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
+import msgspec
+
 from enfold.access import may_list
 from enfold.content import ContentBlock
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
@@ -24,6 +26,7 @@ from enfold.surfaces.mcp.resource_uris import Addresses
 
 if TYPE_CHECKING:
     from enfold.mcp.headers import Mirror
+    from enfold.schema.check import Schema
     from enfold.schema.packing import Packing
 
 ToolNames: TypeAlias = Literal["safe", "id"]
@@ -213,6 +216,16 @@ class MCPTool:
         is_packed = _is_of_a_document(self.spec)
         return schema if schema is None or is_packed else self._schemas.output(schema)
 
+    def fits_output_schema(self, structure: Any) -> bool:
+        """Whether structured content is valid under the schema that clients are shown."""
+        return self._compiled_output_schema.check(structure)
+
+    @cached_property
+    def _compiled_output_schema(self) -> Schema:
+        from enfold.schema.check import compile_schema  # with the first result that is kept although wrong
+
+        return compile_schema(msgspec.json.decode(encode(self.output_schema)))  # its definitions are JSON text
+
     @property
     def _whole_output_schema(self) -> dict[str, Any] | None:
         is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
@@ -233,9 +246,9 @@ class MCPTool:
         written = self.format.success_schema
         if written is None:
             return None
-        if _is_of_a_document(spec):
-            spec = self._schemas.loose_output(spec)
-        return written(_collected(spec) if self.is_stream else spec) or None
+        if self.is_stream:
+            spec = _collected(spec)
+        return written(self._schemas.loose_output(spec) if _is_of_a_document(spec) else spec) or None
 
     @cached_property
     def _gives_content(self) -> bool:

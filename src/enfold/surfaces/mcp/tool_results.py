@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.content import ContentBlock, json_text
-from enfold.envelope import LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from enfold.envelope import MISFITS, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.mcp.json_rpc import FORMAT_KEY
-from enfold.mcp.revisions import Revision
+from enfold.mcp.revisions import LATEST, Revision
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, unwritable
 
@@ -52,7 +52,8 @@ def write_result(
         envelope, missing = limit_result(envelope, most, promised)
         truncated = missing or truncated
     meta, chosen = envelope.meta, asked or tool.format
-    is_misfit = bool(envelope.warnings) and _is_misfit(tool, envelope)
+    # What `call_operation` runs was listed without an output schema.
+    is_misfit = bool(envelope.warnings) and not exchange.is_relayed and _is_misfit(tool, envelope)
     is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
     result: Result = {"content": [], "isError": is_error}
     text: bytes | None = None
@@ -93,14 +94,14 @@ def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
 
 
 def _is_misfit(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the data was kept although it does not fit the advertised schema.
+    """Whether the structured content does not fit the advertised schema, which may ask for less than the operation's own.
 
-    Where that cannot be decided, as with a schema that lies elsewhere, another server is believed.
+    Where that cannot be decided, as with a reference to a schema elsewhere, the other server is trusted.
     """
-    from enfold.pipeline import MISFITS
-
-    codes = {warning.code for warning in envelope.warnings} & MISFITS
-    return tool.output_schema is not None and bool(codes - {"unrepairable"} if tool.is_imported else codes)
+    kept_wrong = {warning.code for warning in envelope.warnings} & MISFITS
+    if tool.output_schema is None or not (kept_wrong - {"unrepairable"} if tool.is_imported else kept_wrong):
+        return False
+    return not tool.fits_output_schema(_structure(tool, envelope, LATEST))
 
 
 # --- content ------------------------------------------------------------------------------------------------------
