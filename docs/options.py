@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from unittest.mock import patch
 
-from enfold.commands import call, cgi
+from enfold.commands import call, cgi, nats
 from enfold.commands.main import COMMANDS, CommandEndedError
 from enfold.surfaces.command_line import USAGE
 
@@ -34,6 +34,10 @@ def sections() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
             yield command, about, list(_of_call())
         elif command == "cgi":
             yield command, about, [(_name(name, "VALUE"), _told(CGI[name], cgi.OPTIONS[name])) for name in cgi.OPTIONS]
+        elif command == "nats":
+            for verb in nats.VERBS:
+                parser = _parser_of(command, verb)
+                yield from _of_parser(parser, f"{command} {verb}", (parser.description or "").rstrip("."))
         elif command != "completion":  # which takes the name of a shell
             yield from _of_parser(_parser_of(command), command, about)
 
@@ -50,7 +54,7 @@ def _of_parser(parser: ArgumentParser, name: str, about: str) -> Iterator[tuple[
         yield parser.prog.partition(" ")[2], about, rows
 
 
-def _parser_of(command: str) -> ArgumentParser:
+def _parser_of(command: str, *verb: str) -> ArgumentParser:
     """The parser that a command makes; it is caught where it would read its words."""
     caught: list[ArgumentParser] = []
 
@@ -58,9 +62,8 @@ def _parser_of(command: str) -> ArgumentParser:
         caught.append(parser)
         raise SystemExit(0)
 
-    words = ["permissions", "--help"] if command == "nats" else ["--help"]
     with patch.object(ArgumentParser, "parse_known_args", catch), suppress(CommandEndedError):
-        import_module(f"enfold.commands.{command}").run(words, None)
+        import_module(f"enfold.commands.{command}").run([*verb, "--help"], None)
     return caught[0]
 
 

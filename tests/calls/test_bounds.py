@@ -21,7 +21,9 @@ from enfold.calls.nats import NATSOnceStore, NATSTransport
 from enfold.calls.protocol.call_settings import NEVER, WorkerLimits
 from enfold.calls.protocol.discovery import WorkerListing
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.calls.transports.nats_streams import make_stream
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.calls.worker.nats_once_store import idempotency_stream
 from enfold.idempotency.first_results import MemoryOnceStore
 from enfold.identities.tokens import Tokens
 from enfold.operation import OperationSpec
@@ -231,10 +233,15 @@ async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, N
     """The stores of two workers, of which the server lets each serve its own namespace."""
     specs = [OperationSpec(namespace=namespace, name="pay") for namespace in ("shop", "bank")]
     users = [NATSUser(Identity(name), (name,), password=PASSWORD) for name in ("shop", "bank")]
+    users.append(NATSUser(Identity("operator"), is_operator=True, password=PASSWORD))
     config = f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n{nats_permissions(specs, users)}'
     server = Server(nats_program, tmp_path, config)
     server.wait_until_ready()
-    transports = {name: NATSTransport(server.url, user=name, password=PASSWORD) for name in ("shop", "bank")}
+    transports = {
+        name: NATSTransport(server.url, user=name, password=PASSWORD) for name in ("shop", "bank", "operator")
+    }
+    await transports["operator"].connect()
+    await make_stream(transports["operator"].client.jetstream(), idempotency_stream())
     yield {name: NATSOnceStore(transport, per_identity=3) for name, transport in transports.items()}
     for transport in transports.values():
         await transport.close()

@@ -22,6 +22,7 @@ from tests.calls.processes import IS_FULL, ROOT, say
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.commands.main import main
 from enfold.identities.token_file import TokenFile, add_token
 from enfold.identities.tokens import AnyOf, Tokens
 from enfold.operation.asking import elicit
@@ -518,10 +519,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Any:
         NATSUser(Identity("edge"), is_edge=True, password="p"),
         NATSUser(Identity("worker"), serves=("shop",), password="p"),
         NATSUser(EVE, password="p"),
+        NATSUser(Identity("operator"), is_operator=True, password="p"),
     ]
     rules = nats_permissions(ops.list(), users, more=Names().rights)
     server = Server(nats_server_program(), folder, f'jetstream {{ store_dir: "{folder / "store"}" }}\n{rules}')
     server.wait_until_ready()
+    assert main(["nats", "init", server.url.replace("nats://", "nats://operator:p@")]) == 0
     yield server
     server.close()
 

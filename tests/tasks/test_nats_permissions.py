@@ -23,6 +23,7 @@ USERS = [
     {"id": "worker", "serves": ["bakery"], "password": "w"},
     {"id": "ann", "password": "a"},
     {"id": "shop", "serves": ["shop"], "password": "s"},
+    {"id": "operator", "operator": True, "password": "o"},
 ]
 
 
@@ -32,10 +33,16 @@ async def test_a_task_is_ordered_over_calls_from_a_worker_with_just_these_rights
     made = enfold(tmp_path, "nats", "permissions", "app.py", "--users", "users.json")
     assert made.returncode == 0, made.stderr
     blocks = made.stdout.split("user:")
-    assert ["enfold.tasks.start" in block.partition("subscribe")[2] for block in blocks[1:]] == [True, False, False]
+    assert ["enfold.tasks.start" in block.partition("subscribe")[2] for block in blocks[1:]] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     server = Server(nats_server_program(), tmp_path, f'jetstream {{ store_dir: "{tmp_path}/js" }}\n{made.stdout}')
     server.wait_until_ready()
     place = server.url.removeprefix("nats://")
+    assert enfold(tmp_path, "nats", "init", f"nats://operator:o@{place}").returncode == 0
     command = [sys.executable, "-m", "enfold", "work", "app.py", "--nats", f"nats://worker:w@{place}"]
     worker = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stderr=subprocess.PIPE)
     try:

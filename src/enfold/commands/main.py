@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "tasks": "look at durable calls: get, wait, answer, cancel, list, clean",
     "work": "serve the operations to peers, over NATS or a hub",
     "peers": "list who serves what, with counts and latencies",
-    "nats": "make the permissions of a NATS server",
+    "nats": "make the permissions of a NATS server, and create its streams",
     "convert": "convert a result from one format to another",
     "token": "make, list and revoke the tokens of a file",
     "prov": "show, verify and draw records of provenance",

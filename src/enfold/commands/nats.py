@@ -1,29 +1,40 @@
-"""The command `enfold nats permissions`: who may do what on a NATS server, from what the operations require."""
+"""The command `enfold nats`: the permissions of a NATS server, and the streams that its users share."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves_any
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.targets import on_target
+from enfold.commands.shared.command_options import parse_command, parse_options
+from enfold.commands.shared.targets import TOKEN, on_target
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
 from enfold.registry import Registry
 from enfold.tasks.nats_names import Names
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import Namespace
+
+VERBS: Final = ("permissions", "init")
+_USAGE: Final = "nats needs a verb: enfold nats permissions app.py --users users.json, or enfold nats init nats://…"
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Print an authorization block for the server's configuration."""
-    if "permissions" not in words[:2] and not {"-h", "--help"} & set(words):
-        raise CallError("VALIDATION_ERROR", "nats makes permissions: enfold nats permissions app.py --users users.json")
-    rest = [word for index, word in enumerate(words) if index > 1 or word != "permissions"]
+    """Print an authorization block for the server's configuration, or create the streams."""
+    verb = next((word for word in words[:2] if word in VERBS), None)
+    if verb is None and not {"-h", "--help"} & set(words):
+        raise CallError("VALIDATION_ERROR", _USAGE)
+    rest = list(words)
+    if verb is not None:
+        rest.remove(verb)
+    if verb == "init":
+        return asyncio.run(_init(parse_options(_init_parser(), rest)))
     options = parse_command("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
 
     def show(found: Registry) -> int:
@@ -72,3 +83,45 @@ def users_in(file: Path) -> list[NATSUser]:
         raise CallError("VALIDATION_ERROR", f"The users cannot be read from {file}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", f"{file}: {error}") from None
+
+
+# --- enfold nats init ---------------------------------------------------------------------------------------------
+
+
+def _init_parser() -> ArgumentParser:
+    told = "Create the streams of tasks and idempotency keys on a NATS server, or repair their configuration."
+    parser = ArgumentParser("enfold nats init", description=told, allow_abbrev=False)
+    parser.add_argument("address", metavar="URL", help="the server, with an operator's user: nats://operator:…@host")
+    parser.add_argument(
+        "--replicas", type=int, default=1, help="servers of a cluster that keep each stream (default 1)"
+    )
+    parser.add_argument("--keep", type=float, help="seconds that results are kept for idempotency keys (default 3600)")
+    parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
+    return parser
+
+
+async def _init(options: Namespace) -> int:
+    from enfold.calls.protocol.transport import keeps_state  # these all are for this verb alone
+    from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.nats_streams import make_stream, reachable
+    from enfold.calls.worker.nats_once_store import idempotency_stream
+    from enfold.idempotency.first_results import KEEP
+    from enfold.tasks.nats_bucket import API_TIMEOUT, task_streams
+
+    wanted = (
+        *task_streams(Names(), options.replicas),
+        idempotency_stream(KEEP if options.keep is None else options.keep, options.replicas),
+    )
+    async with reached(options.address, token=os.environ.get(TOKEN), insecure=options.insecure) as transport:
+        if not keeps_state(transport):
+            raise CallError("VALIDATION_ERROR", f"{options.address} is no NATS server: say nats://…")
+        context = transport.client.jetstream(timeout=API_TIMEOUT)
+        for config in wanted:
+            try:
+                async with reachable():
+                    await make_stream(context, config)
+            except CallError as error:
+                message = f'{config.name} cannot be created: {error.message}. The user needs "operator": true'
+                raise CallError(error.code, message) from None
+            print(f"{config.name} is ready")
+    return 0

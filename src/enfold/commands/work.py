@@ -103,7 +103,7 @@ async def _serve(
     recorder: Recorder | None,
 ) -> None:
     stopping = asyncio.Event()
-    tasks = _tasks_on(registry, transport, settings, recorder)
+    tasks = await _tasks_on(registry, transport, settings, recorder)
     with ended_by_signals(stopping.set):
         async with serve_calls(registry, transport, service=service, limits=limits, recorder=recorder) as serving:
             announce(_report(serving, transport))
@@ -112,13 +112,13 @@ async def _serve(
             await tasks.close(GRACE)
 
 
-def _tasks_on(
+async def _tasks_on(
     registry: Registry, transport: Transport, settings: TaskSettings, recorder: Recorder | None
 ) -> Tasks | None:
     """The tasks that the transport's servers keep, where something is durable; peers order them by the verbs of `enfold.tasks`."""
     if not keeps_state(transport) or all(spec.durable == "never" for spec in registry.list()):
         return None
-    tasks = tasks_on_servers(registry, transport, settings, recorder=recorder)
+    tasks = await tasks_on_servers(registry, transport, settings, recorder=recorder)
     introduce(registry, {}, tasks=tasks)
     tasks.begin()
     return tasks

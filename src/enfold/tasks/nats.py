@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.calls.protocol.transport import TransportError
+from enfold.calls.transports.nats_streams import reachable
 from enfold.errors import CallError
 from enfold.idempotency.first_results import refuse_other_input
 from enfold.idempotency.outcomes import failure
@@ -102,6 +103,11 @@ class NATSTasks:
         self._ledger = Ledger(self._streams, self._name)
         self._states = States(self._streams, self._ledger)
         self._slots = Slots(self._streams, self._is_unfinished)
+
+    async def check(self) -> None:
+        """Check the streams before anything is served; UNAVAILABLE says what is wrong with them."""
+        async with reachable():
+            await self._streams.open()
 
     async def close(self) -> None:
         """The transport stays open: it belongs to who opened it."""

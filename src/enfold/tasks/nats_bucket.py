@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.calls.transports.nats_streams import ensure_stream
 from enfold.errors import CallError
 from enfold.tasks.nats_names import Names
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
+    from nats.js.api import StreamConfig
 
     from enfold.calls.protocol.transport import KeepingTransport
 
@@ -41,7 +43,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Streams:
-    """The queue and the bucket, created when first needed, on the current connection."""
+    """The queue and the bucket on the current connection; both are checked when they are opened."""
 
     def __init__(self, transport: KeepingTransport, names: Names, replicas: int) -> None:
         self._transport = transport
@@ -58,7 +60,8 @@ class Streams:
         client = self._transport.client
         if self._context is None or self._client is not client:
             context = client.jetstream(timeout=API_TIMEOUT)
-            await _make(context, self.names, self._replicas)
+            for config in task_streams(self.names, self._replicas):
+                await ensure_stream(client, context, config)
             self._client, self._context, self._reconnects = client, context, -1
         if self._reconnects != client.stats["reconnects"]:
             self._reconnects, self._up_since = client.stats["reconnects"], time.monotonic()
@@ -124,8 +127,8 @@ class Streams:
             raise
 
     async def remove(self, key: str) -> None:
-        """Leave no trace of a key."""
-        await (await self.open()).purge_stream(self.names.bucket, subject=self.names.key(key))
+        """Forget a key: an empty value stands there for a second. Purging would need the right to purge all keys."""
+        await self.write(key, b"", None, 1)
 
     async def keys(self, pattern: str) -> list[str]:
         """The keys that fit a pattern."""
@@ -168,9 +171,9 @@ class Streams:
         return await self.client.subscribe(f"{self.names.changed}.{owner}.{task_id}.>", cb=heard)
 
 
-async def _make(context: JetStreamContext, names: Names, replicas: int) -> None:
+def task_streams(names: Names, replicas: int) -> tuple[StreamConfig, StreamConfig]:
+    """The configuration of queue and bucket."""
     from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StreamConfig
-    from nats.js.errors import NotFoundError
 
     queue = StreamConfig(
         name=names.queue,
@@ -183,16 +186,12 @@ async def _make(context: JetStreamContext, names: Names, replicas: int) -> None:
     bucket = StreamConfig(
         name=names.bucket,
         subjects=[names.key(">")],
+        retention=RetentionPolicy.LIMITS,
         max_msgs_per_subject=1,
         discard=DiscardPolicy.NEW,
-        allow_rollup_hdrs=True,
         allow_direct=True,
         allow_msg_ttl=True,
         num_replicas=replicas,
         republish=RePublish(src=names.key(">"), dest=f"{names.changed}.>", headers_only=True),
     )
-    for config in (queue, bucket):
-        try:
-            await context.stream_info(str(config.name))
-        except NotFoundError:
-            await context.add_stream(config)
+    return queue, bucket

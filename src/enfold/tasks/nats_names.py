@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from enfold.calls.transports.nats_permissions import NATSUser, Rights
+from enfold.calls.transports.nats_permissions import JETSTREAM, NATSUser, Rights, creation_subjects
 from enfold.operation import OperationSpec
 from enfold.tasks.task import Task
 
@@ -46,15 +46,16 @@ class Names(msgspec.Struct, frozen=True):
     def rights(self, user: NATSUser, served: Sequence[OperationSpec]) -> Rights:
         """What an edge or a worker of durable operations needs of the server; callers need nothing."""
         durable = [spec.id for spec in served if spec.durable != "never"]
+        if user.is_operator and not user.is_edge and not durable:
+            return Rights([subject for stream in (self.queue, self.bucket) for subject in creation_subjects(stream)])
         if not user.is_edge and not durable:
             return Rights()
-        api = "$JS.API"
+        api = JETSTREAM
         both = [
             self.queued("*", ">"),
             self.key(">"),
             f"{api}.DIRECT.GET.{self.bucket}.>",
-            f"{api}.STREAM.PURGE.{self.bucket}",
-            *(f"{api}.STREAM.{verb}.{each}" for verb in ("INFO", "CREATE") for each in (self.queue, self.bucket)),
+            *(f"{api}.STREAM.INFO.{each}" for each in (self.queue, self.bucket)),
         ]
         consumers = [
             f"{api}.CONSUMER.{subject}"

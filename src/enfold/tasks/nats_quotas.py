@@ -21,6 +21,7 @@ from enfold.tasks.store import limit_reached, now_ms
 from enfold.tasks.task import Order, Task
 
 ABANDONED_AFTER: Final = 60.0  # seconds after which a slot without a task is free
+LOOK_AGAIN: Final = 0.25  # seconds after which the slots of an owner who has none left are read again
 READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are read again
 MAX_REMEMBERED: Final = 10_000
 
@@ -54,6 +55,8 @@ class Slots:
         self._streams = streams
         self._is_unfinished = is_unfinished
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._ended: dict[str, None] = {}  # freed here, the oldest first: the server lists them for another second
+        self._looked = Seldom(LOOK_AGAIN)
         self._cleaned = Seldom(ABANDONED_AFTER)
 
     async def take(self, order: Order, limit: int) -> None:
@@ -62,26 +65,38 @@ class Slots:
         lock = self._counting.setdefault(owner, asyncio.Lock())
         async with lock:
             taken = await self._streams.keys(f"{owner}.*.open")
-            if len(taken) >= limit and not await self._free_abandoned(owner, taken):
+            taken = [key for key in taken if key not in self._ended]
+            if len(taken) >= limit and not await self._has_freed(owner, taken, limit):
                 raise limit_reached(limit)
             seconds = (order.deadline - now_ms()) / 1000
             await self._streams.write(f"{owner}.{order.id}.open", str(now_ms()).encode(), None, seconds)
 
     async def end(self, owner: str, task_id: str) -> None:
-        await self._streams.remove(f"{owner_token(owner)}.{task_id}.open")
+        await self._free(f"{owner_token(owner)}.{task_id}.open")
 
-    async def _free_abandoned(self, owner: str, taken: list[str]) -> bool:
-        """Free slots of tasks that were never stored or have ended; whether there were any. Seldom: two reads for each."""
-        if not self._cleaned.is_due(owner):
+    async def _free(self, key: str) -> None:
+        await self._streams.remove(key)
+        self._ended[key] = None
+        if len(self._ended) > MAX_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    async def _has_freed(self, owner: str, taken: list[str], limit: int) -> bool:
+        """Whether one of these slots is free: its task has ended elsewhere, or was never stored. Seldom: it reads them all."""
+        if not self._looked.is_due(owner):
             return False
-        before, found = now_ms() - ABANDONED_AFTER * 1000, False
-        for key in taken:
-            place = await self._streams.read(key)
-            is_old = place is not None and (not place.value.isdigit() or int(place.value) < before)
+        slots = dict(zip(taken, await asyncio.gather(*map(self._streams.read, taken)), strict=True))
+        left = {key: slot.value for key, slot in slots.items() if slot is not None}
+        if len(left) >= limit and self._cleaned.is_due(owner):
+            await self._free_abandoned(owner, left)
+        return sum(key not in self._ended for key in left) < limit
+
+    async def _free_abandoned(self, owner: str, taken: dict[str, bytes]) -> None:
+        """Free slots of tasks that were never stored or have ended."""
+        before = now_ms() - ABANDONED_AFTER * 1000
+        for key, taken_at in taken.items():
+            is_old = not taken_at.isdigit() or int(taken_at) < before
             if is_old and not await self._is_unfinished(owner, key.split(".")[1]):
-                await self._streams.remove(key)
-                found = True
-        return found
+                await self._free(key)
 
 
 class Ledger:

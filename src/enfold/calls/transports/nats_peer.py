@@ -258,7 +258,7 @@ class NATSTransport:
         if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
             message = f"NATS at {self._shown} does not speak TLS: turn it on there, or use nats://"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
-        if self._insecure or _asks_for_credentials(client) or (url is not None and is_loopback(url.hostname or "")):
+        if self._insecure or asks_for_credentials(client) or (url is not None and is_loopback(url.hostname or "")):
             return
         message = f"NATS at {self._shown} asks for no credentials: give it some, or say insecure=True"
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
@@ -267,7 +267,7 @@ class NATSTransport:
         """Whether the server's permissions keep peers from publishing as others: tried with a probe that should be refused."""
         if self._by_account:
             return True
-        if not _asks_for_credentials(client):
+        if not asks_for_credentials(client):
             return False
         subject = request_subject(f"not-{new_boot()}", "_enfold.probe")
         await client.publish(subject, b"")
@@ -427,7 +427,8 @@ async def _flush(client: Client) -> None:
         raise DisconnectedError from error
 
 
-def _asks_for_credentials(client: Client) -> bool:
+def asks_for_credentials(client: Client) -> bool:
+    """Whether the server has authentication."""
     return bool(client._server_info.get("auth_required"))
 
 

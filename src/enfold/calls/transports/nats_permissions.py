@@ -23,6 +23,7 @@ from enfold.calls.protocol.subjects import (
 from enfold.operation import RESERVED_IDS, Identity, OperationSpec
 
 BUCKET: Final = "enfold_idempotency"  # where workers keep first results
+JETSTREAM: Final = "$JS.API"
 
 
 class NATSUser(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class NATSUser(msgspec.Struct, frozen=True):
 
     identity: Identity
     serves: tuple[str, ...] = ()  # ids or namespaces it offers; `*` is everything
-    is_operator: bool = False  # may ask every worker how it is
+    is_operator: bool = False  # may ask every worker how it is, and create the shared streams
     is_edge: bool = False  # accepts tasks for others, and says whose they are
     password: str | None = None  # as the server should have it; else a variable of the server's environment
 
@@ -117,7 +118,12 @@ def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> l
         subjects += ["_INBOX.*.>", announcement_subject(name)]
     if user.serves or user.is_edge:
         subjects += _store_subjects([spec.id for spec in specs] if user.is_edge else _served(user, specs))
-    return [*subjects, "$SRV.>"] if user.is_operator else subjects
+    return [*subjects, "$SRV.>", *creation_subjects(f"KV_{BUCKET}")] if user.is_operator else subjects
+
+
+def creation_subjects(stream: str) -> list[str]:
+    """What an operator needs to create a stream or repair it: `enfold nats init`."""
+    return [f"{JETSTREAM}.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE", "UPDATE")]
 
 
 def _may_subscribe(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
@@ -145,8 +151,8 @@ def _store_subjects(served: Sequence[str]) -> list[str]:
     """Where first results are kept: a worker's of what it serves and of nothing else, an edge's of all it passes on."""
     stream = f"KV_{BUCKET}"
     entries = [f"$KV.{BUCKET}.{operation_id}.*" for operation_id in served]
-    reads = [f"$JS.API.DIRECT.GET.{stream}.{entry}" for entry in entries]
-    return [*entries, *reads, f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.CREATE.{stream}"]
+    reads = [f"{JETSTREAM}.DIRECT.GET.{stream}.{entry}" for entry in entries]
+    return [*entries, *reads, f"{JETSTREAM}.STREAM.INFO.{stream}"]
 
 
 def _lies_in(operation_id: str, place: str) -> bool:

@@ -6,17 +6,21 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from enfold.calls.protocol.transport import KeepingTransport
 from enfold.calls.transports.nats_permissions import BUCKET
+from enfold.calls.transports.nats_streams import ensure_stream, reachable
 from enfold.errors import CallError
 from enfold.idempotency.first_results import KEEP, PAUSE, PER_IDENTITY, FirstResults, KeyQuota, refuse_other_input
 from enfold.idempotency.outcomes import Outcome, failure
 from enfold.operation import new_request_id
 from enfold.operation.repeats import EntryKey
+
+if TYPE_CHECKING:
+    from nats.js.api import StreamConfig
 
 T = TypeVar("T")
 
@@ -60,6 +64,11 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
         # Kept from call to call: who tries again and again has watched all the while.
         self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
 
+    async def check(self) -> None:
+        """Check the bucket before anything is served; UNAVAILABLE says what is wrong with it."""
+        async with reachable():
+            await self._open()
+
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the call end with its caller: a worker that is stopped releases the key, and another runs the call."""
         return await work
@@ -80,9 +89,9 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
     async def _give_up(self, key: EntryKey, begun: _OwnFirstCall, error: BaseException) -> None:
         from nats.errors import Error
 
-        del begun, error
+        del error
         try:
-            await (await self._open()).purge(_name(key))
+            await (await self._open()).delete(_name(key), last=begun.revision)
         except (Error, OSError, TimeoutError, CallError):
             return  # the lease will end by itself
 
@@ -149,19 +158,33 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
                 await asyncio.sleep(PAUSE)
 
     async def _open(self) -> Any:
-        """The bucket, made if it is not there yet."""
-        from nats.js.api import KeyValueConfig
-        from nats.js.errors import NotFoundError
-
+        """The bucket, checked when it is opened."""
         if self._opened is None:
             await self._transport.connect()
-            stream = self._transport.client.jetstream(timeout=1)
-            try:
-                self._opened = await stream.key_value(BUCKET)
-            except NotFoundError:
-                config = KeyValueConfig(BUCKET, ttl=self._seconds, replicas=self._replicas, direct=True)
-                self._opened = await stream.create_key_value(config)
+            client = self._transport.client
+            context = client.jetstream(timeout=1)
+            await ensure_stream(client, context, idempotency_stream(self._seconds, self._replicas))
+            self._opened = await context.key_value(BUCKET)
         return self._opened
+
+
+def idempotency_stream(keep: float = KEEP, replicas: int = 1) -> StreamConfig:
+    """The configuration of the bucket."""
+    from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
+
+    return StreamConfig(
+        name=f"KV_{BUCKET}",
+        subjects=[f"$KV.{BUCKET}.>"],
+        retention=RetentionPolicy.LIMITS,
+        max_msgs_per_subject=1,
+        max_age=keep,
+        duplicate_window=min(120, keep),
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        allow_msg_ttl=True,
+        deny_delete=True,
+        num_replicas=replicas,
+    )
 
 
 def _name(key: EntryKey) -> str:

@@ -139,17 +139,25 @@ async def _tasks_at_address(
     async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
         if not keeps_state(transport):
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
-        yield tasks_on_servers(registry, transport, settings, **how)
+        yield await tasks_on_servers(registry, transport, settings, **how)
 
 
-def tasks_on_servers(registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any) -> Tasks:
-    """The tasks that the servers of a transport keep; first results for idempotency keys are kept there, too."""
+async def tasks_on_servers(
+    registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any
+) -> Tasks:
+    """The tasks that the servers of a transport keep; first results for idempotency keys are kept there, too.
+
+    UNAVAILABLE where the streams for them are missing, or are not what they should be.
+    """
     from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.tasks import Tasks
     from enfold.tasks.nats import NATSTasks
 
-    registry.lifetime.once = NATSOnceStore(transport, **_result_terms(settings))
-    return Tasks(registry, NATSTasks(transport), **{**task_terms(settings), **how})
+    first_calls, store = NATSOnceStore(transport, **_result_terms(settings)), NATSTasks(transport)
+    await store.check()
+    await first_calls.check()
+    registry.lifetime.once = first_calls
+    return Tasks(registry, store, **{**task_terms(settings), **how})
 
 
 def first_results(settings: TaskSettings, *, in_file: bool, shared: str | None = None) -> OnceStore | None:
