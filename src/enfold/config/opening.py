@@ -61,10 +61,10 @@ class ConfiguredRegistry(OperationRegistry):
         """Change to another configuration: sources that are new or changed are opened, the others are not touched.
 
         A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
-        So does one that has another name now.
+        So does one that has another name now. Until then it serves under the rules of the new configuration.
         """
-        before, self.config = self.config, config
-        is_all = config.policy != before.policy
+        old_config, self.config = self.config, config
+        is_all = config.policy != old_config.policy
         if is_all:
             self._policy = Policy(**config.policy).over(DEFAULT_POLICY)
         opened, reopened = [], []
@@ -79,11 +79,14 @@ class ConfiguredRegistry(OperationRegistry):
                 reopened.append(source.name)
             else:
                 continue
-            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.hand_over())
+            before = None if old is None else old.hand_over()
+            if before is not None:
+                before.adopt_rules(source)
+            self._keepers[source.name] = _Keeper(source, config, self, before)
             self._keepers[source.name].start()
         for name in closed & self._keepers.keys():
             self._close(name)
-        return Difference(opened, reopened, sorted(closed), _needing_restart(before, config))
+        return Difference(opened, reopened, sorted(closed), _needing_restart(old_config, config))
 
     def _close(self, name: str) -> None:
         keeper = self._keepers.pop(name).hand_over()
@@ -196,6 +199,7 @@ class _Keeper:
         self._registry = registry
         self._before = before
         self._opened: _Opened | None = None
+        self._rules = source.entry  # under which it serves; those of its successor, once that is wanted
         self._stop_following: Callable[[], None] = lambda: None  # the state of a source that does not register itself
         self._failure = ""  # why the source is down
         self._retired = asyncio.Event()
@@ -239,6 +243,19 @@ class _Keeper:
         yield self
         if self._before is not None:
             yield from self._before.with_predecessor()
+
+    def adopt_rules(self, source: SourceEntry) -> None:
+        """Serve under the rules of another entry from now on, over the connection that is open."""
+        before, self._rules = self._rules, source.entry
+        changed = {key for key in _RULES if source.entry.get(key) != before.get(key)}
+        if self._opened is None or not changed:
+            return
+        gone = self.stop_changes()
+        kept = list(_under_rules(gone, source, changed))
+        if not kept:
+            self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in gone)
+        self._registry.register_all(kept, instead_of=gone)
+        self._opened = msgspec.structs.replace(self._opened, operations=kept)
 
     async def retire(self) -> None:
         """Unregister its operations, and close when no call runs; a call that takes too long is cut."""
@@ -394,6 +411,28 @@ _SHAPE: Final = ("fix", "describe", "select")
 _OPTIONS: Final = ("include", "exclude", "rename", "timeout", *_SHAPE)
 _MCP_OPTIONS: Final = ("kinds", "durable", "on_crash", "reads", "advertise_output", "log_level", "protocol")
 _OPENAPI_OPTIONS: Final = ("base_url", "credentials", "headers", "normalize", "server_variables")
+
+
+# The keys that say what callers may do. Those of the first row can be applied to operations that are open.
+_CHOICE: Final = frozenset({"access", "include", "exclude"})
+_RULES: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
+
+
+def _under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
+    """The operations that may go on under the rules of an entry, of which some have changed."""
+    from enfold.sources.choosing import choosing  # where a configuration changes
+
+    entry = source.entry
+    falls_back = (
+        "access" not in entry and source.kind == "functions"
+    )  # to rules of the functions, which are unknown here
+    if changed - _CHOICE or ("access" in changed and falls_back):
+        return
+    choice = choosing(entry.get("include"), entry.get("exclude"))
+    access = {"access_control": read_access(entry.get("access"))} if "access" in changed else {}
+    for operation in operations:
+        if choice.takes(operation.spec):
+            yield operation.replace(spec=operation.spec.replace(**access))
 
 
 def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
