@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -52,7 +53,9 @@ def _line(name: str, count: int, attack: Callable[[int, Going], None]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "shop.py"
         program.write_text(SHOP)
-        command = [sys.executable, "-m", "enfold", "serve", str(program), "--port", "0"]
+        # There are tokens, for the attacks with wrong ones; all others need none.
+        words = [str(program), "--port", "0", "--token", "right", "--allow-anonymous"]
+        command = [sys.executable, "-m", "enfold", "serve", *words]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             return _attacked(name, _port(server), server.pid, count, attack)
@@ -153,6 +156,29 @@ def _silent_connections(port: int, is_going: Going) -> None:
         connection.close()
 
 
+def _wrong_tokens(port: int, is_going: Going, path: str = "/functions/shop.total") -> None:
+    """A large head and body with a wrong token, from a client that does not wait for its answer."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer wrong\r\ncontent-length: 60000\r\nx-large: "
+    )
+    request = head.encode() + b"a" * 58_000 + b"\r\n\r\n" + b" " * 60_000
+    while is_going():
+        with _connect(port) as connection:
+            connection.sendall(request)
+
+
+def _waiting_refusals(port: int, is_going: Going) -> None:
+    """As many clients as may be connected wait for the refusals of their wrong tokens."""
+    head = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer wrong\r\nx-large: " + b"a" * 58_000
+    connections = [_connect(port) for _ in range(250)]
+    for connection in connections:
+        connection.sendall(head + b"\r\ncontent-length: 60000\r\n\r\n" + b" " * 60_000)
+    while is_going():
+        time.sleep(0.05)
+    for connection in connections:
+        connection.close()
+
+
 def _post(port: int, path: str, body: bytes, **headers: str) -> tuple[bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
@@ -210,6 +236,9 @@ ATTACKS: Final[dict[str, tuple[int, Callable[[int, Going], None]]]] = {
     "answers kept for resuming": (2, _kept_answers),
     "batches": (1, _batches),
     "500,000 faults": (1, _faults),
+    "4 times wrong tokens, 58 KB": (4, _wrong_tokens),
+    "4 times the same at /mcp": (4, partial(_wrong_tokens, path="/mcp")),
+    "250 refusals that wait": (1, _waiting_refusals),
 }
 
 

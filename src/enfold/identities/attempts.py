@@ -18,6 +18,7 @@ STEP: Final = 0.2  # seconds that the first later one waits; each further one wa
 MAX_DELAY: Final = 10.0
 FORGOTTEN: Final = 300.0  # seconds without a failure
 MAX_ADDRESSES: Final = 10_000
+MAX_WAITING: Final = 500  # refusals that wait at a time; further ones are sent at once
 
 
 class _Address(msgspec.Struct):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from hashlib import sha256
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.identities.attempts import Attempts
+from enfold.identities.attempts import MAX_WAITING, Attempts
 from enfold.identities.id_spaces import IdSpace, belongs_to_another, check_apart
 from enfold.log import Log
 from enfold.operation import RESERVED_IDS, Identity
@@ -59,24 +59,40 @@ class Authenticator:
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self._attempts = Attempts()
+        self._waiting = 0  # refusals that are delayed now
 
     @property
     def issuers(self) -> list[str]:
         """The URLs of those who give tokens."""
         return [each.issuer for each in issuers_of(self.verifier)]
 
-    async def authenticate(self, authorization: str, client: Client) -> Identity:
-        """The identity behind an `Authorization` header; without one it is refused, after a delay that grows."""
+    async def authenticate(self, authorization: str, client: Client, gone: Callable[[], Awaitable[object]]) -> Identity:
+        """The identity behind an `Authorization` header; without one it is refused, after a delay that grows.
+
+        `gone` returns when the client has disconnected, which ends the delay; it may drop what the client has sent.
+        """
         token = bearer_token(authorization)
         identity = None if token is None else await verified(self.verifier, token)
-        if identity is None:
-            address = address_of(client)
-            _log.warning("A token from %s was refused", address or "an unknown address")
-            from asyncio import sleep  # loaded by then; the commands start faster without it
+        if identity is not None:
+            return identity
+        del authorization, token  # a refusal that waits holds nothing of its request
+        address = address_of(client)
+        _log.warning("A token from %s was refused", address or "an unknown address")
+        await self._delay(self._attempts.failed(address), gone)
+        raise refused_token()
 
-            await sleep(self._attempts.failed(address))
-            raise refused_token()
-        return identity
+    async def _delay(self, seconds: float, gone: Callable[[], Awaitable[object]]) -> None:
+        if not seconds or self._waiting >= MAX_WAITING:
+            return
+        from asyncio import wait_for  # loaded by then; the commands start faster without it
+
+        self._waiting += 1
+        try:
+            await wait_for(gone(), seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
 
 
 class AnyOf:

@@ -115,7 +115,8 @@ class WebSocketHub:
         if origin is not None and origin not in self._origins:
             return connection.respond(403, "This origin may not connect\n")
         address = connection.remote_address
-        identity = await self._enter(request.headers.get("Authorization"), str(address[0]) if address else "")
+        peer = str(address[0]) if address else ""
+        identity = await self._enter(request.headers.get("Authorization"), peer, connection.wait_closed)
         if self._tokens is not None and identity is None:
             return connection.respond(401, "A token is needed\n")
         if self._is_full(identity):
@@ -127,11 +128,13 @@ class WebSocketHub:
         is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
         return is_too_many or len(hub.spokes) >= self._connections
 
-    async def _enter(self, authorization: str | None, client: Client) -> Identity | None:
-        """Who connects; None without a token, and after a while for one that is refused."""
+    async def _enter(
+        self, authorization: str | None, client: Client, gone: Callable[[], Awaitable[object]]
+    ) -> Identity | None:
+        """Who connects; None without a token, and for one that is refused after a while, or when the client has `gone`."""
         if self._authenticator is not None and authorization is not None:
             with suppress(CallError):
-                return await self._authenticator.authenticate(authorization, client)
+                return await self._authenticator.authenticate(authorization, client, gone)
         return None
 
     async def _identity(self, token: str | None) -> Identity | None:
@@ -165,7 +168,8 @@ class WebSocketHub:
         await receive()  # websocket.connect
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = bearer_token(headers.get("authorization", ""))
-        identity = await self._enter(headers.get("authorization"), scope.get("client"))
+        # The next event of a connection that is not accepted yet is its end.
+        identity = await self._enter(headers.get("authorization"), scope.get("client"), receive)
         is_strange = "origin" in headers and headers["origin"] not in self._origins
         if is_strange or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from enfold.identities.tokens import Authenticator, Verifier, bearer_token
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.messages import Header, Headers, Scope, origin_of, root_of
+from enfold.surfaces.asgi.messages import Header, Headers, Receive, Scope, origin_of, root_of, until_disconnected
 
 _CHALLENGE: Final = b"www-authenticate"
 
@@ -37,6 +38,15 @@ class Entrance:
         self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
         self._registry = registry
         self._servers = tuple(authorization_servers)
+
+    async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
+        """The identity that the token of a request stands for, None without one; a refusal may wait for as long as its client does."""
+        if self.authenticator is None or b"authorization" not in headers:
+            return None
+        gone = partial(until_disconnected, scope, headers, receive)
+        return await self.authenticator.authenticate(
+            headers[b"authorization"].decode("latin-1"), scope.get("client"), gone
+        )
 
     def while_admitted(
         self,

@@ -43,6 +43,17 @@ def root_of(scope: Scope) -> str:
     return root
 
 
+async def until_disconnected(scope: Scope, headers: Headers, receive: Receive) -> None:
+    """Drop what a refused request has sent, all but its host, and wait until its client disconnects."""
+    host = headers.get(b"host", b"localhost")
+    headers.clear()
+    headers[b"host"] = host
+    if isinstance(lines := scope["headers"], list):
+        lines.clear()
+    while not (await receive())["type"].endswith(".disconnect"):
+        pass
+
+
 async def respond(
     send: Send, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, is_head: bool = False
 ) -> None:

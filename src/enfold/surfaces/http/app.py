@@ -195,9 +195,8 @@ class HTTPApp:
                 exchange.extra_headers = hosts.admit(scope, headers)
             if has_options or query:
                 self._functions.read_options(request)
-                if self._authenticator is not None and b"authorization" in headers:
-                    given = headers[b"authorization"].decode("latin-1")
-                    request.identity = await self._authenticator.authenticate(given, scope.get("client"))
+                if self._authenticator is not None:
+                    request.identity = await self._entrance.authenticate(scope, headers, receive)
             if self._public is not None and b"authorization" not in headers:
                 answer = await self._answer_anonymous(exchange, request, self._public)
             else:
@@ -431,11 +430,9 @@ class HTTPApp:
             hosts = self._hosts
             if headers.get(b"host") not in hosts.passed or b"origin" in headers:
                 exchange.extra_headers = hosts.admit(scope, headers)
-            if self._authenticator is not None and b"authorization" in headers:
-                given = headers[b"authorization"].decode("latin-1")
-                request.identity = await self._authenticator.authenticate(given, scope.get("client"))
+            request.identity = await self._entrance.authenticate(scope, headers, receive)
         except CallError as error:
-            await self._refuse_mounted(exchange, request, error, receive)
+            await self._refuse_mounted(exchange, request, error)
             return
         if method == "OPTIONS" and hosts.preflight_headers(headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
@@ -446,11 +443,9 @@ class HTTPApp:
         mounted = mounted_scope(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
         await app(mounted, receive, send)
 
-    async def _refuse_mounted(
-        self, exchange: Exchange, request: FunctionRequest, error: CallError, receive: Receive
-    ) -> None:
+    async def _refuse_mounted(self, exchange: Exchange, request: FunctionRequest, error: CallError) -> None:
         if exchange.scope["type"] != "http":
-            await close_websocket(receive, exchange.send)
+            await exchange.send({"type": "websocket.close", "code": 1008})
             return
         answer = self._functions.failure(request, error)
         scope = exchange.scope

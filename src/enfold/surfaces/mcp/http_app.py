@@ -103,10 +103,8 @@ class MCPApp:
                 if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
                     await self._send_resource_metadata(scope, headers, send)
                     return
-                if self._authenticator is not None and identity is None and b"authorization" in headers:
-                    identity = await self._authenticator.authenticate(
-                        headers[b"authorization"].decode("latin-1"), scope.get("client")
-                    )
+                if identity is None:
+                    identity = await self._entrance.authenticate(scope, headers, receive)
                 if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
                     endpoint = self._public_or_401()
             if scope["method"] != "POST":
