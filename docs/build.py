@@ -64,7 +64,7 @@ def example(name: str) -> str:
 def file(name: str) -> str:
     """A file of `examples/` that is no program, to be opened: on the site there is no other way to it."""
     path = ROOT / "examples" / name
-    kind = {".yaml": "yaml", ".service": "ini"}.get(path.suffix, "docker")
+    kind = {".yaml": "yaml", ".service": "ini", ".conf": "nginx"}.get(path.suffix, "docker")
     text = f"```{kind}\n{path.read_text(encoding='utf-8').strip()}\n```"
     return f'<details markdown="1">\n<summary>{path.name}</summary>\n\n{text}\n\n</details>'
 

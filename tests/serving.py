@@ -87,6 +87,12 @@ def serve(app: Any, bounds: Bounds | None = None, *, port: int = 0) -> Iterator[
             assert not thread.is_alive(), "the server did not end"
 
 
+def is_listening(port: int) -> bool:
+    """Whether a program accepts connections at a port of this machine."""
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Server(uvicorn.Server):
     """Says when it is ready, and lets a test do something where it runs."""
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,6 +19,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
+from tests.commands.test_serve import serving
+from tests.serving import is_listening
+from tests.waiting import wait_for as wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "examples" / "deploy"
 PROBE = re.compile(r"CMD (\[.*\])")
@@ -205,3 +209,96 @@ def test_what_the_unit_starts_is_read_again_and_ends_as_the_unit_says(folder: Pa
         subprocess.run(reload.replace("$MAINPID", str(process.pid)).split(), check=True, timeout=10)
         assert ask(f"http://127.0.0.1:{port}/functions/shop.price?item=tea") == (200, {"result": 350})
     assert process.returncode == 0
+
+
+# --- behind a proxy -----------------------------------------------------------------------------------------------
+
+PROXIED = """\
+pid {folder}/pid;
+daemon off;
+master_process off;
+error_log {folder}/errors;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    {own}
+}}
+"""
+
+
+@contextmanager
+def behind_nginx(nginx: str, upstream: int, folder: Path) -> Iterator[int]:
+    """The port of nginx with the file that is shown, before a server on another port."""
+    port = free_port()
+    own = (DEPLOY / "nginx.conf").read_text().replace("listen 80;", f"listen 127.0.0.1:{port};")
+    own = own.replace("127.0.0.1:8000", f"127.0.0.1:{upstream}")
+    path = folder / "nginx.conf"
+    path.write_text(PROXIED.format(folder=folder, own=own))
+    with subprocess.Popen([nginx, "-e", str(folder / "errors"), "-c", str(path)]) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or is_listening(port))
+            assert process.poll() is None, (folder / "errors").read_text()
+            yield port
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def refused(port: int, *, source: str = "127.0.0.1", **headers: str) -> dict[str, str]:
+    """The headers of the answer to a wrong token."""
+    told = {"Host": "api.example.org", "Authorization": "Bearer wrong", **headers}
+    connection = HTTPConnection("127.0.0.1", port, timeout=30, source_address=(source, 0))
+    with closing(connection):
+        connection.request("POST", "/functions/shop.greet", b"{}", {**told, "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 401
+        return dict(answer.getheaders())
+
+
+SERVED = ["app.py", "--token", "right", "--allow-host", "api.example.org", "--log-level", "warning"]
+CLAIMED = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https"}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_client_that_is_no_proxy_claims_neither_another_address_nor_another_scheme(
+    folder: Path, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    for proxies in ([], ["--forwarded-allow-ips", "192.0.2.1"]):
+        with serving(*SERVED, *proxies, "--workers", workers, cwd=folder) as served:
+            answer = refused(int(served.base.rpartition(":")[2]), **CLAIMED)
+            assert "A token from 127.0.0.1 was refused" in served.log.until("was refused")
+            assert 'resource_metadata="http://api.example.org' in answer["www-authenticate"]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_proxy_that_was_named_is_believed(folder: Path, workers: str) -> None:
+    words = ["--forwarded-allow-ips", "192.0.2.0/24, 127.0.0.1", "--workers", workers]
+    with serving(*SERVED, *words, cwd=folder) as served:
+        answer = refused(int(served.base.rpartition(":")[2]), **CLAIMED)
+        assert "A token from 203.0.113.9 was refused" in served.log.until("was refused")
+        assert 'resource_metadata="https://api.example.org' in answer["www-authenticate"]
+
+
+def test_behind_nginx_the_address_is_the_one_that_nginx_saw(
+    folder: Path, tmp_path: Path, program: Callable[[str], str]
+) -> None:
+    with (
+        serving(*SERVED, "--forwarded-allow-ips", "127.0.0.1", cwd=folder) as served,
+        behind_nginx(program("nginx"), int(served.base.rpartition(":")[2]), tmp_path) as port,
+    ):
+        answer = refused(port, source="127.0.0.2", **CLAIMED)
+        assert "A token from 127.0.0.2 was refused" in served.log.until("was refused")
+        assert 'resource_metadata="http://api.example.org' in answer["www-authenticate"]
+
+
+@pytest.mark.parametrize("wrong", ["*", "localhost", "10.0.0.1/8", "", "127.0.0.1,,"])
+def test_proxies_are_named_by_addresses(folder: Path, wrong: str) -> None:
+    ended = enfold("serve", *SERVED, "--forwarded-allow-ips", wrong, cwd=folder)
+    assert ended.returncode == 2
+    assert "--forwarded-allow-ips takes addresses or networks" in ended.stderr

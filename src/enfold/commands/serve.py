@@ -174,6 +174,13 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="serve beyond this machine without tokens")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
     parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
+    parser.add_argument(
+        "--forwarded-allow-ips",
+        type=_proxies,
+        default=[],
+        metavar="ADDRESSES",
+        help="proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses or networks, with commas between",
+    )
     parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
     parser.add_argument(
         "--bound",
@@ -233,6 +240,20 @@ def _number(option: str, kind: Callable[[str], float], least: int, most: int) ->
         return number
 
     return read
+
+
+def _proxies(text: str) -> list[str]:
+    """The addresses of proxies, as uvicorn reads them."""
+    from ipaddress import ip_network
+
+    proxies = [address.strip() for address in text.split(",")]
+    try:
+        for address in proxies:
+            ip_network(address)
+    except ValueError:
+        advice = "addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8"
+        raise CallError("VALIDATION_ERROR", f"--forwarded-allow-ips takes {advice}; not {text[:50]}") from None
+    return proxies
 
 
 def _root_path(text: str) -> str:
@@ -318,6 +339,7 @@ class _Serving:
         terms, worker = self._terms, self._terms.worker
         settings = {
             "certificate": terms.certificate,
+            "proxies": terms.options.forwarded_allow_ips,
             "root_path": terms.options.root_path,
             "grace": terms.options.grace,
         }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
-from tests.serving import Client, serve
+from tests.serving import Client, is_listening, serve
 from tests.waiting import wait_for
 
 from enfold import OperationRegistry
@@ -247,17 +247,12 @@ PROXIES: Final = {
 def _running(command: list[str], port: int, log: Path) -> Iterator[None]:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
-            wait_for(lambda: process.poll() is not None or _listens(port))
+            wait_for(lambda: process.poll() is not None or is_listening(port))
             assert process.poll() is None, log.read_text()
             yield
         finally:
             process.terminate()
             process.wait(30)
-
-
-def _listens(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:

@@ -49,14 +49,16 @@ class HTTPServer(uvicorn.Server):
         stop: Callable[[], None],
         *,
         certificate: Certificate | None,
+        proxies: list[str],
         root_path: str,
         grace: float,
     ) -> None:
-        """`stop` ends the streams of the app, which have no end of their own."""
+        """`stop` ends the streams of the app, which have no end of their own; `proxies` are believed what they forward."""
         tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
-        super().__init__(
-            _config(app, bounds, root_path=root_path, timeout_graceful_shutdown=grace, backlog=BACKLOG, **tls)
-        )
+        # By default uvicorn believes everybody on this machine, and whom the variable FORWARDED_ALLOW_IPS names.
+        forwarded = {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies}
+        limits = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
+        super().__init__(_config(app, bounds, root_path=root_path, **limits, **forwarded, **tls))
         self._stop = stop
         self._shutdown_time = grace + ON_STOP_TIME
         self._is_hurried = asyncio.Event()
