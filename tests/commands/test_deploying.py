@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
-from tests.commands.test_serve import serving
+from tests.served import serving
 from tests.serving import is_listening
 from tests.waiting import wait_for as wait_until
 

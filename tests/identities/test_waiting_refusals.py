@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.commands.test_serve import serving
+from tests.served import serving
 from tests.serving import serve
 
 from enfold import Identity, OperationRegistry
