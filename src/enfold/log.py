@@ -74,6 +74,23 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
 
 
+def printable_lines(text: str) -> str:
+    """The text with its line ends, other control characters escaped."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(text: str) -> str:
+    """The same JSON with escapes for control characters that JSON allows and terminals obey; line ends are kept."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else _json_escape(each) for each in text)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number with its noun in singular or plural: `1 tool`, `2 tools`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

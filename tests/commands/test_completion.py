@@ -1,16 +1,20 @@
 """Completion in real shells: commands, options, operations and arguments of a target, and files where those belong."""
 
+import json
 import os
 import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.conftest import not_run
+
+from enfold.commands.completion import SCRIPTS
 
 APP = """
 from typing import Literal
@@ -112,3 +116,111 @@ def read_until(terminal: int, wanted: str) -> None:
         ready, _, _ = select.select([terminal], [], [], 30)
         assert ready, f"{wanted!r} did not come: {seen!r}"
         seen += os.read(terminal, 4096).decode(errors="replace")
+
+
+# --- what an upstream says ----------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "$(touch pwned)",
+    "`touch pwned`",
+    ";touch pwned",
+    "|touch pwned",
+    "&touch pwned",
+    "<(touch pwned)",
+    " b",
+    "*",
+    "{a,b}",
+    "'it's'",
+    '"quoted"',
+    "\\",
+    "!!",
+    "#x",
+    "$HOME",
+    "(touch pwned)",
+    ">pwned",
+    "%s",
+    "[a-z]",
+    "=b:c",
+]
+ODD_NAME = "n$(touch pwned)"
+
+
+@pytest.fixture
+def hostile(folder: Path) -> Path:
+    """A folder with the document of an upstream whose values are commands, and an `enfold` that keeps what it is called with."""
+    lists = {f"p{number}": [f"v{each}"] for number, each in enumerate(HOSTILE)} | {ODD_NAME: ["x"]}
+    parameters = [
+        {"name": name, "in": "query", "schema": {"enum": values}, "description": "$(touch pwned) `touch pwned`"}
+        for name, values in lists.items()
+    ]
+    operation = {"operationId": "op", "summary": "$(touch pwned)", "parameters": parameters}
+    (folder / "api.json").write_text(
+        json.dumps(
+            {
+                "openapi": "3.1.0",
+                "info": {"title": "a", "version": "1"},
+                "servers": [{"url": "http://127.0.0.1:9"}],
+                "paths": {"/x": {"get": {**operation, "responses": {"200": {"description": "ok"}}}}},
+            }
+        )
+    )
+    program = folder / "bin" / "enfold"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = completion ]; then exec {sys.executable} -m enfold "$@"; fi\n'
+        "for last; do :; done; printf '%s' \"$last\" > got.new; mv got.new got\n"
+    )
+    program.chmod(0o755)
+    return folder
+
+
+def start_shell(folder: Path, shell: str) -> tuple[int, int]:
+    """A real shell in a terminal of its own, with our completion loaded; its process and its terminal."""
+    (folder / ".zshrc").write_text("PS1='READY> '\nautoload -U compinit; compinit -u -D\nsource ./script\n")
+    (folder / "rc").write_text("PS1='READY> '\nsource ./script\n")
+    (folder / "script").write_text(SCRIPTS[shell])
+    fish = "function fish_prompt; echo -n 'READY> '; end; function fish_greeting; end; source ./script"
+    words = {
+        "bash": ["bash", "--noprofile", "--rcfile", "rc", "-i"],
+        "zsh": ["zsh", "-i"],
+        "fish": ["fish", "--no-config", "-i", "-C", fish],
+    }[shell]
+    path, home = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", str(folder)
+    program = found(shell)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(program, words, {**HERE, "PATH": path, "ZDOTDIR": home, "HOME": home, "TERM": "dumb"})  # noqa: S606
+    return pid, terminal
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_runs_nothing_that_an_upstream_says(hostile: Path, shell: str) -> None:
+    """The tab key is pressed and the line is run: the argument is what the upstream listed, and nothing else happens."""
+    pid, terminal = start_shell(hostile, shell)
+    try:
+        read_until(terminal, "READY> ")
+        for typed, wanted in [(f"p{number}=v", f"p{number}=v{each}") for number, each in enumerate(HOSTILE)]:
+            assert run_completed(hostile, terminal, f"enfold call api.json op {typed}\t\r") == wanted
+        assert run_completed(hostile, terminal, "enfold call api.json op n\t\r") == f"{ODD_NAME}="
+        (hostile / "w$(touch pwned);touch pwned.py").touch()
+        assert run_completed(hostile, terminal, "enfold call w\t\r") == "w$(touch pwned);touch pwned.py"
+        assert not (hostile / "pwned").exists()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(pid, 0)
+
+
+def run_completed(folder: Path, terminal: int, typed: str) -> str:
+    """Type a line, and give the last word of what it called."""
+    os.write(terminal, typed.encode())
+    seen = ""
+    for _ in range(600):
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        seen += os.read(terminal, 4096).decode(errors="replace") if ready else ""
+        if (folder / "got").exists():
+            word = (folder / "got").read_text()
+            (folder / "got").unlink()
+            return word
+    raise AssertionError(f"{typed!r} was not run: {seen!r}")

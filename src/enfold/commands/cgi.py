@@ -13,6 +13,7 @@ from enfold.commands.shared.recorder_options import make_recorder
 from enfold.commands.shared.targets import Target, first_target, load_program
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
+from enfold.log import printable_lines
 from enfold.registry import Registry
 from enfold.surfaces.cgi import refuse, to_cgi
 
@@ -74,7 +75,7 @@ async def _open_tasks(registry: Registry, target: Target) -> AsyncIterator[Tasks
 
 
 def _refuse(error: CallError) -> int:
-    print(f"{error.code}: {error.message}", file=sys.stderr)
+    print(printable_lines(f"{error.code}: {error.message}"), file=sys.stderr)
     return refuse()
 
 

@@ -37,7 +37,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     del registry
     if words[:1] == ["--for"]:
         for word, text in _candidates(words[1:]):
-            print(f"{printable(word)}\t{printable(text)}" if text else printable(word))
+            if word.isprintable():  # a control character cannot be typed
+                print(f"{word}\t{printable(text)}" if text else word)
         return 0
     if len(words) == 1 and words[0] in SCRIPTS:
         print(SCRIPTS[words[0]], end="")
@@ -152,7 +153,8 @@ def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
 
 _SHELLS: Final = [("bash", ""), ("zsh", ""), ("fish", "")]
 
-# The words are read from the line itself: bash cuts them at `=` and `:`, and puts only what follows in place.
+# The words are read from the line itself: bash cuts them at `=` and `:`, and puts only what follows in place. It quotes
+# nothing: without %q a value of an upstream, such as $(…), would be run with the line.
 _BASH: Final = r"""# Completion of enfold for bash
 _enfold() {
     local line=${COMP_LINE:0:COMP_POINT} words word found head
@@ -170,7 +172,8 @@ _enfold() {
             continue
         fi
         [[ $found == *= ]] && compopt -o nospace 2>/dev/null
-        COMPREPLY+=("${found#"$head"}")
+        printf -v found %q "${found#"$head"}"
+        COMPREPLY+=("$found")
     done < <("${words[0]}" completion --for "${words[@]:1}" 2>/dev/null)
 }
 complete -F _enfold enfold
@@ -188,7 +191,7 @@ _enfold() {
             _files
         elif [[ $word == *= ]]; then
             open+=("$word"); open_text+=("$word  $text")
-        elif [[ $text == $line ]]; then
+        elif [[ "$text" == "$line" ]]; then
             closed+=("$word"); closed_text+=("$word")
         else
             closed+=("$word"); closed_text+=("$word  $text")
@@ -211,7 +214,7 @@ function __enfold_complete
         if test "$line" = ":files"
             __fish_complete_path (commandline -ct)
         else
-            echo $line
+            printf '%s\n' $line
         end
     end
 end

@@ -14,6 +14,7 @@ from enfold.envelope import local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS, Verbs
 from enfold.formats.conversion import Conversion, convert
+from enfold.log import printable, printable_json
 from enfold.registry import Registry
 
 
@@ -30,8 +31,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     except UnicodeError as error:
         raise CallError("VALIDATION_ERROR", f"The input is not text in UTF-8: {error}") from None
     for warning in converted.lost:
-        print(f"{options.target} has no place for {warning.path}", file=sys.stderr)
-    print(wire)
+        print(f"{options.target} has no place for {printable(warning.path)}", file=sys.stderr)
+    print(printable_json(wire))
     return 0
 
 

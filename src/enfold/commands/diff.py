@@ -15,6 +15,7 @@ from enfold.commands.shared.command_options import TARGETS, TargetParser, parse_
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import Target, on_target, read_target, script_target
 from enfold.errors import CallError
+from enfold.log import printable_lines
 from enfold.operation import AccessControl, OperationSpec
 from enfold.registry import Registry
 from enfold.schema.compatibility import incompatibilities
@@ -45,7 +46,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if options.json:
         print_json({"breaking": is_breaking, "changes": changes})
     else:
-        print(_report(changes))
+        print(printable_lines(_report(changes)))
     return BREAKING if is_breaking else 0
 
 

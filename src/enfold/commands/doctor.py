@@ -199,7 +199,7 @@ def _examine(options: Namespace) -> int:
     print("\n".join(_describe_token(token)))
     found = list(_verdicts(token, options))
     for identity, sentence in found:
-        print(sentence if identity is None else f"accepted: {_rights(identity)}")
+        print(printable(sentence if identity is None else f"accepted: {_rights(identity)}"))
     if not found:
         print("nobody was asked: give --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]")
     is_good = not found or any(identity is not None for identity, _ in found)

@@ -9,6 +9,7 @@ from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json, print_operations
 from enfold.commands.shared.targets import imported, on_target
 from enfold.introspection import introduce
+from enfold.log import printable_lines
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
@@ -46,5 +47,5 @@ def _inspect_document(options: Namespace) -> int:
         print_json(operations.report.to_dict())
     else:
         print_operations(operation.spec for operation in operations)
-        print(operations.report)
+        print(printable_lines(str(operations.report)))
     return 0

@@ -154,15 +154,18 @@ def exit_code_of(command: Callable[[], int]) -> int:
         _discard_output()  # Whoever read it has had enough.
         return 0
     except OSError as error:
+        from enfold.log import printable  # as above
+
         _discard_output()
-        print(f"EXECUTION_ERROR: {error.strerror or error}", file=sys.stderr)
+        print(f"EXECUTION_ERROR: {error.strerror or printable(str(error))}", file=sys.stderr)
         return _exit_code("EXECUTION_ERROR")
     except Exception as error:
         from enfold.errors import CallError
+        from enfold.log import printable_lines  # as above
 
         if not isinstance(error, CallError):
             raise
-        print(f"{error.code}: {error.message}", file=sys.stderr)
+        print(printable_lines(f"{error.code}: {error.message}"), file=sys.stderr)
         return error.row.exit_code
 
 

@@ -13,6 +13,7 @@ from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import TOKEN
 from enfold.errors import CallError
+from enfold.log import printable_lines
 from enfold.registry import Registry
 
 
@@ -30,7 +31,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if options.json:
         print_json(peers)
     else:
-        print(describe_peers(peers))
+        print(printable_lines(describe_peers(peers)))
     return 0
 
 

@@ -12,6 +12,7 @@ from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
+from enfold.log import printable, printable_lines
 from enfold.provenance.canonical import read_json
 from enfold.provenance.digests import digest_json
 from enfold.provenance.drawing import to_mermaid, to_svg
@@ -141,7 +142,7 @@ def _list(options: Any) -> int:
             record["tool"]["name"],
             f"{parents} parents" if parents else "",
         )
-        print("\t".join(words).rstrip())
+        print("\t".join(map(printable, words)).rstrip())
     return OK if runs else _print_error("NOT_FOUND: there are no such runs", NOT_FOUND)
 
 
@@ -227,10 +228,10 @@ def _no_record(options: Any) -> LookupError:
 
 
 def _print(text: str) -> int:
-    print(text)
+    print(printable_lines(text))
     return OK
 
 
 def _print_error(sentence: str, code: int) -> int:
-    print(sentence, file=sys.stderr)
+    print(printable_lines(sentence), file=sys.stderr)
     return code

@@ -9,6 +9,7 @@ from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
+from enfold.log import printable_lines
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
@@ -41,5 +42,6 @@ def _print_found(registry: Registry, options: Namespace) -> int:
     elif not found:
         raise CallError("OPERATION_NOT_FOUND", f"No operation fits {query!r}: try other words, or enfold list")
     else:
-        print("\n".join(f"{each.id}{each.signature}\n    {each.description}".rstrip() for each in found))
+        lines = (f"{each.id}{each.signature}\n    {each.description}".rstrip() for each in found)
+        print(printable_lines("\n".join(lines)))
     return 0

@@ -18,7 +18,7 @@ from enfold.commands.shared.task_store import DEFAULT_STORE, TaskSettings, opene
 from enfold.envelope import error_of
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.log import silence
+from enfold.log import printable, printable_json, silence
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.command_line.call_words import seconds, wrong
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer, is_terminal
@@ -135,7 +135,7 @@ async def _verb(tasks: Tasks, options: Namespace) -> int:
         return 0
     if options.verb == "list":
         for task in await tasks.list(identity=LOCAL, limit=options.limit):
-            print(f"{task.id}\t{task.status.value}\t{task.operation}\t{task.message or ''}".rstrip())
+            print(f"{task.id}\t{task.status.value}\t{task.operation}\t{printable(task.message or '')}".rstrip())
         return 0
     handle = await tasks.get(options.id, identity=LOCAL)
     if options.verb == "wait":
@@ -163,7 +163,8 @@ async def _wait(handle: TaskHandle, options: Namespace) -> int:
     finally:
         line.clear()
     envelope = handle.outcome(task)
-    print(encode_result(find_format(options.format).write, envelope).decode())
+    text = encode_result(find_format(options.format).write, envelope).decode()
+    print(printable_json(text) if sys.stdout.isatty() else text)
     return error_of(envelope).row.exit_code if envelope.is_error else 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from enfold.commands.shared.command_options import parse_options
 from enfold.errors import CallError
 from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
+from enfold.log import printable
 from enfold.registry import Registry
 
 
@@ -51,7 +52,7 @@ def _new(options: Any) -> int:
 def _list(options: Any) -> int:
     for entry in list_tokens(options.file):
         rights = " ".join([*entry.scopes, *resource_words(entry.resources)])
-        print(entry.short, entry.id, rights, entry.expires or "", sep="\t")
+        print(entry.short, printable(entry.id), printable(rights), entry.expires or "", sep="\t")
     return 0
 
 
@@ -67,5 +68,5 @@ def _revoke(options: Any) -> int:
             "VALIDATION_ERROR", f"There is no token of {options.which}: `enfold token list` shows which are"
         )
     for entry in gone:
-        print(f"revoked {entry.short} of {entry.id}")
+        print(f"revoked {entry.short} of {printable(entry.id)}")
     return 0

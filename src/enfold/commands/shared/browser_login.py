@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from enfold.log import printable
+
 if TYPE_CHECKING:
     from enfold.config import Logins
 
@@ -26,7 +28,11 @@ async def _open_browser(url: str) -> None:
     from asyncio import to_thread
     from webbrowser import open_new_tab
 
-    print(f"An MCP server asks you to log in. Where no browser opens, go to:\n  {url}", file=sys.stderr, flush=True)
+    print(
+        f"An MCP server asks you to log in. Where no browser opens, go to:\n  {printable(url)}",
+        file=sys.stderr,
+        flush=True,
+    )
     # Where there is no screen, a browser in the terminal would take it over.
     if sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         await to_thread(open_new_tab, url)

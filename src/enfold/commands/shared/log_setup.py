@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.log import bounded_line
+from enfold.log import bounded_line, printable_json
 from enfold.observing.call_lines import call_fields, call_line
 from enfold.observing.call_record import CallRecord
 from enfold.registry import Registry
@@ -101,7 +101,7 @@ class JSONLines(logging.Formatter):
             entry |= {"request_id": record.request_id} if hasattr(record, "request_id") else {}
         if record.exc_info:
             entry["stack"] = self.formatException(record.exc_info)[-MAX_ENTRY:]
-        return _printable(msgspec.json.encode(_without_lone_surrogates(entry)).decode())
+        return printable_json(msgspec.json.encode(_without_lone_surrogates(entry)).decode())
 
 
 def write_calls(registry: Registry, options: Namespace) -> None:
@@ -142,18 +142,6 @@ def _clock(seconds: float) -> str:
 
 def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03}Z"
-
-
-def _printable(written: str) -> str:
-    """The same JSON with an escape for what some readers take for the end of a line, and terminals obey."""
-    if written.isprintable():
-        return written
-    return "".join(each if each.isprintable() else _escaped(each) for each in written)
-
-
-def _escaped(character: str) -> str:
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
 def _without_lone_surrogates(entry: dict[str, Any]) -> dict[str, Any]:

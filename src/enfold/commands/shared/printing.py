@@ -9,18 +9,18 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import msgspec
 
-from enfold.log import printable
+from enfold.log import printable, printable_json
 from enfold.operation import OperationSpec
 
 
 def print_json(value: Any) -> None:
     """One line for a program, several for a person at a terminal."""
-    print(in_lines(value) if sys.stdout.isatty() else msgspec.json.encode(value).decode())
+    print(in_lines(value) if sys.stdout.isatty() else printable_json(msgspec.json.encode(value).decode()))
 
 
 def in_lines(value: Any) -> str:
     """The JSON of a value as people read it, and keep it in files."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_operations(specs: Iterable[OperationSpec]) -> None:

@@ -13,7 +13,7 @@ from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, er
 from enfold.errors import CallError, code_row, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.introspection import introduce
-from enfold.log import printable
+from enfold.log import printable, printable_json, printable_lines
 from enfold.observing.call_record import SpanStart
 from enfold.observing.watching import Watch
 from enfold.operation import Context, Identity, OperationSpec, OperationType
@@ -138,7 +138,7 @@ class Shell:
         if words.help:
             from enfold.surfaces.command_line.help import operation_help
 
-            print(operation_help(spec, self._caller), file=self._out)
+            print(printable_lines(operation_help(spec, self._caller)), file=self._out)
             return 0
         return self._prepare_call(words, spec)
 
@@ -338,7 +338,8 @@ class Shell:
         """One line for a program; for a person at a terminal several, where one would be long."""
         indent = 2 if len(text) > _LINE and self._out.isatty() else None
         try:
-            print((text if indent is None else msgspec.json.format(text, indent=indent)).decode(), file=self._out)
+            shown = (text if indent is None else msgspec.json.format(text, indent=indent)).decode()
+            print(printable_json(shown) if self._out.isatty() else shown, file=self._out)
         except UnicodeEncodeError:  # Its encoding lacks a character that JSON can name.
             import json
 

@@ -80,7 +80,7 @@ class TerminalPeer:
             try:
                 return _read(text, part)
             except ValueError as error:
-                self._write(f"  {error}\n")
+                self._write(f"  {printable(str(error))}\n")
 
     def _write(self, text: str) -> None:
         self._messages.write(text)
