@@ -14,6 +14,7 @@ from enfold.surfaces.asgi.messages import Header
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MAX_CACHED: Final = 64
+_OTHER_SITES: Final = frozenset({b"cross-site", b"same-site"})
 
 _MAX_AGE: Final = b"600"
 _REQUEST_HEADERS: Final = (
@@ -57,6 +58,15 @@ class Hosts:
             raise CallError(
                 "ACCESS_DENIED", f"Pages of {_quoted(origin)} may not call this server", {"reason": "origin"}
             )
+
+    def check_site(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse what a page of another site makes a browser request: images, scripts, frames and links have no Origin.
+
+        Browsers say where a request comes from (`Sec-Fetch-Site`) over HTTPS and to the loopback alone.
+        """
+        site = headers.get(b"sec-fetch-site")
+        if site in _OTHER_SITES and not self.is_listed(headers.get(b"origin", b"")):
+            raise CallError("ACCESS_DENIED", "Pages of other sites may not call this server", {"reason": "origin"})
 
     def is_listed(self, origin: bytes) -> bool:
         """Whether pages of an origin were allowed to call by name."""

@@ -193,6 +193,8 @@ class HTTPApp:
             hosts = self._hosts
             if headers.get(b"host") not in hosts.passed or (has_options and b"origin" in headers):
                 exchange.extra_headers = hosts.admit(scope, headers)
+            if b"sec-fetch-site" in headers:
+                self._check_site(request)
             if has_options or query:
                 self._functions.read_options(request)
                 if self._authenticator is not None:
@@ -235,6 +237,14 @@ class HTTPApp:
             exchange.stop()
 
     # one request
+
+    def _check_site(self, request: FunctionRequest) -> None:
+        """Refuse what a page of another site asks for, where callers need no token; but it may link to the pages for people."""
+        if self._public is not None or request.path in _HARMLESS:
+            return
+        is_link = request.headers.get(b"sec-fetch-dest") == b"document"
+        if not is_link or self._console is None or self._console.page(request.path, "", request.headers) is None:
+            self._hosts.check_site(request.headers)
 
     def _answer(
         self, functions: Functions, exchange: Exchange, request: FunctionRequest
@@ -460,6 +470,7 @@ def _is_call(path: str, method: str) -> bool:
     return method != "OPTIONS" and (path.startswith(PREFIX) or path == "/call")
 
 
+_HARMLESS: Final = ("/healthz", "/readyz", "/openapi.json")  # they run nothing, and a page cannot read them
 _VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 

@@ -99,6 +99,9 @@ class MCPApp:
                 _check_repeated_headers(lines)
             if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
                 self._hosts.check(scope, headers)
+            # The app above has let the origin in, if there is one.
+            if not (self._entrance.is_closed or scope.get(IS_CLOSED)) and not (is_mounted and b"origin" in headers):
+                self._hosts.check_site(headers)
             if self._authenticator is not None or scope.get(IS_CLOSED):
                 if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
                     await self._send_resource_metadata(scope, headers, send)
