@@ -3,7 +3,7 @@
 from typing import Literal
 
 from enfold import Context, OperationRegistry
-from enfold.mcp import completion, elicit, prompt, resource
+from enfold.mcp import completion, elicit
 from enfold.surfaces.mcp import serve_stdio
 
 ops = OperationRegistry("shop")
@@ -27,13 +27,13 @@ async def clear(context: Context) -> str:
     return "All gone"
 
 
-@resource(ops, "shop://fruit/{name}", mime_type="application/json")
+@ops.resource("shop://fruit/{name}", mime_type="application/json")
 def fruit(name: str) -> dict[str, str | int]:
     """One fruit."""
     return {"name": name, "stock": STOCK.get(name, 0)}
 
 
-@prompt(ops)
+@ops.prompt
 def recipe(name: str, kind: Literal["cake", "juice"] = "cake") -> str:
     """Ask for a recipe."""
     return f"Write a recipe for {name} {kind}."

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Callable[[], Any])
+Icons: TypeAlias = list[dict[str, Any]]
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -520,6 +521,53 @@ class OperationRegistry(Registry):
     def mutation(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register a function that changes something."""
         return self._decorate(OperationType.MUTATION, function, options)
+
+    tool = mutation
+    """`mutation` under the name that MCP frameworks give it."""
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: dict[str, Any] | None = None,
+        icons: Icons | None = None,
+        **options: Unpack[OperationOptions],
+    ) -> Callable[[F], F]:
+        """Register what a function returns as the MCP resource at a URI; names in braces are its arguments.
+
+        Text and JSON go out as text, `bytes` as a blob; `options` are those of `query`.
+        """
+        from enfold.operation.offers import check_template, with_facts  # which few programs need
+
+        if not isinstance(uri, str):
+            raise TypeError('A resource has a URI: write @ops.resource("shop://fruit")')
+        facts = {"uri": uri, "mimeType": mime_type, "size": size, "annotations": annotations, "icons": icons}
+
+        def decorate(function: F) -> F:
+            made = self.register(function, **with_facts("resource", facts, {**options, "type": OperationType.QUERY}))
+            try:
+                check_template(uri, made.spec)
+            except ValueError:
+                self.unregister(made.spec.id)
+                raise
+            return function
+
+        return decorate
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, /, *, icons: Icons | None = None, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    def prompt(
+        self, function: F | None = None, /, *, icons: Icons | None = None, **options: Unpack[OperationOptions]
+    ) -> F | Callable[[F], F]:
+        """Register a function as an MCP prompt: a text, one content block or message, or a list of these."""
+        from enfold.operation.offers import with_facts  # as above
+
+        decorate: Callable[[F], F] = self.query(**with_facts("prompt", {"icons": icons}, options))
+        return decorate if function is None else decorate(function)
 
     @overload
     def subscription(self, function: F, /) -> F: ...

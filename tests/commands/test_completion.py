@@ -17,7 +17,7 @@ from tests.conftest import not_run
 from enfold.commands.completion import SCRIPTS
 
 APP = """
-from typing import Literal
+from typing import Literal, TypedDict
 from enfold import OperationRegistry
 ops = OperationRegistry("shop")
 print("a program may say something when it is loaded")
@@ -29,6 +29,13 @@ def price(item: str, currency: Literal["euro", "pound"] | None = None, net: bool
 
 @ops.query
 def prices() -> None: ...
+
+class Place(TypedDict):
+    town: str
+    near: Literal["sea", "lake"]
+
+@ops.query
+def move(place: Place) -> None: ...
 """
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -54,6 +61,15 @@ def test_what_may_stand_at_the_end_of_a_line(folder: Path) -> None:
     assert candidates(folder, "call", "app.py", "price", "currency=") == ["currency=euro", "currency=pound"]
     assert candidates(folder, "call", "app.py", "price", "net=t") == ["net=true"]
     assert candidates(folder, "call", "app.py", "price", "--format", "env") == ["envelope"]
+    assert candidates(folder, "call", "app.py", "price", "--cu") == ["--currency"]
+    assert candidates(folder, "call", "app.py", "price", "--item", "tea", "--i") == ["--idempotency-key"]
+    assert candidates(folder, "call", "app.py", "price", "--currency", "p") == ["pound"]
+    assert candidates(folder, "call", "app.py", "price", "--currency=") == ["--currency=euro", "--currency=pound"]
+    assert candidates(folder, "call", "app.py", "move", "pl") == ["place="]
+    assert candidates(folder, "call", "app.py", "move", "place") == ["place=", "place.town=", "place.near="]
+    assert candidates(folder, "call", "app.py", "move", "place.near") == ["place.near="]
+    assert candidates(folder, "call", "app.py", "move", "--place.t") == ["--place.town"]
+    assert candidates(folder, "call", "app.py", "move", "place.near=") == ["place.near=sea", "place.near=lake"]
     assert "--tokens" in candidates(folder, "serve", "--t")
     assert candidates(folder, "call", "nothing.py", "") == []
     assert candidates(folder, "call", "", "shop.pr") == []

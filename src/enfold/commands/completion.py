@@ -21,7 +21,7 @@ PATIENCE: Final = 3.0  # seconds that a person waits for their shell, while sour
 FILES: Final = ":files"  # the shell knows best how to complete the name of a file
 _TAKE_OPERATION: Final = ("call", "inspect")
 _NO_TARGET: Final = ("convert", "token", "prov", "nats", "peers", "completion", "schema", "tasks")
-_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
 
 USAGE: Final = """\
 usage: enfold completion bash | zsh | fish
@@ -63,6 +63,8 @@ def _candidates(words: list[str]) -> Iterator[tuple[str, str]]:
         return
     if last.startswith("-"):
         yield from _starting_with(last, ((option, "") for option in _options(command)))
+        if command == "call" and last.startswith("--") and _operation(given[1:]) is not None:
+            yield from _on_target(command, given, last)
     elif command in _NO_TARGET or not given:
         yield from _starting_with(last, _SHELLS if command == "completion" else [(FILES, "")])
     elif command in _TAKE_OPERATION:
@@ -93,7 +95,7 @@ def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str,
 
         yield from _starting_with(last, ((name, "") for name in FORMATS))
         return
-    operation = next((word for word in given[1:] if not word.startswith("-") and "=" not in word), None)
+    operation = _operation(given[1:])
     found = _specs(given[0])
     if operation is None:
         yield from _starting_with(last, ((spec.id, spec.description.partition("\n")[0]) for spec in found))
@@ -101,6 +103,15 @@ def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str,
     spec = next((spec for spec in found if operation in (spec.id, spec.name)), None)
     if spec is not None and command == "call":
         yield from _starting_with(last, _arguments(spec, given, last))
+
+
+def _operation(words: list[str]) -> str | None:
+    from enfold.surfaces.command_line import Words
+
+    try:
+        return Words(words).operation
+    except CallError:  # an option without its value, which is being typed
+        return None
 
 
 def _specs(target: str) -> list[OperationSpec]:
@@ -122,18 +133,39 @@ def _specs(target: str) -> list[OperationSpec]:
 
 
 def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tuple[str, str]]:
-    """The arguments that are not given yet; of one whose values are known, its values."""
-    from enfold.surfaces.command_line.schema_words import fields_of, opened, type_text
+    """The arguments that are not given yet, as `name=` or as `--name`; of one whose values are known, its values."""
+    from enfold.surfaces.command_line.schema_words import opened, type_text
 
+    root = spec.input_schema
     name, equals, _ = last.partition("=")
-    there = {re.split(r":?=", word, maxsplit=1)[0] for word in given}
-    for field, schema, _ in fields_of(spec.input_schema):
-        whole = opened(schema, spec.input_schema)
-        if equals and field == name:
-            yield from ((f"{name}={value}", "") for value in _values(whole, spec.input_schema))
+    before = given[-1][2:] if given[-1].startswith("--") and not equals else ""
+    there = {re.split(r":?=", word.removeprefix("--"), maxsplit=1)[0] for word in given}
+    for field, schema in _fields(root, name.removeprefix("--")):
+        whole = opened(schema, root)
+        if equals and field == name.removeprefix("--"):
+            yield from ((f"{name}={value}", "") for value in _values(whole, root))
+        elif field == before:
+            yield from ((value, "") for value in _values(whole, root))
         elif not equals and field not in there:
             text = str(whole.get("description", "")).partition("\n")[0]
-            yield f"{field}=", " ".join(filter(None, (type_text(schema, spec.input_schema), text)))
+            word = f"--{field}" if last.startswith("--") else f"{field}="
+            yield word, " ".join(filter(None, (type_text(schema, root), text)))
+
+
+def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
+    """The arguments, and the fields of those whose name has been typed: `person`, `person.name`."""
+    from enfold.surfaces.command_line.schema_words import fields_of, opened
+
+    waiting = [("", root)]
+    while waiting:
+        prefix, part = waiting.pop()
+        for name, schema, _ in fields_of(part):
+            path = f"{prefix}{name}"
+            yield path, schema
+            if typed.startswith(path):
+                whole = opened(schema, root)
+                variants = whole.get("anyOf") or whole.get("oneOf") or [whole]
+                waiting += [(f"{path}.", opened(variant, root)) for variant in variants]
 
 
 def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:

@@ -78,7 +78,7 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
         print(f"enfold {installed_version()}")
         return 0
     if words[0] not in COMMANDS:
-        raise _unknown(words[0])
+        raise _unknown(words)
     command = _load(words[0], owns_process=owns_process)
     from enfold.log import before_the_first_line  # which every command has loaded
 
@@ -107,13 +107,17 @@ def _load(command: str, *, owns_process: bool) -> ModuleType:
             gc.enable()
 
 
-def _unknown(command: str) -> Exception:
+def _unknown(words: list[str]) -> Exception:
+    from enfold.commands.shared.habits import unknown_command
     from enfold.errors import CallError
     from enfold.nearest import nearest
 
-    near = nearest(command, COMMANDS)
+    elsewhere = unknown_command(words)
+    if elsewhere is not None:
+        return elsewhere
+    near = nearest(words[0], COMMANDS)
     advice = f"did you mean {near}?" if near else f"use {', '.join(COMMANDS)}"
-    return CallError("VALIDATION_ERROR", f"There is no command {command!r}: {advice}")
+    return CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: {advice}")
 
 
 def _exit_code(code: str) -> int:

@@ -76,6 +76,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     """Serve until somebody ends it."""
     ignore_hangups()
     options = parse_command("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
+    _fill_in_address(options)
     if options.reload:
         from enfold.commands.serving.reload import run_reloading
 
@@ -90,6 +91,14 @@ def run(words: list[str], registry: Registry | None) -> int:
         ignore_signals_at_exit()
         shared = msgspec.structs.replace(terms, secret=os.urandom(32))
         return run_workers(options.workers, lambda worker: _run_worker(shared, worker, listening))
+
+
+def _fill_in_address(options: Namespace) -> None:
+    """Take the address from the environment, as platforms that run containers set it, where no option says it."""
+    if options.host is None:
+        options.host = os.environ.get("ENFOLD_HOST") or "127.0.0.1"
+    if options.port is None:
+        options.port = _number("PORT", int, 0, 65_535)(os.environ.get("PORT") or "8000")
 
 
 def _run(terms: Terms, listening: socket) -> int:
@@ -158,12 +167,9 @@ def _certificate(options: Namespace) -> Certificate | None:
 
 
 def _add_serve_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
+    parser.add_argument("--host", help="the address to listen on (default ENFOLD_HOST, else 127.0.0.1)")
     parser.add_argument(
-        "--port",
-        type=_number("--port", int, 0, 65_535),
-        default=8000,
-        help="the port; 0 takes a free one (default 8000)",
+        "--port", type=_number("--port", int, 0, 65_535), help="the port; 0 takes a free one (default PORT, else 8000)"
     )
     parser.add_argument(
         "--format", default=DEFAULT_FORMAT, help="the format of answers unless a request chooses another"

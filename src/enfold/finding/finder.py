@@ -13,8 +13,8 @@ import msgspec
 from enfold.access import may_list
 from enfold.errors import CallError
 from enfold.finding.signatures import outline, signature
-from enfold.mcp.offers import kind_of
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operation.offers import kind_of
 from enfold.registry import Registry
 from enfold.schema.advertised import Advertising, first_sentence
 

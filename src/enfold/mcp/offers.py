@@ -6,22 +6,17 @@ All are ordinary operations, called through the same funnel on every surface; `m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.content import ContentBlock
-from enfold.mcp.uri_template import is_template, match_uri, names_of
 from enfold.operation import OperationSpec
+from enfold.operation.offers import facts_of, with_facts
 from enfold.registry import OperationRegistry
 
 F = TypeVar("F", bound=Callable[..., Any])
-# `updates` tells when the resources of its namespace change: a subscription, whose input is a URI.
-Kind: TypeAlias = Literal["tool", "resource", "prompt", "completion", "updates"]
-
-META: Final = "mcp"
-KINDS: Final = ("tool", "resource", "prompt", "completion", "updates")
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -41,29 +36,15 @@ def resource(
     icons: list[dict[str, Any]] | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
-    """Register what a function returns as the resource at a URI; names in braces are its arguments.
-
-    Text and JSON go out as text, `bytes` as a blob; `options` are those of `registry.query`.
-    """
-    facts = {"uri": uri, "mimeType": mime_type, "size": size, "annotations": annotations, "icons": icons}
-
-    def decorate(function: F) -> F:
-        made = registry.register(function, type="query", **_with_facts("resource", facts, options))
-        try:
-            _check_template(uri, made.spec)
-        except ValueError:
-            registry.unregister(made.spec.id)
-            raise
-        return function
-
-    return decorate
+    """`registry.resource(uri)`, as a function."""
+    return registry.resource(uri, mime_type=mime_type, size=size, annotations=annotations, icons=icons, **options)
 
 
 def prompt(
     registry: OperationRegistry, *, icons: list[dict[str, Any]] | None = None, **options: Any
 ) -> Callable[[F], F]:
-    """Register a function as a prompt: a text, one content block or message, or a list of these."""
-    return registry.query(**_with_facts("prompt", {"icons": icons}, options))
+    """`registry.prompt`, as a function."""
+    return registry.prompt(icons=icons, **options)
 
 
 def completion(registry: OperationRegistry, of: str, argument: str | None = None, **options: Any) -> Callable[[F], F]:
@@ -72,33 +53,7 @@ def completion(registry: OperationRegistry, of: str, argument: str | None = None
     It may take `value` (what is typed so far), `argument` (its name) and `arguments` (the others), and gives texts.
     """
     facts = {"of": of, "argument": argument}
-    return registry.query(**_with_facts("completion", facts, options))
-
-
-def kind_of(spec: OperationSpec) -> Kind:
-    """What the operation is on an MCP server; a tool, where nothing else is said."""
-    kind = facts_of(spec).get("kind", "tool")
-    return kind if kind in KINDS else "tool"
-
-
-def facts_of(spec: OperationSpec) -> dict[str, Any]:
-    """What is known of the operation only for MCP: its kind, a resource's URI, annotations and icons."""
-    facts = spec.meta.get(META)
-    return facts if isinstance(facts, dict) else {}
-
-
-def _with_facts(kind: Kind, facts: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    said = {name: value for name, value in facts.items() if value is not None}
-    return {**options, "meta": {**(options.get("meta") or {}), META: {"kind": kind, **said}}}
-
-
-def _check_template(uri: str, spec: OperationSpec) -> None:
-    """Refuse a template with a name that the function does not take, before a reader of the resource finds out."""
-    match_uri(uri, "")  # a template that cannot be read is told here
-    arguments = spec.input_schema.get("properties", {})
-    unknown = [name for name in names_of(uri) if name not in arguments] if is_template(uri) else []
-    if unknown:
-        raise ValueError(f"{spec.id} has no argument {unknown[0]!r}, which {uri} names")
+    return registry.query(**with_facts("completion", facts, options))
 
 
 # --- a prompt's result --------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import msgspec
 from enfold.access import is_hidden
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import failure, success
-from enfold.mcp.offers import kind_of
 from enfold.mcp.signed_state import StateSigner
 from enfold.mcp.task_extension import poll_seconds
 from enfold.operation import Context, Identity
 from enfold.operation.asking import Question
 from enfold.operation.handing_over import TASK_QUESTION, TaskQuestion
+from enfold.operation.offers import kind_of
 from enfold.registry import Registry
 from enfold.tasks.store import now_ms
 from enfold.tasks.task import Elsewhere, Order, Outcome, Status, Task

@@ -107,7 +107,7 @@ async def test_strangers_get_the_page_and_the_addresses_but_no_word_about_what_i
 async def test_without_the_console_there_is_nothing_at_the_root() -> None:
     app = to_http(OperationRegistry("shop"), console=False)
     async with living(app):
-        assert [(await get(app, path))[0] for path in ("/", "/docs", "/console/app.js")] == [404, 404, 404]
+        assert [(await get(app, path))[0] for path in ("/", "/console/app.js")] == [404, 404]
 
 
 def test_the_files_are_small_and_need_nothing_from_elsewhere() -> None:

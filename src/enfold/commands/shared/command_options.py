@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from enfold.commands.main import CommandEndedError
+from enfold.commands.shared.habits import check_options
 from enfold.commands.shared.targets import read_target, script_target, split_command
 from enfold.errors import CallError
 from enfold.registry import Registry
@@ -40,6 +41,7 @@ def parse_command(
 
 def parse_options(parser: ArgumentParser, words: list[str]) -> Namespace:
     """The options that the words give; argparse itself prints the help, and what is wrong with a word that it knows."""
+    check_options(parser.prog.partition(" ")[2], words, parser.format_usage)
     try:
         options, unknown = parser.parse_known_args(words)
     except SystemExit as error:

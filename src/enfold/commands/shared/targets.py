@@ -129,8 +129,10 @@ def first_target(words: list[str], registry: Registry | None, command: str, rest
     if registry is not None:
         return script_target(registry), words
     if not words or words[0].startswith("-"):
+        from enfold.commands.shared.habits import check_options
         from enfold.commands.shared.missing_target import ANY, PROGRAM, missing_target
 
+        check_options(command, words[:2])
         raise missing_target(command, PROGRAM if command == "cgi" else ANY, rest=rest)
     return read_target(words[0]), words[1:]
 

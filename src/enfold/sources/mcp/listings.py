@@ -13,8 +13,6 @@ from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.json_rpc import fields_of
-from enfold.mcp.offers import kind_of
-from enfold.mcp.uri_template import expand_uri, match_uri, names_of
 from enfold.operation import (
     OPEN,
     AccessControl,
@@ -27,6 +25,8 @@ from enfold.operation import (
 )
 from enfold.operation.handing_over import task_question
 from enfold.operation.names import WantedName, distinct_names, with_hash
+from enfold.operation.offers import kind_of
+from enfold.operation.uri_template import expand_uri, match_uri, names_of
 from enfold.schema.keywords import schema_fault
 from enfold.schema.nodes.compare import json_type
 from enfold.sources.choosing import Choice, choosing

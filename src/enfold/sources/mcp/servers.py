@@ -10,8 +10,8 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.offers import facts_of, kind_of
 from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Policy, legal_names, read_access
+from enfold.operation.offers import facts_of, kind_of
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
 from enfold.sources.durability import DurableChoice, durability

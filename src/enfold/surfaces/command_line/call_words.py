@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Final, TextIO
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.operation import OperationSpec
 
 USAGE: Final = """\
 usage: call OPERATION [name=text] [name:=json] [@file] [options]
 
   name=text             an argument as text; it is converted where the operation wants a number or a truth value
+  --NAME text           the same; --NAME alone is true, --no-NAME false. The options below win over arguments of their names
+  name.field=text       a field of an argument that is an object; name.0=text an item of one that is an array
   name:=json            an argument as JSON
   name=@file            an argument whose text is in a file; name:=@file for JSON
   @file                 all arguments as a JSON object in a file; @- reads standard input
@@ -52,19 +53,26 @@ _OPTIONS: Final = (
 class Words:
     """The words after `call`, sorted: the operation, what is given to it, and our own options."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], flags: Collection[str] = ()) -> None:
+        """`flags` are the arguments that are true or false: as `--name` they take no value but these two."""
         self.operation: str | None = None
-        self.given: list[tuple[str, str]] = []  # ("--json" | "word", text)
+        self.given: list[tuple[str, str]] = []  # ("--json" | "word" | "option", text); a flag is a name alone
         self.options: dict[str, str] = {}
         self.timeout: float | None = None
         self.help = False
         self.detach = False
         self.is_verbose = False
-        rest = iter(words)
-        for word in rest:
-            self._read_word(word, rest)
+        self._all = words
+        self._flags = flags
+        self._rest = words[::-1]
+        while self._rest:
+            self._read_word(self._rest.pop())
 
-    def _read_word(self, word: str, rest: Any) -> None:
+    def for_arguments(self, flags: Callable[[], Collection[str]]) -> Words:
+        """The same words, read again once it is known which arguments are true or false."""
+        return Words(self._all, flags()) if any(kind == "option" for kind, _ in self.given) else self
+
+    def _read_word(self, word: str) -> None:
         name, equals, value = word.partition("=")
         if word in ("-h", "--help"):
             self.help = True
@@ -73,13 +81,21 @@ class Words:
         elif word == "--verbose":
             self.is_verbose = True
         elif name in _OPTIONS:
-            self._read_option(name, value if equals else next(rest, None))
+            self._read_option(name, value if equals else self._rest.pop() if self._rest else None)
+        elif name == "--":
+            raise wrong("Unknown option --: it stands before the command of an MCP server")
         elif word.startswith("--"):
-            raise wrong(f"Unknown option {name}: {_suggestion(name)}")
+            self.given.append(("option", word[2:] if equals else self._with_value(name[2:])))
         elif self.operation is None and not equals and not word.startswith("@"):
             self.operation = word
         else:
             self.given.append(("word", word))
+
+    def _with_value(self, name: str) -> str:
+        """An argument written as `--name value`; `--name` alone where no value follows."""
+        following = self._rest[-1] if self._rest else "--"
+        is_alone = following not in ("true", "false") if name in self._flags else following.startswith("--")
+        return name if is_alone else f"{name}={self._rest.pop()}"
 
     def _read_option(self, name: str, value: str | None) -> None:
         if value is None:
@@ -92,11 +108,11 @@ class Words:
             self.options[name] = value
 
 
-def _suggestion(name: str) -> str:
+def nearest_option(name: str) -> str | None:
+    """The option of ours that a word was probably meant to be."""
     from enfold.nearest import nearest
 
-    near = nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
-    return f"did you mean {near}?" if near else f"write an argument of the operation as {name.lstrip('-')}=value"
+    return nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
 
 
 def seconds(text: str) -> float:
@@ -108,57 +124,6 @@ def seconds(text: str) -> float:
     if not 0 <= given < float("inf"):
         raise wrong(f"--timeout needs a number of seconds, not {text!r}")
     return given
-
-
-def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO) -> dict[str, Any]:
-    """The input that words on a command line describe; a name given several times is an array."""
-    whole: dict[str, Any] = {}
-    named: dict[str, list[Any]] = {}
-    for kind, text in given:
-        if kind == "--json" or text.startswith("@"):
-            whole.update(_read_object(text, stdin))
-        else:
-            name, value = _read_named(text, stdin)
-            named.setdefault(name, []).append(value)
-    return {**whole, **{name: values[0] if len(values) == 1 else values for name, values in named.items()}}
-
-
-def with_arrays(given: dict[str, Any], spec: OperationSpec) -> dict[str, Any]:
-    """The input with one text put into an array, where the operation wants an array and the text is none itself."""
-    properties = spec.input_schema.get("properties", {})
-    return {
-        name: [value] if _is_one_item(value) and _wants_array(properties.get(name)) else value
-        for name, value in given.items()
-    }
-
-
-def _is_one_item(value: Any) -> bool:
-    return isinstance(value, str) and not value.lstrip().startswith("[")
-
-
-def _wants_array(part: Any) -> bool:
-    """Whether an array fits and text does not, as far as the schema itself says."""
-    if not isinstance(part, dict):
-        return False
-    variants = part.get("anyOf") or part.get("oneOf") or [part]
-    kinds = [variant.get("type") if isinstance(variant, dict) else None for variant in variants]
-    return "array" in kinds and all(kind in ("array", "null") for kind in kinds)
-
-
-def _read_object(text: str, stdin: TextIO) -> dict[str, Any]:
-    value = read_json(read_text(text, stdin), "The arguments")
-    if not isinstance(value, dict):
-        raise wrong("The arguments must be a JSON object")
-    return value
-
-
-def _read_named(word: str, stdin: TextIO) -> tuple[str, Any]:
-    name, equals, value = word.partition("=")
-    if not equals or not name.strip(":"):
-        raise wrong(f"{word!r} is not an argument: write name=value")
-    if name.endswith(":"):
-        return name[:-1], read_json(read_text(value, stdin), f'Argument "{name[:-1]}"')
-    return name, read_text(value, stdin)
 
 
 def read_text(value: str, stdin: TextIO) -> str:

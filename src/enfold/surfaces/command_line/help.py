@@ -30,6 +30,7 @@ def operation_help(spec: OperationSpec, caller: str = "call") -> str:
         lines += ["", "arguments:", *(f"  {left:<{width}}  {right}".rstrip() for left, right in rows)]
         if len(rows) == _MAX_ROWS:
             lines.append("  … and more")
+        lines += ["", _spellings(schema)]
     words = _example_words(schema)
     if words:
         lines += ["", "example:", f"  {caller} {spec.id} {' '.join(words)}"]
@@ -38,6 +39,23 @@ def operation_help(spec: OperationSpec, caller: str = "call") -> str:
 
 def _synopsis(schema: dict[str, Any]) -> str:
     return "".join(f" {name}=…" if is_required else f" [{name}=…]" for name, _, is_required in fields_of(schema))
+
+
+def _spellings(schema: dict[str, Any]) -> str:
+    """How arguments may be written, shown with those of the operation itself."""
+    name = fields_of(schema)[0][0]
+    path = next(filter(None, (_nested(each, field, schema) for each, field, _ in fields_of(schema))), None)
+    below = f"; a field of an object as {path}=…" if path else ""
+    return f"Write an argument as {name}=… or --{name} …{below}."
+
+
+def _nested(name: str, field: Any, root: dict[str, Any]) -> str | None:
+    """The path of the first field of an argument that has any."""
+    whole = opened(field, root)
+    inner = fields_of(opened(_object_in(whole, root), root))
+    if not inner:
+        return None
+    return f"{name}.0.{inner[0][0]}" if "items" in whole else f"{name}.{inner[0][0]}"
 
 
 def _rows(part: Any, root: dict[str, Any], depth: int, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:

@@ -19,15 +19,8 @@ from enfold.observing.watching import Watch
 from enfold.operation import Context, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.runtime import drive
-from enfold.surfaces.command_line.call_words import (
-    USAGE,
-    Words,
-    read_arguments,
-    read_json,
-    read_text,
-    with_arrays,
-    wrong,
-)
+from enfold.surfaces.command_line.call_input import flags_of, read_arguments
+from enfold.surfaces.command_line.call_words import USAGE, Words, read_json, read_text, wrong
 from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
@@ -140,7 +133,7 @@ class Shell:
 
             print(printable_lines(operation_help(spec, self._caller)), file=self._out)
             return 0
-        return self._prepare_call(words, spec)
+        return self._prepare_call(words.for_arguments(lambda: flags_of(spec)), spec)
 
     def _help_with_calls(self, words: Words) -> int:
         if not words.help:
@@ -160,7 +153,7 @@ class Shell:
             return encode_failure(chosen.write_error(error, spec.id))
 
         try:
-            given = with_arrays(read_arguments(words.given, self._stdin), spec)
+            given = read_arguments(words.given, self._stdin, spec)
         except CallError as error:
             if "--format" in words.options:
                 self._print(write_error(error))

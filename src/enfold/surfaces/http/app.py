@@ -37,12 +37,21 @@ from enfold.surfaces.asgi.messages import (
     origin_of,
     respond,
 )
-from enfold.surfaces.console import Console
+from enfold.surfaces.console import PARENTS, Console
 from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
 from enfold.surfaces.functions.routes import PREFIX, Route
 from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, has_no_options
-from enfold.surfaces.http.mounts import PAGES, Mount, find_mount, mounted_scope, own_path, sorted_mounts, with_headers
+from enfold.surfaces.http.mounts import (
+    HEALTH,
+    PAGES,
+    Mount,
+    find_mount,
+    mounted_scope,
+    own_path,
+    sorted_mounts,
+    with_headers,
+)
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
 
 if TYPE_CHECKING:
@@ -283,7 +292,7 @@ class HTTPApp:
         try:
             return await self._answer(public, exchange, request)
         except CallError:
-            if request.operation is None and request.path not in ("/healthz", "/readyz"):
+            if request.operation is None and request.path not in ("/healthz", HEALTH, "/readyz"):
                 raise no_identity() from None
             raise
 
@@ -359,7 +368,11 @@ class HTTPApp:
             page = self._console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
             if page is not None:
                 return await self._console_page(page, exchange, request)
-        methods = PAGES.get(request.path) if tasks is None else tasks.methods(request.path)
+        if tasks is None and request.path in PARENTS and request.method in ("GET", "HEAD"):
+            place = f"{exchange.scope.get('root_path', '')}/openapi.json"
+            return FunctionAnswer(b"", 307, [(b"location", place.encode())])
+        path = "/healthz" if request.path == HEALTH else request.path
+        methods = PAGES.get(path) if tasks is None else tasks.methods(path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
         if request.method not in methods:
@@ -369,7 +382,7 @@ class HTTPApp:
             return None
         if tasks is not None:
             return await self._task_page(tasks, exchange, request, functions)
-        if request.path == "/healthz":
+        if path == "/healthz":
             return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
             return self._readiness(request.identity)

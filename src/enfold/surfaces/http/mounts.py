@@ -20,6 +20,8 @@ PAGES: Final = {
     "/call": ("POST", "OPTIONS"),
     "/operations": ("GET", "HEAD", "OPTIONS"),
 }
+# `/healthz` under the name that other frameworks give it; unlike `PAGES`, an app mounted at `/` has it first.
+HEALTH: Final = "/health"
 OWN_PREFIXES: Final = ("/functions/", WELL_KNOWN)
 
 

@@ -13,11 +13,11 @@ from enfold.access import may_list
 from enfold.content import ContentBlock
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
-from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.mcp.tool_names import tool_names
-from enfold.mcp.uri_template import is_template
 from enfold.operation import Identity, Operation, OperationSpec, OperationType, legal_names
+from enfold.operation.offers import facts_of, kind_of
+from enfold.operation.uri_template import is_template
 from enfold.registry import Registry
 from enfold.reserved import RESERVED
 from enfold.runtime import PreparedOperation

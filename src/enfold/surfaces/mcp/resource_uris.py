@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from enfold.mcp.uri_template import literal_scheme, match_uri
 from enfold.operation import with_hash
+from enfold.operation.uri_template import literal_scheme, match_uri
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import Resource

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final, TypedDict
 
 from enfold.finding import Description, Finder, Found
-from enfold.mcp.offers import kind_of
 from enfold.mcp.tool_names import find_by_tool_name
 from enfold.operation import Context, Identity, OperationSpec
+from enfold.operation.offers import kind_of
 from enfold.registry import OperationRegistry, Registry, not_found
 from enfold.surfaces.mcp.catalog import RELAY, Catalog, ListedSchemas, MCPTool
 from enfold.surfaces.mcp.exposure import PREFIX
