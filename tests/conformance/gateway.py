@@ -35,7 +35,8 @@ def judge_way(way: str) -> int:
     sys.stdout.write(f"The fixtures over {way}, served again:\n")
     sys.stdout.flush()
     with ExitStack() as open_programs, tempfile.TemporaryDirectory() as home:
-        entry = {"command": sys.executable, "args": list(FIXTURES), "cwd": str(ROOT)}
+        # The fixtures ask in both eras, and a process has one: clients with a session get one of their own.
+        entry = {"command": sys.executable, "args": list(FIXTURES), "cwd": str(ROOT), "per": "session"}
         if way != "stdio":
             fixtures = WITH_TASKS if way == "tasks" else FIXTURES
             entry = {"url": f"http://127.0.0.1:{open_programs.enter_context(running(*fixtures))}/mcp"}

@@ -53,6 +53,11 @@ class _Received:
     async def next(self) -> Message:
         return await self._others.get()
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls have come that the test has not looked at."""
+        return not self._calls.empty()
+
 
 class StdioPuppet(_Received):
     """A process; several, where the gateway has started more, of which the newest writes."""
@@ -67,11 +72,11 @@ class StdioPuppet(_Received):
         async for line in reader:
             self.take(json.loads(line))
 
-    def write(self, message: Message, process: int = -1) -> None:
-        self.processes[process].write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    def write(self, message: Message) -> None:
+        self.processes[-1].write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
-    def answer(self, call: Message, process: int = -1) -> None:
-        self.write({"id": call["id"], "result": {"content": []}}, process)
+    def answer(self, call: Message) -> None:
+        self.write({"id": call["id"], "result": {"content": []}})
 
 
 @asynccontextmanager

@@ -111,7 +111,7 @@ async def test_an_older_servers_question_is_put_to_nobody_when_it_may_be_another
     async with (
         gateway() as open_gateway,
         Client(open_gateway.mcp, mode="legacy", elicitation_callback=accept) as ann,
-        Client(open_gateway.mcp, mode="legacy", elicitation_callback=accept) as bob,
+        Client(open_gateway.mcp, mode="legacy") as bob,
     ):
         hung = asyncio.create_task(bob.call_tool("old_hang", {}))
         await bob.call_tool("old_add", {"x": 1, "y": 2})

@@ -85,6 +85,11 @@ class House:
         await self._people.enter_async_context(person.client)
         return person
 
+    async def plain_call(self, operation_id: str) -> asyncio.Task[httpx2.Response]:
+        """A call over HTTP, whose caller cannot be asked anything."""
+        client = await self._people.enter_async_context(httpx2.AsyncClient(timeout=60))
+        return asyncio.create_task(client.post(f"{self.url}/functions/{operation_id}", json={}))
+
 
 @asynccontextmanager
 async def house(puppet: StdioPuppet | HTTPPuppet) -> AsyncIterator[House]:
@@ -140,9 +145,12 @@ async def puppet_at(transport: str) -> AsyncIterator[Any]:
         yield puppet
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+# On the standard streams the calls of two clients that can be asked are never open together, not even an abandoned one.
+TOGETHER = [("stdio", time_out), ("stdio", disconnect), ("http", cancel), ("http", time_out), ("http", disconnect)]
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("give_up", WAYS)
+@pytest.mark.parametrize(("transport", "give_up"), TOGETHER)
 async def test_a_question_is_put_to_nobody_while_a_call_given_up_may_ask_it(
     give_up: Any, question: str, transport: str
 ) -> None:
@@ -164,8 +172,27 @@ async def test_a_question_is_put_to_nobody_while_a_call_given_up_may_ask_it(
         await napping
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-@pytest.mark.parametrize("give_up", WAYS)
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_a_cancelled_call_counts_until_the_server_has_answered_it(question: str) -> None:
+    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+        paying = await cancel(bank, puppet)
+        bob = await bank.person()
+        napping = bob.call("bank_nap")
+        reading = await bank.plain_call("bank.rest")  # which has been sent: others do not wait
+        puppet.answer(await puppet.call_of("rest"))
+        await reading
+        assert not puppet.has_calls
+
+        puppet.answer(paying)
+        nap = await puppet.call_of("nap")
+        puppet.write({"id": "yours", "method": question, "params": QUESTIONS[question]})
+        answered = await puppet.next()
+        assert (answered["id"], "result" in answered, bob.met) == ("yours", True, [question])
+        puppet.answer(nap)
+        await napping
+
+
+@pytest.mark.parametrize(("transport", "give_up"), TOGETHER)
 async def test_a_log_line_and_progress_of_a_call_given_up_are_told_to_nobody(give_up: Any, transport: str) -> None:
     async with puppet_at(transport) as puppet, house(puppet) as bank:
         paying = await give_up(bank, puppet)
@@ -197,22 +224,50 @@ async def test_progress_on_a_calls_own_stream_is_not_taken_for_another_calls() -
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_of_three_callers_the_one_who_is_left_is_asked(question: str) -> None:
+async def test_calls_of_clients_that_can_be_asked_run_one_at_a_time(question: str) -> None:
+    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+        people = [await bank.person() for _ in range(3)]
+        calls = [person.call("bank_pay") for person in people]
+        for count in range(1, 4):
+            pay = await puppet.call_of("pay")
+            assert not puppet.has_calls
+            puppet.write({"id": "whose", "method": question, "params": QUESTIONS[question]})
+            assert "result" in await puppet.next()
+            assert sum(len(person.met) for person in people) == count
+            puppet.answer(pay)
+        await asyncio.gather(*calls)
+    assert [person.met for person in people] == [[question]] * 3
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_a_question_waits_for_a_call_that_cannot_be_asked_to_end(question: str) -> None:
+    """Until then it may be the question of either."""
+    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+        ann = await bank.person()
+        resting, rest = await bank.plain_call("bank.rest"), await puppet.call_of("rest")
+        paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
+        puppet.write({"id": "whose", "method": question, "params": QUESTIONS[question]})
+        puppet.answer(rest)
+        assert "result" in await puppet.next()
+        assert ann.met == [question]
+        puppet.answer(pay)
+        await asyncio.gather(paying, resting)
+
+
+async def test_a_call_that_waits_for_its_turn_can_be_given_up() -> None:
     async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
         ann, bob, cat = [await bank.person() for _ in range(3)]
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
-        napping, nap = bob.call("bank_nap"), await puppet.call_of("nap")
-        resting, rest = cat.call("bank_rest"), await puppet.call_of("rest")
-        for ended in (pay, rest):
-            puppet.write({"id": "whose", "method": question, "params": QUESTIONS[question]})
-            assert "error" in await puppet.next()
-            puppet.answer(ended)
+        napping = bob.call("bank_nap")
+        resting = cat.call("bank_rest")
+        reading = await bank.plain_call("bank.pay")
+        await puppet.call_of("pay")
+        napping.cancel()
+        await asyncio.wait({napping})
+        puppet.answer(pay)
+        puppet.answer(await puppet.call_of("rest"))
         await asyncio.gather(paying, resting)
-        puppet.write({"id": "bob's", "method": question, "params": QUESTIONS[question]})
-        assert "result" in await puppet.next()
-        puppet.answer(nap)
-        await napping
-    assert (ann.met, bob.met, cat.met) == ([], [question], [])
+        reading.cancel()
 
 
 async def test_a_client_is_asked_although_it_has_given_up_another_call_of_its_own() -> None:
@@ -231,8 +286,7 @@ async def test_a_client_is_asked_although_it_has_given_up_another_call_of_its_ow
 
 
 @pytest.mark.parametrize("asked_era", ["legacy", "2026-07-28"])
-async def test_while_one_client_is_asked_another_is_asked_too(asked_era: str) -> None:
-    """The second call goes to a process of its own, whose questions are certainly its own."""
+async def test_while_one_client_is_asked_another_waits_and_a_caller_without_questions_does_not(asked_era: str) -> None:
     async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
         ann, bob = await bank.person(asked_era), await bank.person()
         ann.may_answer.clear()
@@ -240,19 +294,23 @@ async def test_while_one_client_is_asked_another_is_asked_too(asked_era: str) ->
         puppet.write({"id": "ann's", "method": "elicitation/create", "params": PIN})
         await ann.is_asked.wait()
 
-        napping, nap = bob.call("bank_nap"), await puppet.call_of("nap")
-        puppet.write({"id": "bob's", "method": "elicitation/create", "params": PIN})
-        assert (await puppet.next())["id"] == "bob's"
-        puppet.answer(nap)
-        await napping
-        assert bob.met == ["elicitation/create"]
+        napping = bob.call("bank_nap")
+        resting = await bank.plain_call("bank.rest")
+        puppet.answer(await puppet.call_of("rest"))
+        assert (await resting).status_code == 200
+        assert not puppet.has_calls
 
         ann.may_answer.set()
         answer = await puppet.next()
         assert (answer["id"], answer["result"]["content"]) == ("ann's", {"pin": "1234"})
-        puppet.answer(pay, process=0)
+        puppet.answer(pay)
         await paying
-        assert len(puppet.processes) == 2
+        nap = await puppet.call_of("nap")
+        puppet.write({"id": "bob's", "method": "elicitation/create", "params": PIN})
+        assert (await puppet.next())["id"] == "bob's"
+        puppet.answer(nap)
+        await napping
+        assert (bob.met, len(puppet.processes)) == (["elicitation/create"], 1)
 
 
 async def test_a_question_that_the_server_withdraws_is_not_answered() -> None:
@@ -275,9 +333,9 @@ async def test_the_newest_revision_has_no_questions_of_servers(question: str) ->
     async with stdio_puppet("2026-07-28") as puppet, house(puppet) as bank:
         ann = await bank.person()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
-        puppet.write({"id": 1, "method": question, "params": QUESTIONS[question]}, process=0)
+        puppet.write({"id": 1, "method": question, "params": QUESTIONS[question]})
         assert (await puppet.next())["error"]["code"] == -32601
-        puppet.answer(pay, process=0)
+        puppet.answer(pay)
         await paying
     assert ann.met == []
 

@@ -200,7 +200,6 @@ LIMITS: Final[Keys] = {
     "list_bytes": _number("bytes", "of one list, over all its pages"),
     "reconnects": _number("times", "that a broken event stream is taken up again, without anything new on it"),
     "open_requests": _number("requests", "of a server, open on one connection"),
-    "side_sessions": _number("sessions", "of a server that waits for one client's answer, for the calls of others"),
     "unread_bytes": _number("bytes", "written to a server that does not read"),
     "notice_bytes": _number("bytes", "of log messages and progress in one call"),
 }
@@ -256,6 +255,12 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         ),
         "reads": _one_of("result", about='the server wraps results as `{"result": …}` without saying so'),
         "advertise_output": _flag("the output schema is shown where the tool is served again", default=True),
+        "per": _one_of(
+            "source",
+            "session",
+            about="one connection (and process) for all callers, or one for each session of an MCP client",
+            default="source",
+        ),
         "protocol": _text("one revision, such as `2025-11-25`, in the place of `auto`"),
         "log_level": _text("which log messages are asked for where a client has not said; `info`"),
         "connect_timeout": _number("seconds", "the same as `connect` in `limits`"),

@@ -45,6 +45,13 @@ class Answer(msgspec.Struct, frozen=True):
         return self.action == "accept"
 
 
+class ClientSession(Protocol):
+    """What a client has between its handshake and its leaving."""
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Call back when the session ends."""
+
+
 class Peer(Protocol):
     """The client at the other end of a call, as a surface gives it to handlers."""
 
@@ -55,6 +62,10 @@ class Peer(Protocol):
     @property
     def client(self) -> object:
         """Whose call it is: the same object for all calls of one session, and another for every stateless request."""
+
+    @property
+    def session(self) -> ClientSession | None:
+        """The session that the call belongs to; None where the client has none."""
 
     @property
     def meta(self) -> Mapping[str, Any]:

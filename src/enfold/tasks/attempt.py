@@ -107,6 +107,7 @@ class AbsentCaller:
             EVERY_QUESTION if task.order.capabilities is None else task.order.capabilities
         )
         self.client: object = self
+        self.session = None
         self.meta: Mapping[str, Any] = {}
         self.memory = dict(task.memory)
         self._in_call = task.order.answers

@@ -32,7 +32,7 @@ from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.mcp_callers import MCPCaller
 from enfold.sources.mcp.mcp_settings import MCPLimits
 from enfold.sources.mcp.message_repair import repair_message
-from enfold.sources.mcp.outgoing_calls import OutgoingCall, PossibleCallers
+from enfold.sources.mcp.outgoing_calls import PATIENCE, CallKey, OutgoingCall, PossibleCallers, Turns, begun_task
 from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
 
 # Takes what a server tells unasked: the method of the notification, and its parameters.
@@ -43,12 +43,16 @@ log: Final = Log("enfold.mcp")
 # These may not be given up by a message: a server that does not know them yet could take it amiss.
 _UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
+TURN_SECONDS: Final = 30.0  # that other clients wait for a server to answer a call which was abandoned
+
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
 
 
 class ServerConnection(Protocol):
     """What a transport offers."""
+
+    has_call_streams: bool  # whether each call has a stream of its own, on which the server asks what belongs to it
 
     @property
     def is_open(self) -> bool:
@@ -76,13 +80,6 @@ class _Head(msgspec.Struct):
     id: RequestId = ""
 
 
-class _Question(msgspec.Struct, frozen=True, eq=False):
-    """A request of the server that is being answered."""
-
-    id: object
-    caller: MCPCaller | None
-
-
 class Dispatcher:
     """The calls that wait for a server's answers, and the tasks that answer its questions."""
 
@@ -93,12 +90,14 @@ class Dispatcher:
         self.name = name
         self.limits = limits
         self.is_stateless = False  # whether the revision agreed on has no requests of servers
+        self.takes_turns = False  # whether a question does not say to which call it belongs
         self._notice = notice
         self._source = source
         self._ids = count(1)
         self._waiting: dict[RequestId, OutgoingCall] = {}
-        self._possible_callers = PossibleCallers()
-        self._questions: dict[asyncio.Task[Any], _Question] = {}
+        self._possible_callers = PossibleCallers(limits.held)
+        self._turns = Turns()
+        self._questions: dict[asyncio.Task[Any], object] = {}  # the tasks that answer, with the ids of the requests
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
         self.on_loss: Callable[[str], None] = _ignore_loss  # called with the reason when the server is gone
@@ -113,14 +112,19 @@ class Dispatcher:
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> OutgoingCall:
-        """A call with an id of its own, whose answer is waited for from now on; `result` sends it."""
+        """A call with an id of its own; `result` sends it."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        call = OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
-        self._waiting[call.id] = call
-        return call
+        return OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
 
     async def result(self, call: OutgoingCall) -> dict[str, Any]:
-        """Send a call and give its result; ProtocolError where the server refuses, LostError where it is gone."""
+        """Send a call and give its result; ProtocolError where the server refuses, LostError where it is gone.
+
+        Where a question does not say to which call it belongs, only one client that can be asked has calls open.
+        """
+        caller = call.caller
+        if self.takes_turns and caller is not None and not call.method.startswith("tasks/"):
+            await self._turns.take(caller.client if caller.can_be_asked else None, ("call", call.id))
+        self._waiting[call.id] = call
         try:
             await self.connection.send_call(call)
             return await call.answer
@@ -142,6 +146,13 @@ class Dispatcher:
             call.answer.exception()  # retrieved, so that the loop does not complain of it
         elif is_open and call.can_ask:
             self._possible_callers.note_abandoned(call)
+            asyncio.get_running_loop().call_later(TURN_SECONDS, self._turns.release, ("call", call.id))
+            return
+        self._end_turn(("call", call.id))
+
+    def _end_turn(self, key: CallKey) -> None:
+        self._turns.release(key)
+        self._possible_callers.note_end()
 
     def withdraw(self, call: OutgoingCall) -> None:
         """Forget a call that the server has never seen, or has refused without an answer."""
@@ -152,7 +163,12 @@ class Dispatcher:
         for call in list(self._waiting.values()):
             if not call.answer.done():
                 call.answer.set_exception(LostError(error, may_have_run=True, output=output))
+        self.close_turns(error)
         self.on_loss(error.message)
+
+    def close_turns(self, error: CallError) -> None:
+        """Send the calls that wait for their turn back to their callers, who may take another connection."""
+        self._turns.close(LostError(error, may_have_run=False))
 
     # --- tasks
 
@@ -212,13 +228,23 @@ class Dispatcher:
     def _take_answer(self, message: RPCMessage) -> None:
         result = message.result if message.error is UNSET else UNSET
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
-        self._possible_callers.note_answer(message.id, call, {} if result is UNSET else result)
+        self._note_answer(message.id, call, {} if result is UNSET else result)
         if call is None or call.answer.done():
             return
         if message.error is not UNSET:
             call.answer.set_exception(read_rpc_error(message.error))
         else:
             call.answer.set_result({} if result is UNSET else result)
+
+    def _note_answer(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
+        """Note which calls and tasks can still ask something; of a call that is waited for, `_close` ends the turn."""
+        self._possible_callers.note_answer(request_id, call, result)
+        if call is None:
+            self._end_turn(("call", request_id))
+        elif call.method in ("tasks/result", "tasks/cancel"):
+            self._end_turn(("task", call.params.get("taskId")))
+        elif (task_id := begun_task(call, result)) is not None:
+            self._turns.pass_on(("call", call.id), ("task", task_id))
 
     def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
         caller = None
@@ -259,38 +285,49 @@ class Dispatcher:
         if count >= 2 * limit:
             self.warn_once("requests", "has too many requests open at once; further ones are not answered")
             return
-        caller = self._caller_asked(call) if count < limit else None
-        task = self.spawn(self._reply(message, caller, is_full=count >= limit))
-        self._questions[task] = _Question(message.id, caller)
+        among = self._possible_callers.keys(self._open_calls())
+        task = self.spawn(self._reply(message, call, among, is_full=count >= limit))
+        self._questions[task] = message.id
         task.add_done_callback(lambda task: self._questions.pop(task, None))
 
-    def _caller_asked(self, call: OutgoingCall | None) -> MCPCaller | None:
-        """Who is to answer a question: the caller of the call on whose stream it came, or the only one it can be for."""
+    async def _caller_asked(self, call: OutgoingCall | None, among: frozenset[CallKey]) -> MCPCaller | None:
+        """Who is to answer a question: the caller of the call on whose stream it came, or the only one it can be for.
+
+        `among` are the calls that were open when it came. Those that end cannot have been meant: they are waited for.
+        """
         if call is not None:
             return call.caller or self._source
-        can_only_be_source = self._possible_callers.are_all_unaskable(self._open_calls())
-        return self._only_caller() or (self._source if can_only_be_source else None)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    caller = self._only_caller(among)
+                    if caller is not None:
+                        return caller
+                    if self._possible_callers.are_all_unaskable(self._open_calls(), among):
+                        return self._source
+                    await self._possible_callers.call_ended()
+        except TimeoutError:
+            return None
 
-    def _only_caller(self) -> MCPCaller | None:
+    def _only_caller(self, among: frozenset[CallKey] | None = None) -> MCPCaller | None:
         """The caller for a message that names no call; None unless only one client's calls can have caused it."""
-        return self._possible_callers.only_caller(self._open_calls())
+        calls = self._open_calls()
+        return self._possible_callers.only_caller(calls, self._possible_callers.keys(calls) if among is None else among)
 
     def _open_calls(self) -> list[OutgoingCall]:
-        return [call for call in self._waiting.values() if call.can_ask]
-
-    def has_question_for_another(self, client: object) -> bool:
-        """Whether a question to another client waits for its answer."""
-        asked = [question.caller for question in self._questions.values()]
-        return any(each is not None and each.client not in (None, client) for each in asked)
+        return [call for call in self._waiting.values() if call.can_ask and not call.answer.done()]
 
     def _cancel_question(self, request_id: object) -> None:
-        for task, question in list(self._questions.items()):
-            if question.id == request_id:
+        for task, asked_id in list(self._questions.items()):
+            if asked_id == request_id:
                 task.cancel()
 
-    async def _reply(self, message: RPCMessage, caller: MCPCaller | None, *, is_full: bool) -> None:
+    async def _reply(
+        self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey], *, is_full: bool
+    ) -> None:
         try:
-            answer = await self._answer(str(message.method), message.params, caller, is_full=is_full)
+            self._check_question(str(message.method), is_full=is_full)
+            answer = {} if message.method == "ping" else await self._answer(message, call, among)
             reply = result_message(message.request_id, answer)
         except ProtocolError as error:
             reply = error_message(message.request_id, error)
@@ -298,23 +335,26 @@ class Dispatcher:
             reply = error_message(message.request_id, ProtocolError(INTERNAL_ERROR, error.message))
         await self.connection.send(reply)
 
-    async def _answer(
-        self, method: str, params: dict[str, Any], caller: MCPCaller | None, *, is_full: bool
-    ) -> dict[str, Any]:
+    def _check_question(self, method: str, *, is_full: bool) -> None:
         if is_full:
             raise ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
-        if method == "ping":
-            return {}
-        if self.is_stateless:
+        if self.is_stateless and method != "ping":
             raise ProtocolError(
                 METHOD_NOT_FOUND, "The agreed revision has no requests of servers: return the questions"
             )
+
+    async def _answer(
+        self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey]
+    ) -> dict[str, Any]:
+        caller = await self._caller_asked(call, among)
         if caller is None:
             self.warn_once("caller", "asks something while calls of several clients are open, and is refused")
             raise ProtocolError(
                 INTERNAL_ERROR, "It is not certain which caller is asked: the calls of several are open"
             )
-        return await caller.ask(method, params)
+        if call is None and caller.can_be_asked:
+            self._turns.note_asked()
+        return await caller.ask(str(message.method), message.params)
 
     def warn_once(self, what: str, sentence: str) -> None:
         """Write to the log what a server does wrong, the first time."""

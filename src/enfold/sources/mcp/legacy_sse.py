@@ -31,6 +31,8 @@ async def open_event_stream(web: Web, dispatcher: Dispatcher) -> None:
 class SSEConnection:
     """The connection over one event stream."""
 
+    has_call_streams = False
+
     def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
         self._web = web
         self._dispatcher = dispatcher

@@ -68,6 +68,12 @@ class MCPCaller:
         return None if peer is None else peer.client
 
     @property
+    def can_be_asked(self) -> bool:
+        """Whether there is a client that answers at least one kind of question."""
+        peer = peer_of(self.context)
+        return peer is not None and any(name in peer.capabilities for name in _CAPABILITIES.values())
+
+    @property
     def is_heard(self) -> bool:
         return self.context.is_heard
 
@@ -142,6 +148,12 @@ class MCPCaller:
         """The oldest questions that the client has not answered, and that the server has not withdrawn."""
         self._asked = [each for each in self._asked if not each.answers.done()]
         return self._asked[0] if self._asked else None
+
+    def refuse_questions(self) -> None:
+        """Refuse what has not been answered: the call was given up, and its client is not asked any more."""
+        for asked in self._asked:
+            if not asked.answers.done():
+                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, "The caller has given up"))
 
 
 def _question(request: Any) -> Question:
@@ -221,6 +233,8 @@ class _RunningCall:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.caller.refuse_questions()
         self.caller.has_news.set()
         if not task.cancelled():
             task.exception()  # retrieved, so that the loop does not complain where nobody waits any more

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
 GivenHeaders: TypeAlias = Supplied[Mapping[str, str]]
 Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
+Per: TypeAlias = Literal["source", "session"]  # one connection for all callers, or one for each session of a client
 Transport: TypeAlias = Literal["auto", "http", "sse"]
 
 _KINDS: Final[dict[str, Transport]] = {
@@ -71,13 +72,16 @@ class MCPLimits(msgspec.Struct, frozen=True):
     list_bytes: int = 16 * 1024 * 1024  # of one list, over all its pages
     reconnects: int = 5  # of a broken event stream, without anything new on it
     open_requests: int = 100  # of a server, on one connection
-    side_sessions: int = 4  # of a server that waits for one client's answer, for the calls of others
     unread_bytes: int = 16 * 1024 * 1024  # written to a server that does not read
     notice_bytes: int = 4 * 1024 * 1024  # of log messages and progress in one call
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """How one server is reached; headers, login and client are for servers at an address."""
+    """How one server is reached; headers, login and client are for servers at an address.
+
+    With `handshake_first` a server of both eras is spoken to in the older one: what it asks there, every client can be
+    asked, and many servers cannot ask in the newest.
+    """
 
     server: Server
     name: str
@@ -86,6 +90,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     headers: GivenHeaders = {}
     login: OAuthLogin | None = None
     client: Any = None
+    per: Per = "source"
+    handshake_first: bool = False
 
 
 # --- targets ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from enfold.errors import CallError
 from enfold.sources.mcp.dispatcher import Notice
@@ -59,12 +58,6 @@ class PooledSession:
                 return self.current
             return await self._reopen()
 
-    async def open_another(self) -> UpstreamSession:
-        """A session for one call alone, which that call closes."""
-        session = await open_session(self._settings, _ignore, self._source)
-        await session.hear_logs(self._log_level)
-        return session
-
     async def drop(self, session: UpstreamSession) -> None:
         """Close a session that is of no use any more; the next call opens another."""
         if self.current is session:
@@ -109,7 +102,3 @@ class PooledSession:
     def _check_open(self) -> None:
         if self._is_closed:
             raise closed_connection(self._settings.name)
-
-
-def _ignore(method: str, params: dict[str, Any]) -> None:
-    """Ignore changes: the shared session hears of them, too."""

@@ -77,6 +77,8 @@ def _is_needed(name: str) -> bool:
 class StdioConnection:
     """The connection to one process."""
 
+    has_call_streams = False
+
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         dispatcher.connection = self

@@ -22,6 +22,7 @@ from enfold.sources.mcp.mcp_settings import (
     Dialect,
     GivenHeaders,
     MCPLimits,
+    Per,
     Server,
     ServerSettings,
     Target,
@@ -73,6 +74,7 @@ def from_mcp(
     answers: Answerers | None = None,
     log_level: str = "info",
     protocol: Dialect = "auto",
+    per: Per = "source",
     fix: Mapping[str, Any] | None = None,
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
@@ -85,6 +87,7 @@ def from_mcp(
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
     `name` is what messages and `registry.sources` call it. `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
     wrapped as `{"result": …}`. `durable` says which tools may run as tasks: all, or patterns. `protocol` pins a revision.
+    `per="session"` opens a connection, and starts a process, for each session of an MCP client.
     `fix` fills arguments and hides them, `describe="short"` shows one sentence of each description, `select` names the
     fields of results that are given unasked.
     """
@@ -109,7 +112,7 @@ def from_mcp(
 
     def server_of(name: str, server: Server, options: Options) -> _Server:
         settings = ServerSettings(
-            server, name, limits or MCPLimits(), protocol, sent, _login(server, auth, name), client
+            server, name, limits or MCPLimits(), protocol, sent, _login(server, auth, name), client, per
         )
         return _Server(settings, answers or {}, log_level, options)
 

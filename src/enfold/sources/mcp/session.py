@@ -30,7 +30,7 @@ from enfold.sources.mcp.dispatcher import Dispatcher, Notice
 from enfold.sources.mcp.mcp_callers import MCPCaller
 from enfold.sources.mcp.mcp_settings import Address, Command, Dialect, ServerSettings
 from enfold.sources.mcp.outgoing_calls import LISTEN
-from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
+from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
 from enfold.sources.mcp.web_requests import Web
 from enfold.version import installed_version
 
@@ -51,6 +51,7 @@ class UpstreamSession:
         self.revision = revision
         self._dispatcher = dispatcher
         dispatcher.is_stateless = revision.is_stateless
+        dispatcher.takes_turns = not revision.is_stateless and not dispatcher.connection.has_call_streams
         self.capabilities = fields_of(answer.get("capabilities"))
         self._log_level: str | None = None  # that an older server has been told
         self._followed: dict[str, asyncio.Task[Any]] = {}
@@ -62,10 +63,6 @@ class UpstreamSession:
     def when_lost(self, callback: Callable[[str], None]) -> None:
         """Call back with the reason when the server is gone."""
         self._dispatcher.on_loss = callback
-
-    def waits_for_another(self, client: object) -> bool:
-        """Whether the server has asked another client something that is not answered yet."""
-        return self._dispatcher.has_question_for_another(client)
 
     async def request(
         self,
@@ -156,6 +153,7 @@ class UpstreamSession:
             begun.set()  # nobody is to wait any more
 
     async def close(self) -> None:
+        self._dispatcher.close_turns(closed_connection(self._dispatcher.name))
         await self.connection.close()
 
 
@@ -210,14 +208,15 @@ class _Opening(msgspec.Struct, frozen=True):
             if self.settings.protocol != "auto":
                 raise
         # Some servers end when the first message is none they know.
-        return await self._over_pipes(command, LATEST_HANDSHAKE.name)
+        other = LATEST if self.settings.handshake_first else LATEST_HANDSHAKE
+        return await self._over_pipes(command, other.name)
 
     async def _over_pipes(self, command: Command, protocol: Dialect) -> UpstreamSession:
         from enfold.sources.mcp.server_process import start_process
 
         dispatcher = self._dispatcher()
         await start_process(command, dispatcher)
-        return await _begin(dispatcher, protocol)
+        return await _begin(dispatcher, protocol, handshake_first=self.settings.handshake_first)
 
     async def reach(self, address: Address) -> UpstreamSession:
         if address.transport == "sse":
@@ -260,8 +259,10 @@ def _may_be_older(error: Exception) -> bool:
 # --- revisions ----------------------------------------------------------------------------------------------------
 
 
-async def _begin(dispatcher: Dispatcher, protocol: Dialect) -> UpstreamSession:
+async def _begin(dispatcher: Dispatcher, protocol: Dialect, *, handshake_first: bool = False) -> UpstreamSession:
     try:
+        if protocol == "auto" and handshake_first:
+            return await _negotiate_from_handshake(dispatcher)
         return await _negotiate(dispatcher, protocol)
     except BaseException:
         await dispatcher.connection.close()
@@ -288,6 +289,18 @@ async def _negotiate(dispatcher: Dispatcher, protocol: Dialect) -> UpstreamSessi
             raise
     # It was only slow to answer the first question, and knows no handshake.
     return await _discover(dispatcher)
+
+
+async def _negotiate_from_handshake(dispatcher: Dispatcher) -> UpstreamSession:
+    """The handshake if the server knows it, else the newest revision."""
+    try:
+        return await _shake_hands(dispatcher, LATEST_HANDSHAKE)
+    except ProtocolError as error:
+        refusal = error
+    try:
+        return await _discover(dispatcher)
+    except ProtocolError:
+        raise refusal from None
 
 
 async def _discover(dispatcher: Dispatcher) -> UpstreamSession:

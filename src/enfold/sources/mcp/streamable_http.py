@@ -27,6 +27,8 @@ RECONNECT_SECONDS: Final = 1.0  # before a broken stream is resumed, where the s
 class HTTPConnection:
     """The connection to one address."""
 
+    has_call_streams = True
+
     def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
         self._web = web
         self._dispatcher = dispatcher

@@ -15,10 +15,10 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.task_extension import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observing import outgoing
 from enfold.operation import Context
-from enfold.operation.asking import EVERY_QUESTION, Peer, peer_of
+from enfold.operation.asking import EVERY_QUESTION, ClientSession, peer_of
 from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, task_taker
 from enfold.sources.mcp.mcp_callers import Answerers, MCPCaller, SuspendedCalls
-from enfold.sources.mcp.mcp_settings import Command, ServerSettings
+from enfold.sources.mcp.mcp_settings import Address, Command, ServerSettings
 from enfold.sources.mcp.pooled_session import PooledSession
 from enfold.sources.mcp.resource_subscriptions import ResourceSubscriptions
 from enfold.sources.mcp.server_tasks import ask_about_task, cancel_quietly, wait_for_task
@@ -49,18 +49,20 @@ class Upstream:
         on_change: Callable[[], None],
         on_state: Callable[[], None],
     ) -> None:
-        self._settings = settings
+        is_shared_process = isinstance(settings.server, Command) and settings.per == "source"
+        self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
         self._answers = answers
         self._log_level = log_level
         self._on_change = on_change
         self._on_state = on_state
         self._changed: set[str] = set()
         self._suspended = SuspendedCalls(settings.limits.held)
-        self.pool = self._new_pool(settings, shows_output=True)
+        self.pool = self._new_pool(self._settings, shows_output=True)
         self._subscriptions = ResourceSubscriptions(self.pool.session)
-        self._older_pool: PooledSession | None = None  # of a server of both eras, for callers of the older one
+        self._older_pool: PooledSession | None = None  # of an address of both eras, for callers of the older one
         self._has_older_era = settings.protocol == "auto"  # as far as is known
-        self._side_sessions = 0
+        self._client_pools: dict[object, PooledSession] = {}  # with `per = "session"`
+        self._closing: set[asyncio.Task[None]] = set()
         self.running = 0  # calls made for callers
 
     def _new_pool(self, settings: ServerSettings, *, shows_output: bool) -> PooledSession:
@@ -81,9 +83,9 @@ class Upstream:
     async def close(self) -> None:
         self._suspended.close()
         self._subscriptions.close(closed_connection(self.name))
-        await self.pool.close()
-        if self._older_pool is not None:
-            await self._older_pool.close()
+        older = () if self._older_pool is None else (self._older_pool,)
+        pools = (self.pool, *older, *self._client_pools.values())
+        await asyncio.gather(*(pool.close() for pool in pools), *self._closing)
 
     # --- changes
 
@@ -209,8 +211,6 @@ class Upstream:
         for is_last in (False, True):
             pool, session = await self._session_for(caller)
             try:
-                if self._needs_own_session(session, params, caller):
-                    return await self._send_alone(pool, send)
                 return await send(session)
             except LostError as lost:
                 if is_last or lost.may_have_run:
@@ -221,31 +221,6 @@ class Upstream:
                 await pool.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _needs_own_session(self, session: UpstreamSession, params: dict[str, Any], caller: MCPCaller) -> bool:
-        """Whether a call needs a process of its own.
-
-        On the standard streams a question does not say whose it is. While one client is asked, the questions of another
-        could only be refused, and many a server does nothing at all until it is answered.
-        """
-        if not isinstance(self._settings.server, Command) or session.revision.is_stateless or "task" in params:
-            return False
-        is_askable = bool(caller.capabilities) and caller.client is not None
-        is_free = self._side_sessions < self._settings.limits.side_sessions
-        return is_askable and is_free and session.waits_for_another(caller.client)
-
-    async def _send_alone(
-        self, pool: PooledSession, send: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        self._side_sessions += 1
-        try:
-            session = await pool.open_another()
-            try:
-                return await send(session)
-            finally:
-                await session.close()
-        finally:
-            self._side_sessions -= 1
-
     def _level_for(self, caller: MCPCaller) -> str | None:
         """What an MCP client wants to hear, or else what the source is to ask for."""
         if not caller.is_heard:
@@ -254,10 +229,39 @@ class Upstream:
         return level
 
     async def _session_for(self, caller: MCPCaller) -> tuple[PooledSession, UpstreamSession]:
-        """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
+        """The session for a caller, and the pool it is of.
+
+        An address of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other.
+        A process has one connection, which has one era.
+        """
+        peer = peer_of(caller.context)
+        if peer is not None and peer.session is not None:
+            if self._settings.per == "session":
+                pool = self._pool_of(peer.client, peer.session)
+                return pool, await pool.session()
+            if isinstance(self._settings.server, Address) and caller.can_be_asked:
+                return await self._session_of_older_era()
+        return self.pool, await self.pool.session()
+
+    def _pool_of(self, client: object, session: ClientSession) -> PooledSession:
+        """The connection that one client has for itself, until its session ends."""
+        pool = self._client_pools.get(client)
+        if pool is None:
+            settings = msgspec.structs.replace(self._settings, handshake_first=True)
+            pool = self._client_pools[client] = self._new_pool(settings, shows_output=False)
+            session.when_over(partial(self._close_pool_of, client))
+        return pool
+
+    def _close_pool_of(self, client: object) -> None:
+        pool = self._client_pools.pop(client, None)
+        if pool is not None:
+            closing = asyncio.get_running_loop().create_task(pool.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _session_of_older_era(self) -> tuple[PooledSession, UpstreamSession]:
         session = await self.pool.session()
-        is_newest = session.revision.is_stateless
-        if not (is_newest and self._has_older_era and _can_be_asked_at_once(peer_of(caller.context))):
+        if not (session.revision.is_stateless and self._has_older_era):
             return self.pool, session
         if self._older_pool is None:
             older = msgspec.structs.replace(self._settings, protocol=LATEST_HANDSHAKE.name)
@@ -317,9 +321,3 @@ def _with_trace(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
 
 def _cut_by(method: str, name: str, limit: int) -> Problem:
     return Problem(method, f"PAYLOAD_TOO_LARGE: it is over the limit {name} of {limit}, and the rest is left out")
-
-
-def _can_be_asked_at_once(peer: Peer | None) -> bool:
-    """Whether the caller is a client of the older era that answers questions."""
-    revision = getattr(peer, "revision", None)
-    return peer is not None and revision is not None and not revision.is_stateless and bool(peer.capabilities)

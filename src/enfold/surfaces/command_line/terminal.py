@@ -34,6 +34,7 @@ class TerminalPeer:
         self._messages = messages
         self.capabilities: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self.client: object = self
+        self.session = None
         self.meta: Mapping[str, Any] = {}
         self.memory: dict[str, Any] = {}
         self.asked: dict[str, int] = {}

@@ -16,7 +16,7 @@ from enfold.observing.call_record import OK
 from enfold.operation import Context, Identity, LogMessage, Operation, Progress
 from enfold.operation.asking import InputRequired, Question
 from enfold.surfaces.mcp.changes import Changes
-from enfold.surfaces.mcp.clients import Caller
+from enfold.surfaces.mcp.clients import Caller, Session
 
 if TYPE_CHECKING:
     from enfold.operation.ports import RecordedRun
@@ -70,6 +70,10 @@ class ClientExchange(msgspec.Struct, eq=False):
     def client(self) -> Caller:
         """The session that the request belongs to, or the request itself where there are no sessions."""
         return self.caller
+
+    @property
+    def session(self) -> Session | None:
+        return self.caller if isinstance(self.caller, Session) else None
 
     @property
     def log_level(self) -> str | None:

@@ -121,10 +121,20 @@ class Session(Caller, eq=False, kw_only=True):
 
     followed: dict[str, Callable[[], None]] = msgspec.field(default_factory=dict)  # by URI, what ends each subscription
     questions: PendingQuestions = msgspec.field(default_factory=PendingQuestions)
+    endings: list[Callable[[], None]] = msgspec.field(default_factory=list)  # called when it ends
     is_over: bool = False
 
-    def unfollow_all(self) -> None:
-        """End every subscription to a resource."""
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Call back when the session ends, or at once where it has ended."""
+        if self.is_over:
+            callback()
+        else:
+            self.endings.append(callback)
+
+    def finish(self) -> None:
+        """End every subscription to a resource, and call back who waits for the end."""
         self.is_over = True
         while self.followed:
             self.followed.popitem()[1]()
+        while self.endings:
+            self.endings.pop()()

@@ -66,7 +66,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
             self.notifications.end()
         for stream in self.streams.values():
             stream.release()
-        self.unfollow_all()
+        self.finish()
 
     def notify(self, message: dict[str, Any]) -> None:
         """Send what belongs to no request, if the client has opened a stream for it."""
