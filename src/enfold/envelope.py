@@ -77,6 +77,7 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
     "content_block": "Content that was no list of blocks became a block",
     "not_a_number": "A number that JSON does not have became null",
     "half_character": "Half a character was replaced",
+    "large_number": "A number that is too large was kept as text",
     "left_out": "Fields were left out by the selection",
 }
 

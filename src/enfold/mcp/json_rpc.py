@@ -62,6 +62,11 @@ class RPCMessage(msgspec.Struct, frozen=True):
     error: dict[str, Any] | UnsetType = UNSET
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it is a message of JSON-RPC 2.0: a request, a notification or an answer."""
+        return self.jsonrpc == "2.0" and (self.method is not UNSET or self.is_answer)
+
+    @property
     def is_request(self) -> bool:
         return self.method is not UNSET and self.id is not UNSET
 
@@ -102,7 +107,7 @@ def parse(text: bytes | bytearray) -> RPCMessage:
         raise ProtocolError(INVALID_REQUEST, f"Not a message: {error}", request_id=_id_of(text)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
-    if message.jsonrpc != "2.0" or (message.method is UNSET and not message.is_answer):
+    if not message.is_complete:
         request_id = None if message.id is UNSET else message.id
         raise ProtocolError(INVALID_REQUEST, "Not a message of JSON-RPC 2.0", request_id=request_id)
     return message

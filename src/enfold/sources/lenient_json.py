@@ -1,9 +1,10 @@
-"""JSON of servers with lone surrogates or `NaN` in it, which no text and no JSON can hold: replaced, with warnings."""
+"""JSON of servers with lone surrogates, `NaN` or numbers beyond all ranges in it: replaced, with warnings."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -13,20 +14,26 @@ from enfold.json_pointer import escape
 
 NOT_A_NUMBER: Final = "not_a_number"
 HALF_CHARACTER: Final = "half_character"
+LARGE_NUMBER: Final = "large_number"
 _MAX_WARNINGS: Final = 50
+_MAX_DIGITS: Final = 4_000  # of an integer; Python neither reads nor writes much longer ones
 
 
 def read_json(text: str | bytes) -> tuple[Any, tuple[ResultWarning, ...]]:
-    """JSON as data, with U+FFFD and a warning for each lone surrogate; msgspec's error for what is no JSON."""
+    """JSON as data, with U+FFFD for each lone surrogate, text for each number that is too large, and a warning for both.
+
+    What is no JSON raises msgspec's error.
+    """
     try:
         return msgspec.json.decode(text), ()
     except (msgspec.DecodeError, UnicodeError) as error:
-        # Only an escape can spell half a character, and only the other parser reads it.
+        # Only an escape can spell half a character, and only the other parser reads it; of a type that is not given, only
+        # the range of a number can be wrong.
         has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
-        if not has_escapes:
+        if not has_escapes and not isinstance(error, msgspec.ValidationError):
             raise
         try:
-            found = json.loads(text, parse_constant=_refuse)
+            found = parse_numbers(text, parse_constant=_refuse)
         except (ValueError, RecursionError):
             raise error from None
     replacements = Replacements()
@@ -35,6 +42,26 @@ def read_json(text: str | bytes) -> tuple[Any, tuple[ResultWarning, ...]]:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+class _LargeNumber(str):
+    """The text of a number that is too large for us."""
+
+    __slots__ = ()
+
+
+def parse_numbers(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """JSON as `json.loads` reads it; numbers that are too large are marked for `Replacements`."""
+    return json.loads(text, parse_float=_float, parse_int=_integer, parse_constant=parse_constant)
+
+
+def _float(text: str) -> float | _LargeNumber:
+    number = float(text)
+    return number if math.isfinite(number) else _LargeNumber(text)
+
+
+def _integer(text: str) -> int | _LargeNumber:
+    return int(text) if len(text) <= _MAX_DIGITS else _LargeNumber(text)
 
 
 class Replacements:
@@ -49,7 +76,7 @@ class Replacements:
         return tuple(ResultWarning(each.code, each.path.removeprefix(start), type=each.type) for each in below)
 
     def apply(self, value: Any, path: str) -> Any:
-        """The value at a path with every lone surrogate and every number that is none replaced."""
+        """The value at a path with every lone surrogate and every number that JSON or we cannot hold replaced."""
         match value:
             case dict():
                 return {
@@ -58,6 +85,9 @@ class Replacements:
                 }
             case list():
                 return [self.apply(item, f"{path}/{place}") for place, item in enumerate(value)]
+            case _LargeNumber():
+                self._warn(LARGE_NUMBER, path, "number")
+                return str(value)
             case str() if (whole := _without_surrogates(value)) != value:
                 self._warn(HALF_CHARACTER, path, "string")
                 return whole

@@ -16,6 +16,7 @@ OBJECT = {"type": "object"}
 TOOLS = [
     {"name": "nan", "inputSchema": OBJECT},
     {"name": "half", "inputSchema": OBJECT},
+    {"name": "large", "inputSchema": OBJECT},
     {"name": "text", "inputSchema": OBJECT},
     {"name": "block", "inputSchema": OBJECT},
     {"name": "list_schema", "inputSchema": [1]},
@@ -27,6 +28,7 @@ TOOLS = [
 ]
 RESULTS = {
     "nan": '{"content": [], "structuredContent": {"a": NaN, "b": [1, -Infinity]}}',
+    "large": '{"content": [], "structuredContent": {"a": 1e400, "b": [%s]}}' % ("7" * 5000),
     "half": '{"content": [{"type": "text", "text": "a \\ud83d b"}]}',
     "text": '{"content": "x"}',
     "block": '{"content": {"type": "text", "text": "y"}}',
@@ -68,6 +70,7 @@ async def _result(server: list[str], name: str) -> ResponseEnvelope[Any]:
 
 KEPT: dict[str, Any] = {
     "nan": ({"a": None, "b": [1, None]}, [("not_a_number", "/a"), ("not_a_number", "/b/1")]),
+    "large": ({"a": "1e400", "b": ["7" * 5000]}, [("large_number", "/a"), ("large_number", "/b/0")]),
     "half": ([{"type": "text", "text": "a \ufffd b"}], [("half_character", "/0/text")]),
     "text": ([{"type": "text", "text": "x"}], [("content_block", "")]),
     "block": ([{"type": "text", "text": "y"}], [("content_block", "")]),
@@ -87,12 +90,12 @@ async def test_the_report_names_entries_and_schemas_that_cannot_be_used(server: 
     async with from_mcp(server) as operations:
         report = operations.report
 
-    assert sorted(report.imported) == ["block", "half", "list_schema", "nan", "odd_schema", "text"]
+    assert sorted(report.imported) == ["block", "half", "large", "list_schema", "nan", "odd_schema", "text"]
     assert [(each.where, each.why) for each in report.skipped] == [
-        ("tools/list[6]", "an entry is an object, not number"),
-        ("tools/list[7]", "its name must be text that is not empty"),
+        ("tools/list[7]", "an entry is an object, not number"),
         ("tools/list[8]", "its name must be text that is not empty"),
         ("tools/list[9]", "its name must be text that is not empty"),
+        ("tools/list[10]", "its name must be text that is not empty"),
     ]
     assert [(each.where, each.why) for each in report.degraded] == [
         ("list_schema.inputSchema", "a schema is an object, not array"),

@@ -366,6 +366,42 @@ async def test_a_part_under_a_media_range_has_a_type_of_the_range(
     assert f"Content-Type: {content_type}\r\n".encode() in server.received[0].body
 
 
+@pytest.mark.parametrize(
+    ("schema", "encoding", "given", "expected"),
+    [
+        ({"contentMediaType": "image/png"}, {}, PNG_TEXT, ("image/png", PNG)),
+        ({"type": "string", "contentMediaType": "image/png"}, {}, {"data": PNG_TEXT}, ("image/png", PNG)),
+        ({"contentMediaType": "image/png"}, {"contentType": "image/gif"}, PNG_TEXT, ("image/gif", PNG)),
+        ({"contentMediaType": "image/png"}, {}, {"data": PNG_TEXT, "content_type": "image/x"}, ("image/x", PNG)),
+        (
+            {"contentMediaType": "image/png", "contentEncoding": "base64"},
+            {},
+            PNG_TEXT,
+            ("image/png", PNG_TEXT.encode()),
+        ),
+        ({"type": "array", "items": {"contentMediaType": "image/png"}}, {}, [PNG_TEXT], ("image/png", PNG)),
+        ({"$ref": "#/components/schemas/Icon"}, {}, PNG_TEXT, ("image/svg+xml", PNG_TEXT.encode())),
+        ({"type": "string", "contentMediaType": "text/csv"}, {}, "a,b", ("text/csv", b"a,b")),
+        ({"type": "string", "contentMediaType": "application/json"}, {}, '{"a": 1}', ("application/json", b'{"a": 1}')),
+    ],
+    ids=str,
+)
+async def test_a_part_has_the_content_type_that_its_schema_names(
+    serve: Serve, connect: Connect, http: Words, schema: Any, encoding: Any, given: Any, expected: tuple[str, bytes]
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    kind = {"schema": {"type": "object", "properties": {"f": schema}}, "encoding": {"f": encoding}}
+    icon = {"type": "string", "contentMediaType": "image/svg+xml"}
+    document = http.document(
+        {"requestBody": {"content": {"multipart/form-data": kind}}},
+        method="post",
+        components={"schemas": {"Icon": icon}},
+    )
+    await connect(document, base_url=server.url).execute("x", {"f": given})
+    part = parts_of(server.received[0])["f"]
+    assert (part.get_content_type(), part.get_payload(decode=True)) == expected
+
+
 # --- JSON and multipart under one name
 
 EITHER = {

@@ -104,6 +104,9 @@ def answers_of(http: Words) -> dict[str, bytes]:
     """What the service answers, by the case that is asked for; each answer ends its connection."""
     headers = {"Connection": "close", "ETag": '"7"'}
     replies = {name: http.reply(answer, headers=headers) for name, answer in {**MISFITS, **ROOTS}.items()}
+    replies["a number beyond all ranges"] = http.reply(
+        json.dumps({**GOOD, "size": 0}).replace("0}", "1e400}").encode(), headers=headers
+    )
     empty = {"nothing": "204 No Content", "not modified": "304 Not Modified"}
     return replies | {
         name: http.reply(status=status, content_type=None, headers=headers) for name, status in empty.items()
@@ -217,6 +220,14 @@ async def test_an_mcp_client_is_given_every_answer_whose_root_fits(connected: Op
         assert result.structured_content is not None
         assert set(result.structured_content["result"]) >= set(MISFITS[case]) - {"more"}
         assert (result.meta or {})["enfold/warnings"]
+
+
+async def test_an_mcp_client_is_given_a_number_beyond_all_ranges_as_text(connected: Open) -> None:
+    async with connected() as client:
+        save = (await tools_by_name(client))["save"]
+        result = await client.call_tool(save.name, {"case": "a number beyond all ranges"})
+    assert (result.is_error, result.structured_content) == (False, {"result": {**GOOD, "size": "1e400"}})
+    assert (result.meta or {})["enfold/warnings"][0]["code"] == "large_number"
 
 
 async def test_an_mcp_client_is_told_that_a_root_is_something_else(connected: Open) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from enfold import CallError
 from enfold.sources.openapi import from_openapi
 
 if TYPE_CHECKING:
@@ -114,6 +115,36 @@ def test_required_fields_are_required_only_with_a_required_body(http: Words) -> 
         return operation.spec.input_schema.get("required")
 
     assert (required(True), required(False)) == (["a"], None)
+
+
+@pytest.mark.parametrize("version", ["2.0", "3.0.3", "3.1.0"])
+@pytest.mark.parametrize("format", ["int32", "int64", "uint8"])
+async def test_a_number_whose_format_is_that_of_integers_is_sent_whole(
+    serve: Serve, connect: Connect, http: Words, version: str, format: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    number = {"type": "number", "format": format}
+    parameter = {"name": "n", "in": "query", **(number if version == "2.0" else {"schema": number})}
+    registry = connect(http.document({"parameters": [parameter]}, version=version), base_url=server.url)
+    with pytest.raises(CallError) as caught:
+        await registry.execute("x", {"n": 1.5})
+    assert caught.value.details == {"argument": "n", "reason": "type", "expected": "integer"}
+    await registry.execute("x", {"n": 2.0})
+    assert [each.query for each in server.received] == ["n=2"]
+
+
+def test_only_the_input_is_taken_at_its_format(http: Words) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": ["number", "null"], "format": "int32"}, "m": {"type": "number"}},
+    }
+    document = http.document(
+        {"requestBody": http.json_body(schema), "responses": http.json_response(schema)}, method="put"
+    )
+    (operation,) = from_openapi(document, base_url="http://127.0.0.1")
+    shown = operation.spec.input_schema["properties"]
+    assert (shown["n"]["type"], shown["m"]["type"]) == (["integer", "null"], "number")
+    assert operation.spec.output_schema == schema
 
 
 @pytest.mark.parametrize(("version", "description"), [("3.1.0", "Own."), ("3.2.0", "Own."), ("3.0.3", "Shared.")])

@@ -51,6 +51,15 @@ def names_of(document: Any, **options: Any) -> list[str]:
         ({"/a/b": "", "/c": "get_a_b"}, [hashed("get_a_b", "GET /a/b"), "get_a_b"]),
         ({"/a#one": "", "/a#two": ""}, ["get_a_one", "get_a_two"]),
         ({"/ä": ""}, ["get"]),
+        ({"/a": "créerÉlément"}, ["creerElement"]),
+        ({"/a": "ｆｕｌｌ"}, ["full"]),
+        ({"/users/{编号}": "获取用户"}, ["get_users"]),
+        (
+            {"/users": "获取用户", "/orders": "注文一覧", "/pets/{id}": "список"},
+            ["get_users", "get_orders", "get_pets_id"],
+        ),
+        ({"/a/b": "甲", "/a-b": "乙"}, [hashed("get_a_b", "GET /a/b"), hashed("get_a_b", "GET /a-b")]),
+        ({"/用户": "甲", "/订单": "乙"}, [hashed("get", "GET /用户"), hashed("get", "GET /订单")]),
     ],
     ids=lambda value: "" if isinstance(value, list) else ", ".join(map(str, value.values())),
 )
@@ -64,6 +73,13 @@ def test_names_do_not_depend_on_the_order_of_the_document() -> None:
     paths = {"/a": "same", "/b": "same", "/c": "a.b", "/d": "a/b", "/e": "a_b"}
     turned = dict(reversed(paths.items()))
     assert sorted(names_of(named(paths))) == sorted(names_of(named(turned)))
+
+
+def test_an_operation_id_of_another_script_stays_in_meta_and_can_be_chosen_and_renamed() -> None:
+    document = named({"/users": "获取用户", "/orders": "获取订单"})
+    (operation,) = from_openapi(document, include="获取用户")
+    assert (operation.spec.id, operation.spec.meta["original_name"]) == ("get_users", "获取用户")
+    assert names_of(document, rename={"获取用户": "users"}) == ["users", "get_orders"]
 
 
 # --- filters and renames

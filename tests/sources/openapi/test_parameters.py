@@ -47,7 +47,14 @@ TABLE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("query", {}, [], ""),
     ("query", {"allowEmptyValue": True}, [], "color="),
     ("query", {}, {"a": {"b": [1]}}, "a=%7B%22b%22%3A%5B1%5D%7D"),
-    ("query", {"allowReserved": True}, "a/b?c=d&e%20f#g", "color=a/b?c=d&e%20f%23g"),
+    ("query", {"allowReserved": True}, "a/b?c=d&e%20f#g", "color=a/b?c=d%26e%20f%23g"),
+    ("query", {"allowReserved": True}, "1+1;admin=1", "color=1%2B1;admin=1"),
+    ("query", {"allowReserved": True}, ["a&b", "c#d"], "color=a%26b&color=c%23d"),
+    ("query", {"allowReserved": True, "explode": False}, ["a&b", "c"], "color=a%26b,c"),
+    ("query", {"allowReserved": True}, {"a=1&b": "c&d=e"}, "a%3D1%26b=c%26d=e"),
+    ("query", {"allowReserved": True, "style": "deepObject"}, {"a": "b&c"}, "color%5Ba%5D=b%26c"),
+    ("query", {"allowReserved": True, "content": {"text/plain": {}}}, "a&b#c", "color=a%26b%23c"),
+    ("cookie", {"allowReserved": True}, "a/b&c;d", "color=a/b%26c%3Bd"),
     ("query", {"content": {"application/json": {}}}, {"a": [1, None]}, "color=%7B%22a%22%3A%5B1%2Cnull%5D%7D"),
     ("header", {}, COLORS, "blue,black,brown"),
     ("header", {"explode": True}, RGB, "R=100,G=200,B=150"),
@@ -174,6 +181,30 @@ async def test_the_base_path_and_a_query_that_stands_in_the_path_come_first(
     registry = connect(http.document(operation, path="/a?b=c"), base_url=f"{server.url}/base/")
     await registry.execute("x", {"q": 1})
     assert server.received[0].target == "/base/a?b=c&q=1"
+
+
+@pytest.mark.parametrize("path", ["/a", "/a?b=c"])
+@pytest.mark.parametrize("servers", [{}, {"servers": [{"url": "/base"}]}], ids=["of the document", "of the operation"])
+async def test_a_query_of_the_base_url_is_sent_with_every_request_and_asked_of_nobody(
+    serve: Serve, connect: Connect, http: Words, path: str, servers: dict[str, Any]
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    names = ("q", "api-version")
+    listed = [{"name": name, "in": "query", "required": True, "schema": {"type": "string"}} for name in names]
+    document = http.document({"parameters": listed, **servers}, path=path)
+    registry = connect(document, base_url=f"{server.url}/base/?api-version=2026-01-01&tenant=7%2B")
+    assert list(registry.get_spec("x").input_schema["properties"]) == ["q"]
+    await registry.execute("x", {"q": "1"})
+    own = "b=c&" if "?" in path else ""
+    assert server.received[0].target == f"/base/a?api-version=2026-01-01&tenant=7%2B&{own}q=1"
+
+
+async def test_a_key_in_the_query_of_the_base_url_is_hidden_where_the_service_repeats_it(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    server = await serve(lambda received: http.reply({"next": received.target}))
+    registry = connect(http.document({}), base_url=f"{server.url}?api_key=s3cret-of-ann")
+    assert (await registry.execute("x", {})).data == {"next": "/x?api_key=[hidden]"}
 
 
 @pytest.mark.parametrize(

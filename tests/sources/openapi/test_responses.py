@@ -195,6 +195,33 @@ async def test_of_several_media_types_the_one_that_came_says_which_schema_counts
     assert (envelope.data, [each.code for each in envelope.warnings]) == (data, codes)
 
 
+NUMBERS = b'{"id": 1, "a": [1e400, -1E+999, 1e-400, 1.5], "n": %s}' % (b"7" * 5000)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/octet-stream", None], ids=str)
+async def test_a_number_that_is_too_large_is_kept_as_text_and_the_rest_is_data(
+    serve: Serve, connect: Connect, http: Words, content_type: str | None
+) -> None:
+    server = await serve(lambda _: http.reply(NUMBERS, content_type=content_type))
+    registry = connect(http.document({"responses": http.json_response(ITEM)}), base_url=server.url)
+    envelope = await registry.execute("x", {})
+    assert envelope.data == {"id": 1, "a": ["1e400", "-1E+999", 0.0, 1.5], "n": "7" * 5000}
+    told = [(each.code, each.path) for each in envelope.warnings]
+    assert told == [("large_number", "/a/0"), ("large_number", "/a/1"), ("large_number", "/n")]
+    assert not envelope.is_error
+
+
+async def test_a_large_number_in_the_place_of_a_number_is_a_small_misfit(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    server = await serve(lambda _: http.reply(b'{"id": 1e400, "name": "a"}'))
+    schema = {"type": "object", "required": ["id", "name"], "properties": {"id": {"type": "number"}, "name": {}}}
+    registry = connect(http.document({"responses": http.json_response(schema)}), base_url=server.url)
+    envelope = await registry.execute("x", {})
+    assert (envelope.data, envelope.is_error) == ({"id": "1e400", "name": "a"}, False)
+    assert [each.code for each in envelope.warnings] == ["large_number", "type_mismatch"]
+
+
 PAGE = b"<html><title>Log in</title></html>"
 
 

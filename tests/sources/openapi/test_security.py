@@ -170,6 +170,35 @@ async def test_a_token_is_fetched_once_and_used_until_it_ends(
     assert b"grant_type=client_credentials&scope=read" in server.received[0].body
 
 
+async def test_a_token_has_the_scopes_of_the_operation_and_is_shared_by_those_with_the_same(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    asked: list[str | None] = []
+
+    def answer(received: Received) -> bytes:
+        if received.path == "/token":
+            asked.append(parse_qs(received.body.decode()).get("scope", [None])[0])
+            return http.reply({"access_token": f"{len(asked)}"})
+        return http.reply({"sent": received.header("authorization")})
+
+    server = await serve(answer)
+    scopes = {"read": ["b:read", "a:read"], "list": ["a:read", "b:read"], "write": ["a:write"], "ping": [], "odd": None}
+    document = secured(http)
+    document["paths"] = {
+        f"/{name}": {"get": {"operationId": name, "security": [{"oauth": listed}], "responses": {}}}
+        for name, listed in scopes.items()
+    }
+    own = {name: value for name, value in CLIENT.items() if name != "scopes"}
+    registry = connect(document, base_url=server.url, credentials={"oauth": own})
+    sent = {name: (await registry.execute(name, {})).data["sent"] for name in (*scopes, *scopes)}
+    assert asked == ["a:read b:read", "a:write", None]
+    assert sent == {
+        **dict.fromkeys(("read", "list"), "Bearer 1"),
+        "write": "Bearer 2",
+        **dict.fromkeys(("ping", "odd"), "Bearer 3"),
+    }
+
+
 async def test_who_is_known_and_refused_is_not_asked_about_again(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply({"error": "invalid_scope"}, status="400 Bad Request"))
     registry = connect(secured(http, {"oauth": []}), base_url=server.url, credentials={"oauth": CLIENT})

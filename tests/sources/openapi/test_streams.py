@@ -94,6 +94,20 @@ async def test_a_line_that_is_no_json_is_kept_with_a_warning_and_the_stream_goes
     assert [[warning.code for warning in each.warnings] for each in items] == [[], ["invalid_json"], []]
 
 
+@pytest.mark.parametrize("content_type", ["text/event-stream", "application/jsonl"])
+async def test_a_number_that_is_too_large_is_kept_as_text_in_its_item(
+    serve: Serve, connect: Connect, http: Words, content_type: str
+) -> None:
+    lines = [b'{"a":1e400}', b'{"a":2}']
+    is_lines = content_type == "application/jsonl"
+    body = b"".join(each + b"\n" if is_lines else b"data: " + each + b"\n\n" for each in lines)
+    server = await serve(lambda _: http.reply(body, content_type=content_type))
+    registry = connect(http.document(streamed(content_type)), base_url=server.url)
+    items = [envelope async for envelope in registry.subscribe("x", {})]
+    assert [each.data for each in items] == [{"a": "1e400"}, {"a": 2}]
+    assert [[warning.code for warning in each.warnings] for each in items] == [["large_number"], []]
+
+
 async def test_the_mark_done_ends_a_stream_and_is_no_item(serve: Serve, connect: Connect, http: Words) -> None:
     body = b'data: {"n":1}\n\ndata: [DONE]\n\ndata: {"n":2}\n\n'
     server = await serve(lambda _: http.reply(body, content_type="text/event-stream"))

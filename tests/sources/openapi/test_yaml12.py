@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from enfold.errors import FormatError
+from enfold.sources.openapi import from_openapi
 from enfold.sources.openapi.document import read_document
 from enfold.sources.openapi.yaml12 import read_yaml
 
@@ -43,6 +45,25 @@ def test_structures_become_json(text: str, value: Any) -> None:
     assert read_yaml(text.encode()) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: &a {next: *a}", {"a": {"next": {"$ref": "#/a"}}}),
+        ("a/b: [&a {next: *a}]", {"a/b": [{"next": {"$ref": "#/a~1b/0"}}]}),
+        ("a: &a {b: *a}\nc: *a", {"a": {"b": {"$ref": "#/a"}}, "c": {"b": {"$ref": "#/a"}}}),
+        ("a: &a {b: 1}\nc: &a {b: *a}", {"a": {"b": 1}, "c": {"b": {"$ref": "#/c"}}}),
+        ("a: {oneOf: &o [{items: {oneOf: *o}}]}", {"a": {"oneOf": [{"items": {"allOf": [{"$ref": "#/a"}]}}]}}),
+        (
+            "a: {properties: &p {b: {properties: *p, allOf: [{type: object}]}}}",
+            {"a": {"properties": {"b": {"allOf": [{"type": "object"}, {"$ref": "#/a"}]}}}},
+        ),
+    ],
+    ids=["mapping", "in a list", "used again", "anchored anew", "choices", "properties"],
+)
+def test_a_schema_in_itself_becomes_a_reference(text: str, value: Any) -> None:
+    assert read_yaml(text.encode()) == value
+
+
 def test_a_byte_order_mark_and_json_are_read_too() -> None:
     assert read_document(b"\xef\xbb\xbfa: 1") == {"a": 1}
     assert read_document(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
@@ -54,11 +75,12 @@ def test_a_byte_order_mark_and_json_are_read_too() -> None:
         ("a: [", "Not YAML"),
         ("a: *nobody", "no finished anchor"),
         ("a: &a [*a]", "no finished anchor"),
+        ("a: &a {<<: *a}", "merged into itself"),
         ("? {a: 1}\n: b", "must be a scalar"),
         ("[" * 600, "nested too deeply"),
         ("a: \x01", "Not YAML"),
     ],
-    ids=["open", "unknown alias", "alias in itself", "complex key", "deep", "control"],
+    ids=["open", "unknown alias", "alias in itself", "merged into itself", "complex key", "deep", "control"],
 )
 def test_what_cannot_be_json_is_refused_with_a_sentence(text: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
@@ -82,3 +104,35 @@ def test_a_character_that_only_yaml_1_1_takes_for_a_line_break_or_forbids_is_tex
         document = f"# {text}\nk: {written}\nm:\n  - n\n"
         assert read_yaml(document.encode()) == {"k": text, "m": ["n"]}
     assert read_yaml(f'"{text}": 1'.encode()) == {text: 1}
+
+
+CYCLIC = """
+openapi: 3.0.3
+info: {title: t, version: "1"}
+paths:
+  /flows:
+    post:
+      operationId: run
+      requestBody:
+        content:
+          application/json:
+            schema: &flow
+              type: object
+              properties: &fields
+                name: {type: string}
+                next: *flow
+                branches: {type: array, items: {type: object, properties: *fields}}
+                step: {oneOf: &steps [{type: string}, {type: array, items: {oneOf: *steps}}]}
+      responses: {"200": {description: ok, content: {application/json: {schema: *flow}}}}
+"""
+
+
+def test_a_document_with_schemas_in_themselves_is_imported() -> None:
+    imported = from_openapi(CYCLIC, base_url="http://127.0.0.1")
+    (operation,) = imported
+    assert not imported.report.degraded
+    accepts = jsonschema_rs.validator_for(operation.spec.input_schema).is_valid
+    assert accepts({"next": {"next": {"name": "a"}}, "branches": [{"name": "b"}], "step": ["a", ["b", ["c"]]]})
+    assert not accepts({"next": {"next": {"name": 1}}})
+    assert not accepts({"branches": [{"branches": [{"name": 1}]}]})
+    assert not accepts({"step": ["a", [["b", 1]]]})

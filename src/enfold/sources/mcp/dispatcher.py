@@ -16,7 +16,6 @@ from enfold.log import Log
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
-    PARSE_ERROR,
     SUBSCRIPTION_KEY,
     ProtocolError,
     RequestId,
@@ -200,7 +199,7 @@ class Dispatcher:
         try:
             messages = parse_batch(text) if text.startswith(b"[") else [parse(text)]
         except ProtocolError as error:
-            repaired = repair_message(text) if error.code == PARSE_ERROR else None
+            repaired = repair_message(text)
             if repaired is None:
                 self._take_junk(text, error)
                 return

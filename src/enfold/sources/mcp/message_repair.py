@@ -1,15 +1,14 @@
-"""Messages of servers that write `NaN` or halves of characters, read all the same; what was replaced is told with the result."""
+"""Messages of servers that write `NaN`, endless numbers or halves of characters, read all the same; what was replaced is told with the result."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.mcp.json_rpc import RPCMessage
-from enfold.sources.lenient_json import Replacements
+from enfold.sources.lenient_json import Replacements, parse_numbers
 
 
 class RepairedResult(dict[str, Any]):
@@ -22,11 +21,11 @@ def repair_message(text: bytes) -> RPCMessage | None:
     """A message with `null` for numbers that JSON does not know and U+FFFD for halves of characters; None if it is no message."""
     replacements = Replacements()
     try:
-        message = msgspec.convert(replacements.apply(json.loads(text.decode("utf-8", "replace")), ""), RPCMessage)
+        message = msgspec.convert(replacements.apply(parse_numbers(text.decode("utf-8", "replace")), ""), RPCMessage)
     except (ValueError, RecursionError):
         return None
-    if message.result is msgspec.UNSET:
-        return message
+    if message.result is msgspec.UNSET or not message.is_complete:
+        return message if message.is_complete else None
     result = RepairedResult(message.result)
     result.warnings = replacements.warnings_below("/result")
     return msgspec.structs.replace(message, result=result)

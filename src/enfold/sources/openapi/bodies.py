@@ -177,15 +177,17 @@ def is_binary_range(kind: Media, library: Library) -> bool:
     return is_text and (is_bytes or media.is_bytes(kind.type))
 
 
-def write_body(
-    kind: Media, value: Any, is_file: frozenset[str] = frozenset(), wanted: str | None = None
-) -> tuple[bytes, str]:
-    """A value as the bytes of a media type, and the content type to send.
+class Parts(msgspec.Struct, frozen=True):
+    """What the schema of a body says about its parts: which are files, and their content types where it names them."""
 
-    `is_file` names the fields that are files, `wanted` is the caller's choice within a media range.
-    """
+    files: frozenset[str] = frozenset()
+    types: dict[str, str] = {}
+
+
+def write_body(kind: Media, value: Any, described: Parts, wanted: str | None = None) -> tuple[bytes, str]:
+    """A value as the bytes of a media type, and the content type to send; `wanted` is the caller's choice within a range."""
     if media.is_range(kind.type):
-        return _write_in_range(kind, value, is_file, wanted)
+        return _write_in_range(kind, value, described, wanted)
     if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
     if media.is_form(kind.type) and isinstance(value, dict):
@@ -194,7 +196,7 @@ def write_body(
         ]
         return styles.join_pairs(pairs).encode(), kind.type
     if media.is_multipart(kind.type):
-        return _multipart(kind, value, is_file)
+        return _multipart(kind, value, described)
     if media.is_stream(kind.type) and isinstance(value, list):
         start = b"\x1e" if media.bare(kind.type) in media.SEQUENCE_STREAMS else b""
         return b"".join(start + _json(each) + b"\n" for each in value), kind.type
@@ -211,11 +213,11 @@ def _json(value: Any) -> bytes:
         raise CallError("VALIDATION_ERROR", f"The body cannot be written as JSON: {error}") from error
 
 
-def _write_in_range(kind: Media, value: Any, is_file: frozenset[str], wanted: str | None) -> tuple[bytes, str]:
+def _write_in_range(kind: Media, value: Any, described: Parts, wanted: str | None) -> tuple[bytes, str]:
     """For a media range: the caller's own type, else what the value looks like, else the plainest of the range."""
     own = wanted or (value.get("content_type") if is_described_file(value) else None)
     if isinstance(own, str) and not media.is_range(own) and not is_described_file(value):
-        return write_body(msgspec.structs.replace(kind, type=own), value, is_file)
+        return write_body(msgspec.structs.replace(kind, type=own), value, described)
     if isinstance(value, str) and not _takes_base64(kind):
         return value.encode(), own or media.plainest(
             "text/*" if media.is_within("text/plain", kind.type) else kind.type
@@ -283,22 +285,22 @@ def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[s
     return styles.expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, escape)
 
 
-def _multipart(kind: Media, value: Any, is_file: frozenset[str]) -> tuple[bytes, str]:
+def _multipart(kind: Media, value: Any, described: Parts) -> tuple[bytes, str]:
     boundary = os.urandom(16).hex()
     named = isinstance(value, dict)
-    parts = _named_parts(kind, value, is_file) if named else _unnamed_parts(value)
+    parts = _named_parts(kind, value, described) if named else _unnamed_parts(value)
     body = b"".join(_part(boundary, name, part) for name, part in parts)
     return body + f"--{boundary}--\r\n".encode(), f"{media.bare(kind.type)}; boundary={boundary}"
 
 
-def _named_parts(kind: Media, value: dict[str, Any], is_file: frozenset[str]) -> Iterator[tuple[str, FilePart]]:
+def _named_parts(kind: Media, value: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
     for name, each in value.items():
         encoding = kind.encoding.child(name).fields
         if each is None:
             continue
         given = with_inner_lists_joined(each, encoding.get("items"))
         for item in given if isinstance(given, list) and not _is_one_part(encoding) else [given]:
-            for key, part in _field(name, item, encoding, name in is_file):
+            for key, part in _field(name, item, encoding, described):
                 yield key, _with_headers(part, kind.headers.get(name, {}))
 
 
@@ -314,10 +316,13 @@ def _is_one_part(encoding: dict[str, Any]) -> bool:
     return media.is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
 
 
-def _field(name: str, value: Any, encoding: dict[str, Any], is_file: bool) -> Iterator[tuple[str, FilePart]]:
+def _field(name: str, value: Any, encoding: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
     declared = _first_type(encoding)
-    if is_file or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
-        yield name, _as_file(read_file(value, name), name, encoding)
+    by_schema = None if "contentType" in encoding else described.types.get(name)
+    if name in described.files or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
+        yield name, _as_file(read_file(value, name), name, encoding.get("contentType", by_schema))
+    elif by_schema is not None and isinstance(value, str):  # it is content of that type already
+        yield name, FilePart(value.encode(), content_type=by_schema)
     elif {"style", "explode"} & set(encoding) and declared is None:
         style = encoding.get("style", "form")
         explode, raw = encoding.get("explode", style == "form"), styles.unescaped
@@ -337,9 +342,8 @@ def _first_type(encoding: dict[str, Any]) -> str | None:
     return next((each for each in listed if each and not media.is_range(each)), None)
 
 
-def _as_file(part: FilePart, name: str, encoding: dict[str, Any]) -> FilePart:
+def _as_file(part: FilePart, name: str, declared: Any) -> FilePart:
     named = msgspec.structs.replace(part, filename=part.filename or name)
-    declared = encoding.get("contentType")
     kind = part.content_type or (_type_of_file(named, declared) if isinstance(declared, str) else None)
     return msgspec.structs.replace(named, content_type=kind or _guessed(part.filename or name))
 

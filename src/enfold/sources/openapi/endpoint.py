@@ -22,8 +22,8 @@ from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
 from enfold.sources.openapi.schemas import Schema, Schemas
-from enfold.sources.openapi.security import Requirements, Security, read_requirements
-from enfold.sources.openapi.server_urls import Servers
+from enfold.sources.openapi.security import Requirements, Scopes, Security, read_requirements
+from enfold.sources.openapi.server_urls import Servers, in_query
 from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.openapi.streams import ResponseStream
 from enfold.sources.report import Problem
@@ -184,7 +184,7 @@ class ServiceEndpoint:
     @cached_property
     def _inputs(self) -> Inputs:
         has_twin = self._blueprint.gives_stream and self._blueprint.gives_answer
-        supplied = self._shared.security.supplied(self._schemes)
+        supplied = self._shared.security.supplied(self._schemes) | in_query(self._blueprint.base)
         return plan_inputs(
             [each for each in self._blueprint.parameters if each.key not in supplied],
             self._blueprint.body,
@@ -208,9 +208,9 @@ class ServiceEndpoint:
         return RequestBuilder(found.method, found.path, base, self._inputs)
 
     @cached_property
-    def _schemes(self) -> tuple[str, ...]:
+    def _schemes(self) -> Mapping[str, Scopes]:
         if not self._shared.servers.reach.is_home(self._blueprint.base):
-            return ()  # credentials are for the user's own server only
+            return {}  # credentials are for the user's own server only
         declared = {each.key for each in self._blueprint.parameters}
         return self._shared.security.choose(self._blueprint.requirements, declared)
 

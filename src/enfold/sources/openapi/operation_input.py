@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.sources.openapi import media
-from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, is_binary_range
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, Parts, is_binary_range
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace
 from enfold.sources.openapi.families import MAX_CHILDREN
 from enfold.sources.openapi.outputs import any_of, distinct
@@ -34,7 +34,7 @@ class Fields(msgspec.Struct, frozen=True):
     properties: dict[str, ConvertedSchema]
     required: frozenset[str]
     hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
-    files: frozenset[str] = frozenset()
+    parts: Parts = Parts()
     extra: ConvertedSchema | None = None
 
 
@@ -211,7 +211,7 @@ def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Arg
     shapes: dict[str, list[tuple[ConvertedSchema, bool]]] = {}
     for each in plain:
         for name, shape in each.properties.items():
-            shapes.setdefault(name, []).append((shape, name in each.files))
+            shapes.setdefault(name, []).append((shape, name in each.parts.files))
     for name, found in shapes.items():
         yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
 
@@ -246,7 +246,7 @@ def _fields(kind: Media, schemas: Schemas) -> Fields | None:
     found = _with_undeclared(found)
     _report_headers(kind, schemas)
     has_files = media.is_form(kind.type) or media.is_multipart(kind.type)
-    return _with_files(found, kind, schemas) if has_files else found
+    return _with_parts(found, kind, schemas) if has_files else found
 
 
 def _report_headers(kind: Media, schemas: Schemas) -> None:
@@ -345,20 +345,29 @@ def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
     )
 
 
-def _with_files(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
-    files = {name: shape for name, shape in fields.properties.items() if _is_file(shape, name, kind, schemas)}
-    described = {name: _file_shape(shape) for name, shape in files.items()}
-    return msgspec.structs.replace(fields, properties={**fields.properties, **described}, files=frozenset(files))
+def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
+    """The fields of a form with those that are files described as such."""
+    schemas_of = {name: _part_schema(shape, schemas) for name, shape in fields.properties.items()}
+    files = {
+        name for name, schema in schemas_of.items() if _is_file(schema, kind.encoding.child(name, "contentType").node)
+    }
+    types = {name: schema["contentMediaType"] for name, schema in schemas_of.items() if "contentMediaType" in schema}
+    described = {name: _file_shape(shape) if name in files else shape for name, shape in fields.properties.items()}
+    return msgspec.structs.replace(fields, properties=described, parts=Parts(frozenset(files), types))
 
 
-def _is_file(shape: ConvertedSchema, name: str, kind: Media, schemas: Schemas) -> bool:
+def _part_schema(shape: ConvertedSchema, schemas: Schemas) -> Schema:
+    """What one part of a field looks like: of a list, each item is a part."""
     schema = _target(shape.schema, schemas)
-    if schema.get("type") == "array":
-        schema = _target(schema.get("items"), schemas)
-    encoding = kind.encoding.child(name, "contentType").node
+    return _target(schema.get("items"), schemas) if schema.get("type") == "array" else schema
+
+
+def _is_file(schema: Schema, encoding: Any) -> bool:
     if isinstance(encoding, str) and not _is_readable(encoding):
         return True
-    return schema.get("format") == "binary" or ("contentMediaType" in schema and "contentEncoding" not in schema)
+    content = schema.get("contentMediaType")
+    is_content = content is not None and "contentEncoding" not in schema and not _is_readable(content)
+    return schema.get("format") == "binary" or is_content
 
 
 def _is_readable(content_type: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final, Literal
+from unicodedata import combining, normalize
 
 import msgspec
 
@@ -103,12 +104,20 @@ def listed_types(library: Library, found: FoundOperation, key: Literal["consumes
 
 
 def wanted_name(operation: FoundOperation, *, is_stream_twin: bool = False) -> WantedName:
-    """What an operation would like to be called: its operationId, else its method and path."""
-    declared = operation.original
+    """What an operation would like to be called: its operationId where that can be written in ASCII, else its method and path."""
+    declared = None if operation.original is None else _in_ascii(operation.original)
     name = declared or generated_name(operation)
     if is_stream_twin:
         return WantedName(f"{name}{STREAM_SUFFIX}", f"{operation.title}{STREAM_SUFFIX}", declared is not None)
     return WantedName(name, operation.title, declared is not None)
+
+
+def _in_ascii(name: str) -> str | None:
+    """A name without accents and wide forms; None where letters or digits of another script would be left."""
+    if name.isascii():
+        return name
+    plain = "".join(each for each in normalize("NFKD", name) if not combining(each))
+    return None if any(each.isalnum() and not each.isascii() for each in plain) else plain
 
 
 def generated_name(operation: FoundOperation) -> str:

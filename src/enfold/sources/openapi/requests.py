@@ -12,12 +12,13 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.sources.openapi import media, parameters
-from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
+from enfold.sources.openapi.bodies import FilePart, Parts, is_described_file, write_body
 from enfold.sources.openapi.operation_input import BodyKind, Inputs
 from enfold.sources.openapi.parameters import Parameter
 from enfold.sources.openapi.styles import join_pairs
 
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
+_QUERY_SAFE: Final = f"{_PATH_SAFE}?[]"
 _UNSENDABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _COOKIE_END: Final = re.compile(r"[\x00-\x1f\x7f;]")
 _NO_DOTS: Final = "text without a part that is . or .. between slashes"
@@ -67,6 +68,7 @@ class RequestBuilder:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         path, _, query = path.partition("#")[0].partition("?")
         self._path = _template(f"{parts.path.rstrip('/')}{path}")
+        self._base_query = quote(parts.query, safe=_QUERY_SAFE)
         self._query = _template(query)
         given = [(name, each.parameter) for name, each in inputs.arguments.items() if each.parameter is not None]
         self._placeholders = {each.name: (name, each) for name, each in given if each.location == "path"}
@@ -84,7 +86,8 @@ class RequestBuilder:
         query = "".join(self._filled(self._query, arguments))
         path = self._filled(self._path, arguments)
         self._check_path(path, arguments)
-        request = Outgoing(self._method, self._origin, "".join(path), [query] if query else [], [], [])
+        written = [each for each in (self._base_query, query) if each]
+        request = Outgoing(self._method, self._origin, "".join(path), written, [], [])
         for name, parameter in self._others:
             value = parameters.with_inner_lists_joined(arguments.get(name), parameter.items)
             if value is not None:
@@ -147,8 +150,8 @@ class RequestBuilder:
             raise _missing(whole or "body")
 
     def _set(self, request: Outgoing, kind: BodyKind, value: Any, wanted: str | None) -> None:
-        files = kind.fields.files if kind.fields is not None else frozenset()
-        request.content, content_type = write_body(kind.media, value, files, wanted)
+        parts = kind.fields.parts if kind.fields is not None else Parts()
+        request.content, content_type = write_body(kind.media, value, parts, wanted)
         if media.is_multipart(content_type):  # only we know the boundary
             request.set_header("Content-Type", content_type)
         else:
@@ -204,14 +207,14 @@ def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], want
     files = _given_files(plain, given)
     for each in plain:
         fields = each.fields
-        if fields is not None and set(given) <= set(fields.properties) and files <= fields.files:
+        if fields is not None and set(given) <= set(fields.properties) and files <= fields.parts.files:
             return each
     return plain[0]
 
 
 def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
     """The fields whose values are files: content of this process, or described ones where a kind takes a file."""
-    possible = frozenset().union(*(each.fields.files for each in plain if each.fields is not None))
+    possible = frozenset().union(*(each.fields.parts.files for each in plain if each.fields is not None))
     listed = {name: value if isinstance(value, list) else [value] for name, value in given.items() if name in possible}
     described = {name for name, values in listed.items() if any(map(is_described_file, values))}
     return described | {name for name, value in given.items() if _is_bytes(value)}

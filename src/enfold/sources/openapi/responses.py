@@ -62,15 +62,15 @@ def read_content(content: bytes, content_type: str, *, expects_json: bool) -> tu
     if media.is_json(content_type):
         return _read_json(content, content_type)
     if not content_type:
-        return _read_untyped(content, expects_json=expects_json), NO_WARNINGS
+        return _read_untyped(content, expects_json=expects_json)
     if media.is_text(content_type):
         text = _text(content, content_type)
         # JSON was promised and something else was named: many servers call their JSON text/plain.
         if expects_json and media.bare(content_type) in ("text/plain", "text/html"):
-            return _parsed_or(text, text), NO_WARNINGS
+            return _parsed_or(text, text)
         return text, NO_WARNINGS
     if expects_json and media.bare(content_type) in ("application/octet-stream", "binary/octet-stream"):
-        return _parsed_or(content, content), NO_WARNINGS
+        return _parsed_or(content, content)
     return content, NO_WARNINGS
 
 
@@ -88,20 +88,20 @@ def _read_json(content: bytes, content_type: str) -> tuple[Any, tuple[ResultWarn
         return text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(content)),)
 
 
-def _read_untyped(content: bytes, *, expects_json: bool) -> Any:
+def _read_untyped(content: bytes, *, expects_json: bool) -> tuple[Any, tuple[ResultWarning, ...]]:
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        return content
+        return content, NO_WARNINGS
     looks_like_json = text.lstrip()[:1] in ("{", "[")
-    return _parsed_or(text, text) if expects_json or looks_like_json else text
+    return _parsed_or(text, text) if expects_json or looks_like_json else (text, NO_WARNINGS)
 
 
-def _parsed_or(text: str | bytes, otherwise: Any) -> Any:
+def _parsed_or(text: str | bytes, otherwise: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
     try:
-        return msgspec.json.decode(text)
+        return read_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return otherwise
+        return otherwise, NO_WARNINGS
 
 
 def _text(content: bytes, content_type: str) -> str:
@@ -138,5 +138,5 @@ def error_body(content: bytes, content_type: str) -> Any:
     if not content:
         return None
     if len(content) <= MAX_ERROR_BODY and (media.is_json(content_type) or not content_type):
-        return _parsed_or(content, _text(content, content_type))
+        return _parsed_or(content, _text(content, content_type))[0]
     return _text(content[:MAX_ERROR_BODY], content_type)

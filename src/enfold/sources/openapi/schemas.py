@@ -30,6 +30,9 @@ _ANY: Final = "_any"
 _PART: Final = "_part"
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_INTEGER_FORMATS: Final = frozenset(
+    {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "double-int"}
+)
 _HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
 
 
@@ -270,6 +273,8 @@ class _Conversion:
         self._examples(node, result)
         for limit in ("Minimum", "Maximum"):
             _exclusive_limit(node, result, limit)
+        if self._schemas.is_input and not self._is_condition and node.get("format") in _INTEGER_FORMATS:
+            _make_whole(result)
         if node.get("format") == "byte":
             result.setdefault("contentEncoding", "base64")
         if node.get("nullable") is True:
@@ -341,6 +346,15 @@ def _widen(result: Schema) -> None:
         result["allOf"] = [*result.get("allOf", ()), {"anyOf": branches}]
     else:
         result["anyOf"] = branches
+
+
+def _make_whole(result: Schema) -> None:
+    """An input that is a number by its type and an integer by its format is an integer."""
+    declared = result.get("type")
+    if declared == "number":
+        result["type"] = "integer"
+    elif isinstance(declared, list) and "number" in declared:
+        result["type"] = list(dict.fromkeys("integer" if each == "number" else each for each in declared))
 
 
 def _is_same(node: Schema, result: Schema) -> bool:

@@ -20,7 +20,8 @@ from enfold.sources.report import Problem, SchemeNeed
 from enfold.sources.web.supplied import current
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
-Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None
+Scopes: TypeAlias = tuple[str, ...]
+Requirements: TypeAlias = tuple[Mapping[str, Scopes], ...] | None
 ParameterKey: TypeAlias = tuple[str, str]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -94,12 +95,19 @@ def _token_url(place: DocumentPlace) -> str:
 
 
 def read_requirements(library: Library, found: FoundOperation) -> Requirements:
-    """The alternatives of an operation: each a set of schemes that are needed together; None where nothing is said."""
+    """The alternatives of an operation: each the schemes that are needed together, with their scopes; None where nothing is said."""
     for owner in (found.place, library.place()):
         declared = owner.node.get("security")
         if isinstance(declared, list):
-            return tuple(tuple(each) for each in declared if isinstance(each, dict))
+            return tuple(
+                {name: _scopes(listed) for name, listed in each.items()} for each in declared if isinstance(each, dict)
+            )
     return None
+
+
+def _scopes(listed: Any) -> Scopes:
+    """The scopes in one order, so that operations with the same ones share a token."""
+    return tuple(sorted({each for each in listed if isinstance(each, str)})) if isinstance(listed, list) else ()
 
 
 # --- credentials --------------------------------------------------------------------------------------------------
@@ -198,26 +206,27 @@ class Security:
         self._credentials = credentials
         self._secrets = secrets
         self._namespace = namespace
-        self._assumed: tuple[str, ...] = ()
+        self._assumed: dict[str, Scopes] = {}
 
     def assume_if_unsaid(self, declared: Collection[Requirements]) -> list[Problem]:
         """Send every credential with every call where no operation asks for one, and some say nothing of it."""
         if None not in declared or any(names for requirements in declared for names in requirements or ()):
             return []
         by_key = {self._schemes[name].key: name for name in reversed(list(self._credentials))}
-        self._assumed = tuple(name for name in self._credentials if name in by_key.values())
+        self._assumed = {name: () for name in self._credentials if name in by_key.values()}
         sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]
         return [Problem("security", each) for each in sent]
 
-    def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> tuple[str, ...]:
+    def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> Mapping[str, Scopes]:
         """The first alternative we have all credentials for, and schemes of others that fill a declared parameter."""
         if requirements is None:
             return self._assumed
-        chosen = next((names for names in requirements if names and self._credentials.keys() >= set(names)), ())
+        chosen = next((each for each in requirements if each and self._credentials.keys() >= each.keys()), {})
         supplied = self.supplied(chosen)
-        others = {name for names in requirements for name in names if name in self._credentials}
+        others = {name: scopes for each in requirements for name, scopes in each.items() if name in self._credentials}
         filling = {self._schemes[name].key: name for name in sorted(others, reverse=True)}
-        return (*chosen, *(name for place, name in filling.items() if place in declared and place not in supplied))
+        added = [name for place, name in filling.items() if place in declared and place not in supplied]
+        return {**chosen, **{name: others[name] for name in added}}
 
     def supplied(self, names: Iterable[str]) -> set[ParameterKey]:
         """The parameters that the chosen schemes fill in."""
@@ -230,11 +239,11 @@ class Security:
             for name, scheme in self._schemes.items()
         ]
 
-    def refused(self, requirements: Requirements, sent: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    def refused(self, requirements: Requirements, sent: Collection[str]) -> tuple[str, dict[str, Any]]:
         """What to do after a 401, as a sentence and as details; nothing where the document has no schemes."""
         if sent:
             return f"the credential of {' and '.join(sent)} was refused", {"schemes": list(sent)}
-        wanted = requirements or tuple((name,) for name in self._schemes)
+        wanted: Iterable[Iterable[str]] = requirements or [[name] for name in self._schemes]
         lacking = [name for names in wanted for name in names if name not in self._credentials]
         variables = {name: environment_name(name, self._namespace) for name in lacking}
         if not variables:
@@ -245,11 +254,11 @@ class Security:
             {"schemes": list(variables), "variables": list(variables.values())},
         )
 
-    async def add_to(self, request: Outgoing, names: Iterable[str]) -> None:
+    async def add_to(self, request: Outgoing, chosen: Mapping[str, Scopes]) -> None:
         """Lay the credentials of the chosen schemes on a request; no argument of a caller takes their place."""
-        for name in names:
+        for name, scopes in chosen.items():
             scheme = self._schemes[name]
-            value = await self._value(scheme, self._credentials[name])
+            value = await self._value(scheme, self._credentials[name], scopes)
             self._secrets.remember(value)
             if scheme.location == "query":
                 request.query.append(f"{styles.encode(scheme.parameter)}={styles.encode(value)}")
@@ -258,7 +267,7 @@ class Security:
             else:
                 request.set_header(scheme.parameter, f"{scheme.prefix}{value}")
 
-    async def _value(self, scheme: Scheme, credential: Credential) -> str:
+    async def _value(self, scheme: Scheme, credential: Credential, scopes: Scopes) -> str:
         credential = await current(credential)
         if isinstance(credential, str):
             is_pair = scheme.kind == "basic" and ":" in credential
@@ -267,7 +276,7 @@ class Security:
             return self._basic(*_pair(credential))
         parts: Mapping[str, str] = credential if isinstance(credential, Mapping) else {}
         if "client_id" in parts:
-            return await self.tokens.token(_grant(scheme, parts))
+            return await self.tokens.token(_grant(scheme, parts, scopes))
         if "username" in parts or "password" in parts:
             return self._basic(parts.get("username", ""), parts.get("password", ""))
         return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
@@ -277,8 +286,9 @@ class Security:
         return b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _grant(scheme: Scheme, parts: Mapping[str, str]) -> CredentialsFlow:
-    scopes = parts.get("scopes") or parts.get("scope") or ""
+def _grant(scheme: Scheme, parts: Mapping[str, str], needed: Scopes) -> CredentialsFlow:
+    """What is asked of the token endpoint: the scopes that the user gave, else those that the operation needs."""
+    scopes = parts.get("scopes") or parts.get("scope") or " ".join(needed)
     own = parts.get("token_url")
     url = own or scheme.token_url
     return CredentialsFlow(url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
@@ -66,16 +66,17 @@ class Servers:
         self._variables = variables
         self._address = library.retrieved_from  # what is relative is relative to it
         self._declared = self._declared_server(library)
-        self.base = (base_url or self._declared or "").rstrip("/")
+        base, _, self.query = (base_url or self._declared or "").partition("#")[0].partition("?")
+        self.base = base.rstrip("/")
         # A document in the user's hands speaks for them; one from an address speaks for that address only.
         came_by_http = place_of(self._address) is not None
         self.reach = Reach(base_url or (self._address if came_by_http else self.base), allow_hosts)
         self._stands_in = base_url is not None
 
     def base_for(self, found: FoundOperation) -> str:
-        """The base address of an operation, without a slash at its end."""
+        """The base address of an operation, with the query that its requests have."""
         own = self._first(found.place.child("servers")) or self._first(found.item.child("servers"))
-        return self.base if own is None else self._rebased(own).rstrip("/")
+        return self._with_query(self.base) if own is None else self._rebased(own)
 
     def refusal(self, base: str) -> str | None:
         """Why requests to this base are refused, as a sentence; None where they are not."""
@@ -119,10 +120,18 @@ class Servers:
     def _rebased(self, url: str) -> str:
         """An operation's own server; where a base_url stands in for the document's server, it does so here too."""
         if place_of(url) is None:
-            return urljoin(f"{self.base}/", url)
+            return self._with_query(urljoin(f"{self.base}/", url))
         if self._stands_in and self._declared and place_of(url) == place_of(self._declared):
-            return urljoin(self.base, urlsplit(url).path)
+            return self._with_query(urljoin(self.base, urlsplit(url).path))
         return url
+
+    def _with_query(self, base: str) -> str:
+        return f"{base}?{self.query}" if self.query and "?" not in base else base
+
+
+def in_query(base: str) -> set[tuple[str, str]]:
+    """The query parameters that a base address gives, which are no arguments."""
+    return {("query", name) for name, _ in parse_qsl(urlsplit(base).query, keep_blank_values=True)}
 
 
 def _old_server(root: dict[str, Any], address: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Self
+from urllib.parse import parse_qsl
 
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Origin, Policy
@@ -15,7 +16,7 @@ from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.loading import Folders, Loader
-from enfold.sources.openapi.operations import FoundOperation, described, find_operations, wanted_name
+from enfold.sources.openapi.operations import STREAM_SUFFIX, FoundOperation, described, find_operations, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import (
@@ -146,7 +147,7 @@ def from_openapi(
     library = loader.load(document)
     servers = Servers(library, base_url, server_variables or {}, allowed)
     http = ServiceClient(servers.reach, bounds, client, headers)
-    http.secrets.remember_named(headers or {})
+    http.secrets.remember_named({**(headers or {}), **dict(parse_qsl(servers.query))})
     problems: list[Problem] = []
     schemes = read_schemes(library, problems)
     for unknown in unknown_credentials(credentials, schemes):
@@ -190,9 +191,11 @@ class _Importer:
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
         names = distinct_names(wanted)
         operations: list[Operation] = []
-        for (blueprint, streams), original, name in zip(parts, wanted, names, strict=True):
-            new = choice.name(name, original.original, blueprint.found.title)
-            operation = self._operation(blueprint, new, original.original, streams=streams)
+        for (blueprint, streams), generated, name in zip(parts, wanted, names, strict=True):
+            declared, is_twin = blueprint.found.original, streams and blueprint.gives_answer
+            original = generated.original if declared is None else f"{declared}{STREAM_SUFFIX * is_twin}"
+            new = choice.name(name, original, blueprint.found.title)
+            operation = self._operation(blueprint, new, original, streams=streams)
             if choice.takes(operation.spec):
                 operations.append(shape.apply(operation))
         _check_unique(operations)

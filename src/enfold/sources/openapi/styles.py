@@ -16,9 +16,10 @@ import msgspec
 Encode: TypeAlias = Callable[[str], str]
 
 _TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
-# A fragment sign would end the request; in a path, so would a question mark, and a slash would begin another segment.
-_RESERVED_IN_QUERY: Final = ":/?[]@!$&'()*+,;="
-_RESERVED_IN_PATH: Final = _RESERVED_IN_QUERY.replace("?", "").replace("/", "")
+# A fragment sign would end the request; in a query, `&` would begin another parameter and `+` be read as a space; in a path,
+# a question mark would end it, and a slash begin another segment.
+_RESERVED_IN_QUERY: Final = ":/?[]@!$'()*,;="
+_RESERVED_IN_PATH: Final = ":[]@!$&'()*+,;="
 
 DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 
@@ -139,7 +140,7 @@ def expand_query(
 
 def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, str]]:
     """A member of an exploded object; a list of scalars in it is a repeated name."""
-    key = escape(member)
+    key = escape(member) if escape is unescaped else escape(member).replace("=", "%3D")  # which would end the name
     if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
         return [(key, escape(scalar_text(each))) for each in _elements(value)]
     return [(key, escape(scalar_text(value)))]
