@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, TypedDict
 
 import jsonschema_rs
@@ -10,11 +11,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.selection.generated import CASES, Case
+from tests.serving import serve
+from tests.steps import steps_of
 
 from enfold import CallError, Context, OperationRegistry, TextContent, mcp_envelope
 from enfold.selection.grammar import read_fields
 from enfold.selection.narrowing import check_fields, narrowed_schema
 from enfold.selection.selecting import compile_fields, count_left_out
+from enfold.surfaces.http import to_http
 from enfold.surfaces.openapi import to_openapi
 
 # --- the grammar --------------------------------------------------------------------------------------------------
@@ -259,3 +263,71 @@ def test_a_hostile_pattern_of_a_schema_keeps_no_caller_waiting() -> None:
     check_fields(schema, {"aaa": None})
     with pytest.raises(CallError, match="there is no"):
         check_fields(schema, {"a" * 60 + "!": None})
+
+
+# --- work ---------------------------------------------------------------------------------------------------------
+
+
+def rows_with_other_keys(count: int) -> list[Any]:
+    return [{f"k{number}": {"a": 1}} for number in range(count)]
+
+
+def rows_of_few_keys(count: int) -> list[Any]:
+    return [{"a0": {"b": 1}, "x": 1} for _ in range(count)]
+
+
+def lists_that_lack_a_name(depth: int) -> Any:
+    value: Any = {"a": 1}
+    for _ in range(depth):
+        value = {"a": [value, {}]}
+    return value
+
+
+def one_deep_list_beside_many(count: int) -> list[Any]:
+    value: Any = {"a": 1}
+    for _ in range(count // 4):
+        value = [value]
+    return [value, *({"a": 1, "b": 1} for _ in range(count))]
+
+
+def nested(depth: int) -> str:
+    text = "z"
+    for _ in range(depth):
+        text = f"a({text}),z"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "size"),
+    [
+        ("*(b)", rows_with_other_keys, 200),
+        ("*(a)", rows_with_other_keys, 200),
+        ("*/*", rows_with_other_keys, 200),
+        (",".join(f"a{number}(b)" for number in range(60)), rows_with_other_keys, 200),
+        (",".join(f"a{number}(b)" for number in range(60)), rows_of_few_keys, 200),
+        (nested(24), lists_that_lack_a_name, 10),
+        ("a", one_deep_list_beside_many, 200),
+    ],
+    ids=["every, none", "every, all", "every, twice", "many names", "few keys", "a name is missing", "a deep list"],
+)
+def test_each_object_is_looked_at_once(text: str, values: Callable[[int], Any], size: int) -> None:
+    fields = read_fields(text)
+    select = compile_fields(fields)
+
+    def work(whole: Any) -> None:
+        count_left_out(whole, select(whole), fields)
+
+    few, many = (steps_of(partial(work, values(count))) for count in (size, 2 * size))
+    assert many < 2.5 * few
+
+
+def test_a_server_answers_while_it_selects_from_rows_with_different_keys() -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    def rows(count: int) -> list[dict[str, Any]]:
+        return rows_with_other_keys(count)
+
+    with serve(to_http(ops)) as client:
+        answer = client.post("/functions/shop.rows", {"count": 12_000}, Enfold_Select="*(b)")
+    assert answer.json == {"result": [{f"k{number}": {}} for number in range(12_000)]}

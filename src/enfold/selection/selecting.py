@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -16,6 +17,7 @@ from enfold.selection.narrowing import check_fields
 
 LEFT_OUT: Final = "left_out"  # the code of the warning
 Select: TypeAlias = Callable[[Any], Any]
+_Pairs: TypeAlias = tuple[list[Any], list[Any]]
 
 _DEEPEST_WRITTEN: Final = 3  # levels of objects that one expression builds
 
@@ -104,93 +106,42 @@ def _compiled(fields: Fields, known: dict[int, Select]) -> Select:
     return found
 
 
-def count_left_out(whole: Any, selected: Any, fields: Fields) -> int:
-    """How many entries of objects a selection left out; what lies inside of one that was left out is not counted."""
-    return _count([whole], [selected], fields)
-
-
-def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
-    """`count_left_out` for many values at once, each beside what was selected from it."""
-    count = 0
-    while list in (kinds := set(map(type, wholes))):
-        pairs = [_pairs(whole, made) for whole, made in zip(wholes, selected, strict=True)]
-        wholes, selected = ([each for pair in pairs for each in pair[side]] for side in (0, 1))
-    if kinds - {dict}:
-        kept = [place for place, whole in enumerate(wholes) if type(whole) is dict]
-        wholes, selected = ([values[place] for place in kept] for values in (wholes, selected))
-    count += sum(map(len, wholes)) - sum(map(len, selected))
-    for name, inner in _inner(fields, wholes):
-        count += _count(*_below(name, wholes, selected), inner)
-    return count
-
-
-def _below(name: str, wholes: list[Any], selected: list[Any]) -> tuple[list[Any], list[Any]]:
-    """What some objects have under a name, and what was selected of it."""
-    try:
-        return [whole[name] for whole in wholes], [made[name] for made in selected]
-    except KeyError:
-        having = [place for place, whole in enumerate(wholes) if name in whole]
-        return [wholes[place][name] for place in having], [selected[place][name] for place in having]
-
-
-def _pairs(whole: Any, made: Any) -> tuple[list[Any], list[Any]]:
-    return (whole, made) if type(whole) is list else ([whole], [made])
-
-
-def _inner(fields: Fields, wholes: list[dict[str, Any]]) -> Iterator[tuple[str, Fields]]:
-    """The names inside of which something may have been left out."""
-    every = fields.get(EVERY)
-    names = {name for whole in wholes for name in whole if name not in fields} if every is not None else ()
-    yield from ((name, inner) for name, inner in fields.items() if inner is not None and name != EVERY)
-    yield from ((name, every) for name in names if every is not None)
-
-
 def _of_names(parts: dict[str, Select | None], fields: Fields, known: dict[int, Select]) -> Select:
-    record, records = _generated(fields, known)
-    items = list(parts.items())
-
-    def one(value: Any) -> Any:
-        """A value of whatever kind; an object that lacks a name is looked at closely."""
+    def other(value: Any) -> Any:
+        """What is selected from a value that is no object, or one that lacks a name."""
         if type(value) is dict:
-            try:
-                return record(value)
-            except KeyError:
-                return {
-                    name: value[name] if take is None else take(value[name]) for name, take in items if name in value
-                }
+            names = value if len(value) < len(parts) else parts
+            return {name: _taken(parts[name], value[name]) for name in names if name in value and name in parts}
         return select(value) if type(value) is list else value
 
+    code = _Code(known, other)
+    written = code.written(fields, "value", "value", "other", 1)
+    # All that is not ours in it are names of the selection, written as Python writes texts.
+    one: Select = eval(f"lambda value: {written}", code.takes)  # noqa: S307
+    each: Select = eval(f"lambda values: [{written} for value in values]", code.takes)  # noqa: S307
+
     def select(value: Any) -> Any:
-        if type(value) is list:
-            try:
-                return records(value)
-            except (KeyError, TypeError):  # not all of them are objects that have all the names
-                return [one(each) for each in value]
-        return one(value)
+        return each(value) if type(value) is list else one(value)
 
     return select
 
 
-def _generated(fields: Fields, known: dict[int, Select]) -> tuple[Select, Select]:
-    """A function that takes the names of one object, and one for a list of such objects; both raise where one is missing."""
-    code = _Code(known)
-    entries = code.entries(fields, "value", 1)
-    # All that is not ours in it are names of the selection, written as Python writes texts.
-    record: Select = eval(f"lambda value: {entries}", dict(code.takes))  # noqa: S307
-    records: Select = eval(f"lambda values: [{entries} for value in values]", dict(code.takes))  # noqa: S307
-    return record, records
+def _taken(take: Select | None, value: Any) -> Any:
+    return value if take is None else take(value)
 
 
 class _Code:
-    """Writes the expression that builds the smaller object; what is inside it and no object is left to `takes`."""
+    """Writes the expression that builds the smaller object, looking at each entry once; what is no object is left to `takes`."""
 
-    def __init__(self, known: dict[int, Select]) -> None:
+    def __init__(self, known: dict[int, Select], other: Select) -> None:
         self._known = known
-        self.takes: dict[str, Select] = {}
+        self.takes: dict[str, Any] = {"other": other}
 
-    def entries(self, fields: Fields, value: str, depth: int) -> str:
-        written = (f"{name!r}: {self._entry(name, inner, value, depth)}" for name, inner in fields.items())
-        return f"{{{', '.join(written)}}}"
+    def written(self, fields: Fields, given: str, value: str, other: str, depth: int) -> str:
+        """The smaller object, where what is given, then called `value`, has all the names; else what `other` makes of it."""
+        entries = ", ".join(f"{name!r}: {self._entry(name, inner, value, depth)}" for name, inner in fields.items())
+        has_names = " and ".join(f"{name!r} in {value}" for name in fields)
+        return f"{{{entries}}} if type({given}) is dict and {has_names} else {other}({value})"
 
     def _entry(self, name: str, inner: Fields | None, value: str, depth: int) -> str:
         if inner is None:
@@ -200,8 +151,7 @@ class _Code:
         if EVERY in inner or depth == _DEEPEST_WRITTEN:
             return f"{take}({value}[{name!r}])"
         own = f"own{take}"
-        entries = self.entries(inner, own, depth + 1)
-        return f"{entries} if type({own} := {value}[{name!r}]) is dict else {take}({own})"
+        return self.written(inner, f"{own} := {value}[{name!r}]", own, take, depth + 1)
 
 
 def _of_every(parts: dict[str, Select | None]) -> Select:
@@ -212,6 +162,55 @@ def _of_every(parts: dict[str, Select | None]) -> Select:
             return [select(each) for each in value]
         if type(value) is not dict:
             return value
-        return {name: each if (take := parts.get(name, every)) is None else take(each) for name, each in value.items()}
+        return {name: _taken(parts.get(name, every), each) for name, each in value.items()}
 
     return select
+
+
+def count_left_out(whole: Any, selected: Any, fields: Fields) -> int:
+    """How many entries of objects a selection left out; what lies inside of one that was left out is not counted."""
+    return _count([whole], [selected], fields)
+
+
+def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
+    """`count_left_out` for many values at once, each beside what was selected from it."""
+    wholes, selected = _objects(wholes, selected)
+    count = sum(map(len, wholes)) - sum(map(len, selected))
+    for inner, wholes_below, selected_below in _below(wholes, selected, fields):
+        count += _count(wholes_below, selected_below, inner)
+    return count
+
+
+def _objects(wholes: list[Any], selected: list[Any]) -> _Pairs:
+    """The objects among some values and in lists of them, each beside what was selected from it."""
+    found: _Pairs = [], []
+    while wholes:
+        if set(map(type, wholes)) == {dict}:
+            return (wholes, selected) if not found[0] else (found[0] + wholes, found[1] + selected)
+        pairs = list(zip(wholes, selected, strict=True))
+        for side in (0, 1):
+            found[side].extend(pair[side] for pair in pairs if type(pair[0]) is dict)
+        lists = [pair for pair in pairs if type(pair[0]) is list]
+        wholes, selected = ([each for pair in lists for each in pair[side]] for side in (0, 1))
+    return found
+
+
+def _below(wholes: list[Any], selected: list[Any], fields: Fields) -> Iterable[tuple[Fields, list[Any], list[Any]]]:
+    """What some objects hold inside of which something may have been left out, by the fields that were selected of it."""
+    inner = {name: below for name, below in fields.items() if below is not None and name != EVERY}
+    every = fields.get(EVERY)
+    if every is None:
+        with suppress(KeyError):  # most have all the names
+            return [
+                (below, [whole[name] for whole in wholes], [made[name] for made in selected])
+                for name, below in inner.items()
+            ]
+    groups: dict[int, tuple[Fields, list[Any], list[Any]]] = {}
+    for whole, made in zip(wholes, selected, strict=True):
+        for name in whole if every is not None or len(whole) < len(inner) else inner:
+            below = inner.get(name) if name in fields else every
+            if below is not None and name in whole:
+                _, values, parts = groups.setdefault(id(below), (below, [], []))
+                values.append(whole[name])
+                parts.append(made[name])
+    return groups.values()
