@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from enfold.runtime import PreparedOperation
 
 RESERVED: Final = "enfold"
+TASK_VERBS: Final = "enfold.tasks"  # the one part of it that peers are offered
 READ: Final = "enfold:read"  # the scope for reading about this program
 READERS: Final = AccessControl(required_scopes=(READ,))
 ADMIN: Final = "enfold:admin"  # the scope for seeing the calls and tasks of other callers

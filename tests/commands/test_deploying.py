@@ -25,7 +25,12 @@ from tests.waiting import wait_for as wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "examples" / "deploy"
 PROBE = re.compile(r"CMD (\[.*\])")
-SECRETS = {"NATS_EDGE": "edge-secret", "NATS_WORKER": "worker-secret", "ENFOLD_SERVE_TOKEN": "owner-secret"}
+SECRETS = {
+    "NATS_EDGE": "edge-secret",
+    "NATS_WORKER": "worker-secret",
+    "NATS_OPERATOR": "operator-secret",
+    "ENFOLD_SERVE_TOKEN": "owner-secret",
+}
 
 
 @pytest.fixture
@@ -157,6 +162,7 @@ def test_edge_workers_and_nats_work_together_with_the_permissions_of_the_operati
     nats = [program("nats-server"), "-c", str(conf)]
     with running(nats, folder) as server:
         wait_for(f"http://127.0.0.1:{monitor}/healthz")
+        assert enfold(*words("streams")[1:], cwd=folder).returncode == 0
         with running(words("worker"), folder), running(words("worker"), folder), running(words("edge"), folder):
             base = f"http://127.0.0.1:{edge}"
             assert wait_for(f"{base}/readyz")["status"] == "ready"

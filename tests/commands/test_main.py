@@ -124,7 +124,7 @@ WRONG = [
     ("an entry for no server", ["mcp", "--install-json"], 2, "VALIDATION_ERROR: mcp needs a target"),
     ("an entry for a missing file", ["mcp", "--install-json", "no.py"], 2, "VALIDATION_ERROR: There is no file no.py"),
     ("a configuration for CGI", ["cgi", "enfold.toml"], 2, "VALIDATION_ERROR: cgi takes a program"),
-    ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats makes permissions: enfold nats permissions"),
+    ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats needs a verb: enfold nats permissions"),
     ("permissions for nobody", ["nats", "permissions", SHOP], 2, "usage: enfold nats permissions"),
     ("a place without a scheme", ["peers", "--nats", "localhost"], 2, "VALIDATION_ERROR: 'localhost' is no address"),
 ]

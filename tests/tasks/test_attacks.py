@@ -32,7 +32,7 @@ from enfold.tasks import Status, TaskHandle, Tasks
 from enfold.tasks.kept_bytes import TaskLimits, check_kept_bytes, is_large_share
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_names import Names, owner_token
+from enfold.tasks.nats_names import Names, owner_token, slot_key, task_key
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskStore, now_ms
 from enfold.tasks.task import new_task_id
@@ -549,7 +549,6 @@ async def test_a_caller_of_the_server_reaches_no_task_however_they_try(peers: di
         before = await asked(edge, handle)
         (key,) = before.questions
         eve, heard = peers["eve"].client, []
-        place = f"{owner_token(before.owner)}.{before.id}"
 
         async def hear(message: Any) -> None:
             heard.append(message.subject)
@@ -558,9 +557,8 @@ async def test_a_caller_of_the_server_reaches_no_task_however_they_try(peers: di
         await eve.subscribe("$KV.>", cb=hear)
         forged = msgspec.json.encode(before.order)
         for subject, data in (
-            (names.key(f"{place}.state"), b"{}"),
-            (names.key(f"{place}.cancel"), b"1"),
-            (names.key(f"{place}.answer.{'0' * 32}"), msgspec.json.encode({"key": key, "answer": YES})),
+            (names.key(task_key(before.order)), b"{}"),
+            (names.key(task_key(before.order, "cancel")), b"1"),
             (names.queued(owner_token(before.owner), "shop.sign"), forged),
             (f"$JS.ACK.{names.queue}.x.1.1.1.1.1", b"+ACK"),
         ):
@@ -568,7 +566,7 @@ async def test_a_caller_of_the_server_reaches_no_task_however_they_try(peers: di
         jetstream = eve.jetstream(timeout=0.3)
         for attempt in (
             jetstream.stream_info(names.bucket),
-            jetstream.get_msg(names.bucket, subject=names.key(f"{place}.state"), direct=True),
+            jetstream.get_msg(names.bucket, subject=names.key(task_key(before.order)), direct=True),
             jetstream.purge_stream(names.bucket),
             jetstream.delete_stream(names.queue),
             jetstream.consumers_info(names.queue),
@@ -639,7 +637,7 @@ async def test_garbage_and_forged_orders_are_kept_aside_and_the_others_go_on(pee
             await context.publish(names.queued(owner_token(""), "shop.large"), data)
         assert (await (await edge.start("shop.large", {"size": 300_000})).result()).data == "x" * 300_000
         async with asyncio.timeout(10):
-            while len(await streams.keys("dead.*")) < 12 or (await context.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
+            while len(await streams.keys("dead.*.*")) < 12 or (await context.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
                 await asyncio.sleep(0.02)
 
 
@@ -689,8 +687,7 @@ async def test_what_somebody_deletes_on_the_server_is_made_anew_and_no_known_tas
 async def test_garbage_in_the_bucket_ends_its_own_task_and_no_other(emptied: tuple[Tasks, Tasks, Any, Names]) -> None:
     edge, worker, jetstream, names = emptied
     lost, kept = [await edge.start("shop.large", {"size": n}, identity=ANN) for n in (1, 2)]
-    place = owner_token((await lost.state()).owner)
-    await jetstream.publish(names.key(f"{place}.{lost.id}.state"), b"garbage")
+    await jetstream.publish(names.key(task_key((await lost.state()).order)), b"garbage")
     assert [task.id for task in await edge.list(identity=ANN)] == [kept.id]
     for call in (lost.state(), lost.cancel(), lost.result()):
         assert (await refused(call)).code == "DATA_LOSS"
@@ -699,7 +696,7 @@ async def test_garbage_in_the_bucket_ends_its_own_task_and_no_other(emptied: tup
     async for task in held.watch():
         if task.fence:
             break
-    await jetstream.publish(names.key(f"{place}.{held.id}.state"), b"[]")
+    await jetstream.publish(names.key(task_key(task.order)), b"[]")
     assert (await kept.result()).data == "xx"
     async with asyncio.timeout(10):
         while (await jetstream.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
@@ -715,8 +712,10 @@ async def test_places_of_edges_that_died_are_given_up_when_they_are_missed(
 ) -> None:
     edge, _, jetstream, names = emptied
     kept = [await edge.start("shop.large", {"size": 1}) for _ in range(2)]
+    order = (await kept[0].state()).order
     for taken in (b"1", b"1", str(now_ms()).encode()):  # two long ago, one by an edge that is about to store its task
-        await jetstream.publish(names.key(f"{owner_token('')}.{new_task_id()}.open"), taken)
+        slot = slot_key(msgspec.structs.replace(order, id=new_task_id()))
+        await jetstream.publish(names.key(slot), taken)
     for _ in range(2):
         await edge.start("shop.large", {"size": 1})
     assert [(await handle.state()).status for handle in kept] == [Status.WORKING] * 2

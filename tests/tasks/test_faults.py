@@ -374,7 +374,7 @@ async def test_workers_whose_clocks_are_apart_run_everything_once_and_keep_it(on
         assert max(Counter(task_id for task_id, _ in on_nats.logged("recorded")).values()) == 1
         context = await tasks.store._streams.open()  # type: ignore[attr-defined]
         for task in states:
-            kept = await context.get_msg("KV_enfold_tasks", subject=Names().key(task_key(task)), direct=True)
+            kept = await context.get_msg("KV_enfold_tasks", subject=Names().key(task_key(task.order)), direct=True)
             assert int(kept.headers["Nats-TTL"]) >= task.order.keep
     say("clocks", f"{len(handles)} of {len(handles)} done once by clocks 20 minutes apart")
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves_any
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves
 from enfold.commands.shared.command_options import parse_command, parse_options
 from enfold.commands.shared.targets import TOKEN, on_target
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
 from enfold.registry import Registry
+from enfold.reserved import TASK_VERBS
 from enfold.tasks.nats_names import Names
 
 if TYPE_CHECKING:
@@ -49,40 +51,50 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[OperationSpec], list[NATSUser]]:
-    """The operations of a registry and its users; where an operation is durable, with the task operations that workers offer."""
+    """The operations of a registry and its users; where an operation is durable, with the task operations.
+
+    A user who serves every durable operation offers them; another one only where the file says so (`"enfold.tasks"`).
+    """
     specs = registry.list()
-    durable = [spec.id for spec in specs if spec.durable != "never"]
-    if not durable:
+    if all(spec.durable == "never" for spec in specs):
         return specs, users
     from enfold.introspection.task_verbs import (
         task_operations,
     )  # few programs have tasks, and those have stores to load
-    from enfold.surfaces.calls import TASK_VERBS
     from enfold.tasks import Tasks
     from enfold.tasks.memory import MemoryTasks
 
     verbs = [operation.spec for operation in task_operations(Tasks(registry, MemoryTasks()))]
     serving = [
-        msgspec.structs.replace(user, serves=(*user.serves, TASK_VERBS)) if serves_any(user, durable) else user
+        msgspec.structs.replace(user, serves=(*user.serves, TASK_VERBS)) if _answers_for_all(user, specs) else user
         for user in users
     ]
     return [*specs, *verbs], serving
 
 
+def _answers_for_all(user: NATSUser, specs: Sequence[OperationSpec]) -> bool:
+    """Whether a user may offer the task operations: through them it sees the orders of every durable operation."""
+    return all(serves(user, spec.id) for spec in specs if spec.durable != "never")
+
+
 def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator, edge}]"
+        "--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator, edge, key}]"
     )
 
 
 def users_in(file: Path) -> list[NATSUser]:
     """The users a file lists; whatever is wrong with it is one sentence."""
     try:
-        return read_users(file.read_bytes())
+        users = read_users(file.read_bytes())
     except OSError as error:
         raise CallError("VALIDATION_ERROR", f"The users cannot be read from {file}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", f"{file}: {error}") from None
+    # A key lies beside the file that names it.
+    return [
+        user if user.key is None else msgspec.structs.replace(user, key=str(file.parent / user.key)) for user in users
+    ]
 
 
 # --- enfold nats init ---------------------------------------------------------------------------------------------

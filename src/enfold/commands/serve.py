@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.calls.protocol.outage import address_name
+from enfold.commands.nats import users_in
 from enfold.commands.serving.banner import announce_server
 from enfold.commands.serving.listening import Certificate, bind, check_certificate, start_listening
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
+from enfold.commands.shared.order_keys import OrderKeys, add_order_options
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
 from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
-from enfold.commands.shared.task_store import first_results, opened_tasks, task_settings
+from enfold.commands.shared.task_store import TaskSettings, first_results, opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.loopback import is_loopback
@@ -208,8 +211,11 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
     parser.add_argument(
-        "--tasks", metavar="STORE", help="keep tasks in this file, or at nats://… (default .enfold/tasks.db)"
+        "--tasks",
+        metavar="STORE",
+        help="keep tasks in this file, or at nats://… (default .enfold/tasks.db; with --nats, there)",
     )
+    add_order_options(parser)
     parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate, and those above it")
     parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, unless it is in the same file")
     parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
@@ -275,14 +281,31 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
         if terms.is_loud and target is not None and target.kind == "configuration":
             announce(map(_state_line, own.sources))
         write_calls(own, terms.options)
-        async with _with_peers(own, terms) as registry:
-            settings = task_settings(target, terms.options.tasks)
-            how = {"recorder": terms.recorder, "current": current_rights(terms.tokens)}
-            async with opened_tasks(_hiding_errors(registry, terms), settings, terms.options.grace, **how) as tasks:
-                if registry.lifetime.once is None:  # the store of tasks has none
-                    shared = None if terms.worker is None else terms.worker.folder
-                    registry.lifetime.once = first_results(settings, in_file=False, shared=shared)
-                await _Serving(registry, terms, tasks).serve(listening)
+        settings = _task_settings(terms.options)
+        how = {"recorder": terms.recorder, "current": current_rights(terms.tokens), **_division(settings, own)}
+        async with (
+            _with_peers(own, terms, settings) as registry,
+            opened_tasks(_hiding_errors(registry, terms), settings, terms.options.grace, **how) as tasks,
+        ):
+            if registry.lifetime.once is None:  # the store of tasks has none
+                shared = None if terms.worker is None else terms.worker.folder
+                registry.lifetime.once = first_results(settings, in_file=False, shared=shared)
+            await _Serving(registry, terms, tasks).serve(listening)
+
+
+def _task_settings(options: Namespace) -> TaskSettings:
+    settings = task_settings(options.target, options.tasks, options.nats)
+    users = () if options.users is None else tuple(users_in(options.users))
+    keys = OrderKeys(options.order_key, users)
+    return msgspec.structs.replace(settings, insecure=options.insecure, orders=keys)
+
+
+def _division(settings: TaskSettings, own: Registry) -> dict[str, Any]:
+    """Who runs what in the store of peers: they their operations, and this process its own, if it has any."""
+    if not settings.of_peers:
+        return {}
+    has_own = settings.may_be_durable or any(spec.durable != "never" for spec in own.list())
+    return {"elsewhere": address_name(settings.store or ""), **({} if has_own else {"at_once": 0})}
 
 
 def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
@@ -300,8 +323,8 @@ def _state_line(source: SourceState) -> str:
 
 
 @asynccontextmanager
-async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
-    """The operations of the target, and those of running peers beside them."""
+async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> AsyncIterator[Registry]:
+    """The operations of the target, and those of running peers beside them; ordered as tasks only where they look for tasks."""
     options = terms.options
     address = _peers(options)
     if address is None:
@@ -310,12 +333,13 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
     registry = own if isinstance(own, OperationRegistry) else _copied(own)
     if registry is not own:
         registry.sources, registry.observers = own.sources, own.observers
+    how = {"insecure": options.insecure, "durable": settings.of_peers or options.nats is None}
     if terms.is_loud:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
-        peers = with_peers(registry, address, insecure=options.insecure, required=True)
+        peers = with_peers(registry, address, required=True, **how)
     else:
         from enfold.commands.serving.joining import joining_peers  # which a first start can do without
 
-        peers = joining_peers(registry, address, insecure=options.insecure)
+        peers = joining_peers(registry, address, **how)
     async with peers:
         yield registry
 

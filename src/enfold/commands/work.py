@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from enfold.access import may_list
 from enfold.calls.protocol.call_settings import WorkerLimits
@@ -18,6 +19,7 @@ from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
 from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.log_setup import add_log_options, announce, set_up_log, write_calls
+from enfold.commands.shared.order_keys import OrderKeys, add_order_options
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, run_server
 from enfold.commands.shared.targets import TOKEN, opened
@@ -51,7 +53,7 @@ def _add_options(parser: ArgumentParser) -> None:
     place.add_argument("--tasks", metavar="STORE", help="run the tasks that others have ordered: a file, or nats://…")
     told = "run each task with no more scopes than the tokens of who ordered it have now"
     parser.add_argument("--tokens", metavar="FILE", help=told)
-    parser.add_argument("--users", type=Path, help="NATS: what each user may do, as for `enfold nats permissions`")
+    add_order_options(parser)
     parser.add_argument("--running", type=int, default=WorkerLimits().running, help="calls that run at the same time")
     parser.add_argument(
         "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
@@ -66,7 +68,9 @@ def _add_options(parser: ArgumentParser) -> None:
 
 async def _work(options: Namespace) -> None:
     own = opened(options.target, rereads=True)
-    settings = task_settings(options.target, options.tasks)
+    users = [] if options.users is None else users_in(options.users)
+    keys = OrderKeys(options.order_key, tuple(users))
+    settings = msgspec.structs.replace(task_settings(options.target, options.tasks), orders=keys)
     if options.tasks is not None:
         tokens = None if options.tokens is None else AnyOf([token_file(options.tokens)])
         async with own as found:
@@ -74,8 +78,7 @@ async def _work(options: Namespace) -> None:
             await _run_tasks(found, settings, {"recorder": recorder_of(options), "current": current_rights(tokens)})
         return
     place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)
-    users = None if options.users is None else users_in(options.users)
-    identities = None if users is None else {peer_name(user.identity.id): user.identity for user in users}
+    identities = None if options.users is None else {peer_name(user.identity.id): user.identity for user in users}
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
     async with own as found, reached(place, identities=identities, **known) as transport:
         write_calls(found, options)

@@ -76,6 +76,7 @@ def _auth() -> list[JSONSchema]:
 _Patterns: TypeAlias = str | list[str]
 _Number: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+_WholeNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _TextTable: TypeAlias = dict[str, str | float | bool]
 _Credentials: TypeAlias = str | Annotated[list[str], msgspec.Meta(min_length=2, max_length=2)] | _TextTable
 _PART: Final = "[A-Za-z0-9_-]{1,64}"
@@ -309,7 +310,7 @@ _TASKS: Final[Keys] = {
     "kept_bytes_per_identity": _count("bytes that are kept of the finished tasks of one identity", 4_000_000_000),
     "kept_bytes": _count("the same of all together; beyond it each identity has a tenth of theirs", 16_000_000_000),
     "attempts": _count("how many workers may die of a task that is retried", 3),
-    "at_once": _count("tasks that run here at a time", 64),
+    "at_once": ConfigKey(_WholeNumber, "a whole number", "tasks that run here at a time; 0 only orders them", 64),
 }
 _AGENTS: Final[Keys] = {
     "expose": _one_of("all", "search", "auto", about="whether tools are listed, or found by a search", default="all"),

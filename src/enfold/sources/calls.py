@@ -37,18 +37,19 @@ def from_calls(
     refresh: float = 5.0,
     patience: float = 1.0,
     limits: LookoutLimits | None = None,
+    durable: bool = True,
 ) -> CallOperations:
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
     `name` is what `registry.sources` calls them. `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
     `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
     Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take, `limits` how
-    much one peer may make us keep.
+    much one peer may make us keep. With `durable=False` operations that may run as tasks are only called.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
     lookout = partial(Lookout, transport, refresh=refresh, patience=patience, limits=limits)
     choice = choosing(include, exclude, rename)
-    return CallOperations(transport, pending, lookout, name, namespace, choice, timeout)
+    return CallOperations(transport, pending, lookout, name, namespace, choice, timeout, durable=durable)
 
 
 class CallOperations:
@@ -63,6 +64,8 @@ class CallOperations:
         namespace: str,
         choice: Choice,
         timeout: float | None,
+        *,
+        durable: bool = True,
     ) -> None:
         self.name = name
         self.pending = pending
@@ -70,6 +73,7 @@ class CallOperations:
         self._namespace = namespace
         self._choice = choice
         self._timeout = timeout
+        self._durable = durable
         self._registries = SyncedRegistries(self, "calls")
         self._lookout = lookout(self._changed, self._registries.tell)
         self._operations: dict[str, Operation] = {}
@@ -165,6 +169,7 @@ class CallOperations:
         namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
         is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
         timeout = spec.timeout if self._timeout is None or is_stream else self._timeout
-        if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
+        durable = spec.durable if self._durable else "never"
+        if (namespace, name, timeout, durable) == (spec.namespace, spec.name, spec.timeout, spec.durable):
             return spec
-        return spec.replace(namespace=namespace, name=name, timeout=timeout)
+        return spec.replace(namespace=namespace, name=name, timeout=timeout, durable=durable)

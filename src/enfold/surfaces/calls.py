@@ -19,6 +19,7 @@ from enfold.log import Log
 from enfold.operation import Identity, OperationSpec
 from enfold.operation.repeats import OnceStore
 from enfold.registry import Registry
+from enfold.reserved import TASK_VERBS
 
 if TYPE_CHECKING:
     from enfold.operation.ports import RecordedRun
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Serving", "serve_calls"]
 
 _log: Final = Log("enfold.calls")
-
-TASK_VERBS: Final = "enfold.tasks"  # the one part of the reserved namespace that peers are offered
 
 
 def serve_calls(

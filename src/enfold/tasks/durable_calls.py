@@ -54,6 +54,7 @@ class Tasks:
         recorder: Recorder | None = None,
         secret: Secret = None,
         runs_own: bool = False,
+        elsewhere: str | None = None,
     ) -> None:
         """`limit` is how many unfinished tasks one identity may have; `keep` and `deadline` are seconds.
 
@@ -61,7 +62,8 @@ class Tasks:
         `attempts` is how many workers may die of a task that is retried; `at_once` how many tasks run here at a time;
         `current` gives an identity as it is known now: a task runs with no more scopes than that. `secret` signs the
         handles of other servers' tasks; processes that serve the same callers share one. With `at_once=0` and `runs_own`
-        nothing is run here but what is waited for here, by `run`.
+        nothing is run here but what is waited for here, by `run`. `elsewhere` is the source of peers who work for the
+        same store: their operations are ordered here, and run there.
         """
         self.registry = registry
         self.store = store
@@ -75,7 +77,13 @@ class Tasks:
         self._runs_own = runs_own
         self._sealed = SealedTasks(registry, secret, deadline + keep)
         self.runner = Runner(
-            registry, store, at_once=at_once, max_result=max_result, current=current, recorder=recorder
+            registry,
+            store,
+            at_once=at_once,
+            max_result=max_result,
+            current=current,
+            recorder=recorder,
+            elsewhere=elsewhere,
         )
 
     async def __aenter__(self) -> Self:

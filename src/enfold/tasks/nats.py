@@ -28,7 +28,7 @@ from enfold.tasks import transitions
 from enfold.tasks.cancellation import cancel_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.nats_bucket import Conflict, Streams
-from enfold.tasks.nats_names import DEFAULT_NAME, Names, first_key, owner_token, task_key
+from enfold.tasks.nats_names import DEFAULT_NAME, Names, dead_key, first_key, owner_token, task_key, task_pattern
 from enfold.tasks.nats_queue import Queue
 from enfold.tasks.nats_quotas import Ledger, Seldom, Slots
 from enfold.tasks.nats_state import (
@@ -40,6 +40,7 @@ from enfold.tasks.nats_state import (
     read_entry,
     seconds_kept,
 )
+from enfold.tasks.signed_orders import SignOrder, VerifyOrder
 from enfold.tasks.store import (
     DATA_LOSS,
     Abandoned,
@@ -56,6 +57,7 @@ from enfold.tasks.store import (
     now_ms,
     same_order,
     store_unavailable,
+    unreadable,
 )
 from enfold.tasks.task import TASK_ID, Order, Status, Task
 from enfold.tasks.wakeups import Wakeups
@@ -84,16 +86,27 @@ class NATSTasks:
     """Tasks on the servers of a transport. They need nats-server 2.11 or later, with JetStream."""
 
     def __init__(
-        self, transport: KeepingTransport, *, ack_wait: float = ACK_WAIT, replicas: int = 1, name: str = DEFAULT_NAME
+        self,
+        transport: KeepingTransport,
+        *,
+        ack_wait: float = ACK_WAIT,
+        replicas: int = 1,
+        name: str = DEFAULT_NAME,
+        sign: SignOrder | None = None,
+        verify: VerifyOrder | None = None,
     ) -> None:
         """A worker that is silent for `ack_wait` seconds has lost its tasks; `replicas` is how many servers keep them.
 
-        `name` tells the stores of one server apart.
+        `name` tells the stores of one server apart. `sign` signs what is accepted here; with `verify` only orders that
+        it finds good are run.
         """
         self.beat = min(0.5, ack_wait / 3)
         self._ack_wait = ack_wait
         self._streams = Streams(transport, Names(name), replicas)
         self._queue = Queue(self._streams, ack_wait)
+        self._transport = transport
+        self._sign = sign
+        self._verify = verify
         self._name = os.urandom(8).hex()
         self._running: dict[str, str] = {}  # the fence of each task that is run here
         self._requeued = Seldom(REQUEUE_AFTER)
@@ -119,7 +132,7 @@ class NATSTasks:
             self._living = None
             with suppress(CallError):
                 async with self._reached():
-                    await self._streams.remove(f"worker.{self._name}")
+                    await self._streams.remove(f"worker.{self._worker}")
 
     # what callers do
 
@@ -130,19 +143,21 @@ class NATSTasks:
             await self._states.check_size(transitions.accept(order))
             named = await self._named(order)
             if named.id != order.id:
-                first = await self._states.find(order.owner, named.id)
+                order = msgspec.structs.replace(order, id=named.id)
+                first = await self._states.find(order)
                 if first is not None:
                     return same_order(first.task, order)
-                order = msgspec.structs.replace(order, id=named.id)  # whoever was first died before it was stored
+            # Whoever was first with this key died before it was stored, or there was nobody.
+            order = order if self._sign is None else self._sign(order)
             await self._ledger.check(order, limits)
             await self._slots.take(order, limits.unfinished)
             # Queued before it is known: who dies between the two has told nobody that it was accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
                 task = transitions.accept(order)
-                await self._streams.write(task_key(task), encoded(task), 0, seconds_kept(task))
+                await self._streams.write(task_key(order), encoded(task), 0, seconds_kept(task))
                 return task
-            found = await self._states.find(order.owner, order.id)
+            found = await self._states.find(order)
             return transitions.accept(order) if found is None else found.task
 
     async def _named(self, order: Order) -> _Named:
@@ -158,7 +173,7 @@ class NATSTasks:
         if found is None:
             return mine
         named = read_entry(_Named, found.value)
-        first = await self._states.find(order.owner, named.id)
+        first = await self._states.find(msgspec.structs.replace(order, id=named.id))
         if first is not None and (transitions.frees_key(first.task) or transitions.is_forgotten(first.task, now_ms())):
             with suppress(Conflict):
                 seconds = (order.expires - now_ms()) / 1000
@@ -175,8 +190,7 @@ class NATSTasks:
 
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
         async with self._reached():
-            pattern = "*" if owner is None else owner_token(owner)
-            keys = await self._streams.keys(f"{pattern}.*.state")
+            keys = await self._streams.keys(task_pattern(owner, None))
             newest: list[Task] = []
             for start in range(0, len(keys), READ_AT_ONCE):
                 some = await asyncio.gather(*map(self._listed, keys[start : start + READ_AT_ONCE]))
@@ -205,7 +219,7 @@ class NATSTasks:
 
     async def _tell(self, task: Task, signal: Signal) -> None:
         """Write a caller's signal into the state by compare-and-set; after a conflict the state is read again."""
-        while (found := await self._states.find(task.owner, task.id)) is not None:
+        while (found := await self._states.find(task.order)) is not None:
             after = after_signal(found.task, signal, now_ms())
             if after is found.task:
                 return
@@ -214,7 +228,7 @@ class NATSTasks:
             with suppress(Conflict):
                 await self._states.put(after, found.revision)
                 if after.is_ended:
-                    await self._slots.end(after.owner, after.id)
+                    await self._slots.end(after.order)
                 return
 
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
@@ -227,7 +241,7 @@ class NATSTasks:
             wakeups.wake()
 
         async with self._reached():
-            subscription = await self._streams.listen(owner_token(first.owner), task_id, hear)
+            subscription = await self._streams.listen(task_key(first.order, ">"), hear)
         try:
             async with aclosing(wakeups.watch(task_id, partial(self.get, owner, task_id), POLL)) as changes:
                 async for task in changes:
@@ -245,7 +259,7 @@ class NATSTasks:
         del but  # the queue gives what is next; there are other workers
         async with self._reached():
             if self._living is None or self._living.done():
-                await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
+                await self._streams.write(f"worker.{self._worker}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
             claiming = asyncio.ensure_future(self._claim_all(await self._queue.next(served(), n, wait)))
             try:
@@ -287,7 +301,9 @@ class NATSTasks:
     async def _claim_ordered(self, message: Msg, order: Order) -> Claim | None:
         """Claim a task, unless it has ended, waits for answers, or is run by a worker that lives."""
         while True:
-            found = await self._states.find(order.owner, order.id)
+            found = await self._states.find(order)
+            if found is not None and found.task.order != order:
+                raise unreadable(ValueError("the state has another order than the queue"))
             task = transitions.end_if_overdue(transitions.accept(order) if found is None else found.task, now_ms())
             if task.is_ended or task.status is Status.INPUT_REQUIRED:
                 await self._drop(message, task, found)
@@ -297,13 +313,13 @@ class NATSTasks:
             task = transitions.worker_died(task, now_ms()) if task.fence else task
             is_over = task.is_ended
             if not is_over:
-                fence = f"{self._name}.{os.urandom(8).hex()}.{_sequence(message)}"
+                fence = f"{self._worker}.{os.urandom(8).hex()}.{_sequence(message)}"
                 task = transitions.claim(task, fence, now_ms())
             # A conflict is read again at once: most often it is the accepter, who has just stored the task.
             with suppress(Conflict):
                 await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
-                    await self._slots.end(task.owner, task.id)
+                    await self._slots.end(task.order)
                     await message.ack()
                     return None
                 self._running[task.id] = task.fence
@@ -312,10 +328,11 @@ class NATSTasks:
     async def _order(self, message: Msg) -> Order | None:
         """The order of a message; one that is none is put under `dead.` and acknowledged."""
         try:
-            return _order(message, self._streams.names)
+            return _order(message, self._streams.names, self._verify)
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
             Log("enfold.tasks").error("message %s of the queue is no task: %s", _sequence(message), error)
-            await self._streams.write(f"dead.{_sequence(message)}", message.data[:INLINE] or b"-", None, 86_400)
+            key = dead_key(message.subject.split(".", 3)[3], _sequence(message))
+            await self._streams.write(key, message.data[:INLINE] or b"-", None, 86_400)
             await message.ack()
             return None
 
@@ -326,15 +343,15 @@ class NATSTasks:
             if not is_stored and not transitions.is_forgotten(task, now_ms()):
                 with suppress(Conflict):
                     await self._states.put(task, 0 if found is None else found.revision)
-            await self._slots.end(task.owner, task.id)
+            await self._slots.end(task.order)
         await message.ack()
 
     async def _give_up(self, message: Msg, order: Order, error: CallError) -> None:
         """End a task that cannot go on."""
         Log("enfold.tasks").error("task %s ends: %s", order.id, error)
         task = transitions.end(transitions.accept(order), failure(error), now_ms())
-        await self._streams.write(task_key(task), encoded(task), None, seconds_kept(task))
-        await self._slots.end(task.owner, task.id)
+        await self._streams.write(task_key(order), encoded(task), None, seconds_kept(task))
+        await self._slots.end(task.order)
         await message.ack()
 
     async def _may_take_over(self, message: Msg, task: Task) -> bool:
@@ -356,8 +373,13 @@ class NATSTasks:
 
     async def _holder_lives(self, task: Task) -> bool:
         """Whether another worker runs it."""
-        holder = task.fence.partition(".")[0]
-        return holder != self._name and await self._streams.read(f"worker.{holder}") is not None
+        holder = ".".join(task.fence.split(".")[:2])
+        return holder != self._worker and await self._streams.read(f"worker.{holder}") is not None
+
+    @property
+    def _worker(self) -> str:
+        """Under which key this process shows life; the server binds the first part to our user."""
+        return f"{self._transport.name}.{self._name}"
 
     async def _show_life(self) -> None:
         """Renew the key that shows that this worker lives; it expires soon after the last time."""
@@ -365,7 +387,7 @@ class NATSTasks:
             pause = PAUSE
             with suppress(CallError):
                 async with self._reached(), asyncio.timeout(self._ack_wait / 4):
-                    await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
+                    await self._streams.write(f"worker.{self._worker}", b"1", None, self._ack_wait / 2)
                     pause = self._ack_wait / 4
             await asyncio.sleep(pause)
 
@@ -376,7 +398,7 @@ class NATSTasks:
 
     async def has_worker(self) -> bool | None:
         async with self._reached():
-            return bool(await self._streams.keys("worker.*"))
+            return bool(await self._streams.keys("worker.*.*"))
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
@@ -396,7 +418,7 @@ class NATSTasks:
                 await claim.token.nak()
                 return task
             if task.is_ended:
-                await self._slots.end(task.owner, task.id)
+                await self._slots.end(task.order)
             await claim.token.ack()
             return task
 
@@ -416,7 +438,7 @@ class NATSTasks:
 
     async def _held(self, claim: Claim, written: Task | None = None) -> FoundTask:
         try:
-            found = await self._states.find(claim.task.owner, claim.id)
+            found = await self._states.find(claim.task.order)
         except CallError as error:
             if error.code != DATA_LOSS:
                 raise
@@ -430,11 +452,7 @@ class NATSTasks:
 
     async def _seen(self, owner: str | None, task_id: str) -> FoundTask | None:
         """A task as its caller sees it; one that is overdue is ended, and one that has no message in the queue is queued again."""
-        if owner is None:
-            keys = await self._streams.keys(f"*.{task_id}.state")
-            found = await self._states.find_at(keys[0]) if keys else None
-        else:
-            found = await self._states.find(owner, task_id)
+        found = await self._states.search(owner, task_id)
         if found is None or transitions.is_forgotten(found.task, now_ms()):
             return None
         task = found.task
@@ -454,10 +472,10 @@ class NATSTasks:
             return False
         return not (task.fence and (task.id in self._running or await self._holder_lives(task)))
 
-    async def _is_unfinished(self, owner: str, task_id: str) -> bool:
-        """Whether a task is there, and has not ended; `owner` is its token."""
+    async def _is_unfinished(self, key: str) -> bool:
+        """Whether the task of a key is there, and has not ended."""
         with suppress(CallError):
-            found = await self._states.find_at(f"{owner}.{task_id}.state")
+            found = await self._states.find_at(key)
             return found is not None and not found.task.is_ended
         return True
 
@@ -465,7 +483,7 @@ class NATSTasks:
         """Store the end of a task that is overdue."""
         with suppress(Conflict):
             await self._states.put(found.task, found.revision)
-            await self._slots.end(found.task.owner, found.task.id)
+            await self._slots.end(found.task.order)
             return found
         return await self._seen(found.task.owner, found.task.id)
 
@@ -491,13 +509,15 @@ class NATSTasks:
             raise
 
 
-def _order(message: Msg, names: Names) -> Order:
-    """The order of a message; ValueError for one that no edge has queued: under another's subject, or without id or end."""
+def _order(message: Msg, names: Names, verify: VerifyOrder | None) -> Order:
+    """The order of a message; ValueError for one that no edge has queued: under another's subject, without id, end or signature."""
     order = msgspec.json.decode(message.data, type=Order)
     if message.subject != names.queued(owner_token(order.owner), order.operation):
         raise ValueError("it stands at the place of another operation or owner")
     if not match(TASK_ID, order.id) or order.expires > LATEST:
         raise ValueError("it has no id, or no end")
+    if verify is not None and not verify(order):
+        raise ValueError("nobody who may order it has signed it")
     return order
 
 

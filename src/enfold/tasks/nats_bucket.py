@@ -165,10 +165,10 @@ class Streams:
         info = await context.stream_info(self.names.queue, subjects_filter=self.names.queued(owner, operation))
         return bool(info.state.subjects)
 
-    async def listen(self, owner: str, task_id: str, heard: Any) -> Any:
-        """Hear of every change of a task, after it is stored; the answer can be unsubscribed."""
+    async def listen(self, pattern: str, heard: Any) -> Any:
+        """Hear of every change of these keys, after it is stored; the answer can be unsubscribed."""
         await self.open()
-        return await self.client.subscribe(f"{self.names.changed}.{owner}.{task_id}.>", cb=heard)
+        return await self.client.subscribe(f"{self.names.changed}.{pattern}", cb=heard)
 
 
 def task_streams(names: Names, replicas: int) -> tuple[StreamConfig, StreamConfig]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from enfold.tasks.nats_names import consumer_name
+from enfold.tasks.nats_names import operation_token
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -74,8 +74,9 @@ class Queue:
     async def _subscribe(self, context: Any, operation: str) -> Any:
         from nats.js.api import AckPolicy, ConsumerConfig
 
-        name, queue = consumer_name(operation), self._streams.names.queue
+        name, queue = operation_token(operation), self._streams.names.queue
         config = ConsumerConfig(
+            name=name,
             durable_name=name,
             filter_subject=self._streams.names.queued("*", operation),
             ack_policy=AckPolicy.EXPLICIT,

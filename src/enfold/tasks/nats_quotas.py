@@ -16,7 +16,7 @@ from enfold.calls.protocol.transport import TransportError
 from enfold.errors import CallError
 from enfold.tasks.kept_bytes import OVERHEAD, TaskLimits, check_kept_bytes, hour_of, is_large_share, unexpired
 from enfold.tasks.nats_bucket import Streams
-from enfold.tasks.nats_names import owner_token
+from enfold.tasks.nats_names import slot_key, slot_pattern, state_of_slot, sum_key, sum_pattern
 from enfold.tasks.store import limit_reached, now_ms
 from enfold.tasks.task import Order, Task
 
@@ -25,9 +25,7 @@ LOOK_AGAIN: Final = 0.25  # seconds after which the slots of an owner who has no
 READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are read again
 MAX_REMEMBERED: Final = 10_000
 
-IsUnfinished = Callable[
-    [str, str], Awaitable[bool]
-]  # whether a task (by the token of its owner, and its id) is unfinished
+IsUnfinished = Callable[[str], Awaitable[bool]]  # whether the task of a state's key is unfinished
 _Sums = dict[int, int]  # bytes, by the hour in which they are forgotten
 
 
@@ -61,18 +59,18 @@ class Slots:
 
     async def take(self, order: Order, limit: int) -> None:
         """Reserve a slot for a new task; RESOURCE_EXHAUSTED where its owner has none left."""
-        owner = owner_token(order.owner)
+        owner = order.owner
         lock = self._counting.setdefault(owner, asyncio.Lock())
         async with lock:
-            taken = await self._streams.keys(f"{owner}.*.open")
+            taken = await self._streams.keys(slot_pattern(owner))
             taken = [key for key in taken if key not in self._ended]
             if len(taken) >= limit and not await self._has_freed(owner, taken, limit):
                 raise limit_reached(limit)
             seconds = (order.deadline - now_ms()) / 1000
-            await self._streams.write(f"{owner}.{order.id}.open", str(now_ms()).encode(), None, seconds)
+            await self._streams.write(slot_key(order), str(now_ms()).encode(), None, seconds)
 
-    async def end(self, owner: str, task_id: str) -> None:
-        await self._free(f"{owner_token(owner)}.{task_id}.open")
+    async def end(self, order: Order) -> None:
+        await self._free(slot_key(order))
 
     async def _free(self, key: str) -> None:
         await self._streams.remove(key)
@@ -87,15 +85,15 @@ class Slots:
         slots = dict(zip(taken, await asyncio.gather(*map(self._streams.read, taken)), strict=True))
         left = {key: slot.value for key, slot in slots.items() if slot is not None}
         if len(left) >= limit and self._cleaned.is_due(owner):
-            await self._free_abandoned(owner, left)
+            await self._free_abandoned(left)
         return sum(key not in self._ended for key in left) < limit
 
-    async def _free_abandoned(self, owner: str, taken: dict[str, bytes]) -> None:
+    async def _free_abandoned(self, taken: dict[str, bytes]) -> None:
         """Free slots of tasks that were never stored or have ended."""
         before = now_ms() - ABANDONED_AFTER * 1000
         for key, taken_at in taken.items():
             is_old = not taken_at.isdigit() or int(taken_at) < before
-            if is_old and not await self._is_unfinished(owner, key.split(".")[1]):
+            if is_old and not await self._is_unfinished(state_of_slot(key)):
                 await self._free(key)
 
 
@@ -105,26 +103,27 @@ class Ledger:
     def __init__(self, streams: Streams, name: str) -> None:
         self._streams = streams
         self._name = name
-        self._own: dict[str, _Sums] = {}
+        self._own: dict[str, dict[str, _Sums]] = {}  # by owner and operation
         self._read: dict[str, tuple[float, _Sums]] = {}  # what others had, and when
 
     async def add(self, task: Task, size: int, seconds: float) -> None:
         """Count a task that has ended, and is kept for so many seconds."""
         from nats.errors import Error
 
-        owner, hour = owner_token(task.owner), hour_of(task.order)
-        if owner not in self._own and len(self._own) >= MAX_REMEMBERED:
+        hour = hour_of(task.order)
+        if task.owner not in self._own and len(self._own) >= MAX_REMEMBERED:
             self._own.clear()  # and with it the name under which they were written
             self._name = f"{self._name}a"
-        sums = self._own[owner] = unexpired(self._own.get(owner, {}), now_ms())
+        own = self._own.setdefault(task.owner, {})
+        sums = own[task.operation] = unexpired(own.get(task.operation, {}), now_ms())
         sums[hour] = sums.get(hour, 0) + size + OVERHEAD
         with suppress(Error, TransportError, CallError, OSError, TimeoutError):  # the next one writes the sum of both
-            await self._streams.write(f"{owner}.bytes.{self._name}.{hour}", str(sums[hour]).encode(), None, seconds)
+            await self._streams.write(sum_key(task.order, self._name, hour), str(sums[hour]).encode(), None, seconds)
 
     async def check(self, order: Order, limits: TaskLimits) -> None:
         """RESOURCE_EXHAUSTED where too much is kept of the owner's tasks."""
-        owner, now = owner_token(order.owner), now_ms()
-        kept = await self._kept(owner)
+        now = now_ms()
+        kept = await self._kept(order.owner)
         if is_large_share(kept, limits, now):
             check_kept_bytes(kept, await self._streams.held_bytes(), limits, now)
 
@@ -135,12 +134,15 @@ class Ledger:
                 self._read.clear()
             others = await self._of_others(owner)
             self._read[owner] = time.monotonic(), others
-        own = self._own.get(owner, {})
-        return {hour: others.get(hour, 0) + own.get(hour, 0) for hour in others.keys() | own.keys()}
+        kept = dict(others)
+        for sums in self._own.get(owner, {}).values():
+            for hour, size in sums.items():
+                kept[hour] = kept.get(hour, 0) + size
+        return kept
 
     async def _of_others(self, owner: str) -> _Sums:
-        keys = await self._streams.keys(f"{owner}.bytes.*.*")
-        keys = [key for key in keys if key.split(".")[2] != self._name]
+        keys = await self._streams.keys(sum_pattern(owner))
+        keys = [key for key in keys if key.split(".")[3] != self._name]
         sums: _Sums = {}
         for key, version in zip(keys, await asyncio.gather(*map(self._streams.read, keys)), strict=True):
             hour = key.rpartition(".")[2]

@@ -14,10 +14,10 @@ import msgspec
 from enfold.errors import CallError
 from enfold.tasks import transitions
 from enfold.tasks.nats_bucket import Conflict, Streams
-from enfold.tasks.nats_names import owner_token, task_key
-from enfold.tasks.nats_quotas import Ledger
+from enfold.tasks.nats_names import task_key, task_pattern
+from enfold.tasks.nats_quotas import MAX_REMEMBERED, Ledger
 from enfold.tasks.store import DATA_LOSS, now_ms, unreadable
-from enfold.tasks.task import Outcome, Task
+from enfold.tasks.task import Order, Outcome, Task
 
 T = TypeVar("T")
 
@@ -50,9 +50,22 @@ class States:
     def __init__(self, streams: Streams, ledger: Ledger) -> None:
         self._streams = streams
         self._ledger = ledger
+        self._known: dict[tuple[str | None, str], str] = {}  # the keys of tasks that somebody asked for
 
-    async def find(self, owner: str, task_id: str) -> FoundTask | None:
-        return await self.find_at(f"{owner_token(owner)}.{task_id}.state")
+    async def find(self, order: Order) -> FoundTask | None:
+        return await self.find_at(task_key(order))
+
+    async def search(self, owner: str | None, task_id: str) -> FoundTask | None:
+        """A task by its id: its operation is looked up once."""
+        place = (owner, task_id)
+        if place not in self._known:
+            keys = await self._streams.keys(task_pattern(owner, task_id))
+            if not keys:
+                return None
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.clear()
+            self._known[place] = keys[0]
+        return await self.find_at(self._known[place])
 
     async def find_at(self, key: str) -> FoundTask | None:
         version = await self._streams.read(key)
@@ -68,7 +81,7 @@ class States:
         size = len(text)
         if outcome and (len(outcome) > INLINE or size > self._streams.most):
             # Under the name of the attempt: one that is fenced writes over nobody's parts.
-            parts = task_key(task, f"part.{fence.replace('.', '_')}")
+            parts = task_key(task.order, f"part.{fence.replace('.', '_')}")
             digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
             kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
             text, size = msgspec.json.encode(kept), len(outcome)
@@ -88,9 +101,9 @@ class States:
         ends_at = time.monotonic() + UNSURE_FOR
         while True:
             try:
-                await self._streams.write(task_key(task), value, follows, seconds_kept(task))
+                await self._streams.write(task_key(task.order), value, follows, seconds_kept(task))
             except Conflict:
-                found = await self._streams.read(task_key(task))
+                found = await self._streams.read(task_key(task.order))
                 if found is None or found.value != value:
                     raise
             except (Error, OSError, TimeoutError):

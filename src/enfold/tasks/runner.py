@@ -18,7 +18,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
-from enfold.operation import Context, Identity, OperationSpec
+from enfold.operation import Context, Identity, OperationSpec, Origin
 from enfold.operation.asking import META, InputRequired
 from enfold.operation.context import TASK
 from enfold.operation.repeats import EntryKey, owned_by
@@ -66,14 +66,19 @@ class Runner:
         max_result: int = MAX_RESULT,
         current: Current | None = None,
         recorder: Recorder | None = None,
+        elsewhere: str | None = None,
     ) -> None:
-        """`current` gives the scopes that an identity has now; `recorder` records runs whose caller asked for it."""
+        """`current` gives the scopes that an identity has now; `recorder` records runs whose caller asked for it.
+
+        Operations of the source `elsewhere` are run by workers of its own.
+        """
         self._registry = registry
         self._store = store
         self._at_once = at_once
         self._max_result = max_result
         self._current = current
         self._recorder = recorder
+        self._elsewhere = elsewhere
         self._attempts: dict[asyncio.Task[None], AttemptPulse] = {}
         self._reserved = at_once // RESERVED_SHARE
         self._reserved_claim_at = 0.0
@@ -199,7 +204,11 @@ class Runner:
         self._last_error = reason
 
     def _served(self) -> Collection[str]:
-        return {spec.id for spec in self._registry.list() if spec.durable != "never"}
+        return {
+            operation.spec.id
+            for operation in self._registry
+            if operation.spec.durable != "never" and operation.origin != Origin("calls", self._elsewhere or "")
+        }
 
     def _begin(self, claim: Claim) -> None:
         self.counted.started += 1

@@ -62,6 +62,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str | None = None  # of the call that ordered it
     provenance: dict[str, Any] | None = None  # what is to be recorded: `{mode, parents}`
     select: str | None = None  # what of the result is wanted
+    signature: str = ""  # of who has accepted it, where workers ask for one
 
     @property
     def expires(self) -> int:

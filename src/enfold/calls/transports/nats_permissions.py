@@ -21,6 +21,7 @@ from enfold.calls.protocol.subjects import (
     request_subject,
 )
 from enfold.operation import RESERVED_IDS, Identity, OperationSpec
+from enfold.reserved import TASK_VERBS
 
 BUCKET: Final = "enfold_idempotency"  # where workers keep first results
 JETSTREAM: Final = "$JS.API"
@@ -34,6 +35,7 @@ class NATSUser(msgspec.Struct, frozen=True):
     is_operator: bool = False  # may ask every worker how it is, and create the shared streams
     is_edge: bool = False  # accepts tasks for others, and says whose they are
     password: str | None = None  # as the server should have it; else a variable of the server's environment
+    key: str | None = None  # a file with the public key that verifies the orders of tasks it accepts (PEM)
 
 
 class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +48,7 @@ class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator: bool = False
     edge: bool = False
     password: str | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if self.id in RESERVED_IDS:
@@ -56,7 +59,12 @@ def read_users(text: bytes) -> list[NATSUser]:
     """Users from JSON: `[{"id": "ann", "scopes": […], "resources": {…}, "serves": ["shop"], "operator": false}]`."""
     return [
         NATSUser(
-            Identity(entry.id, entry.scopes, entry.resources), entry.serves, entry.operator, entry.edge, entry.password
+            Identity(entry.id, entry.scopes, entry.resources),
+            entry.serves,
+            entry.operator,
+            entry.edge,
+            entry.password,
+            entry.key,
         )
         for entry in msgspec.json.decode(text, type=list[_UserEntry])
     ]
@@ -69,7 +77,8 @@ class Rights(msgspec.Struct, frozen=True):
     subscribe: list[str] = []
 
 
-More: TypeAlias = Callable[[NATSUser, Sequence[OperationSpec]], Rights]  # of a user who serves these operations
+# Of a user, who serves some of all operations.
+More: TypeAlias = Callable[[NATSUser, Sequence[OperationSpec], Sequence[OperationSpec]], Rights]
 
 
 def nats_permissions(
@@ -81,7 +90,7 @@ def nats_permissions(
     """An `authorization` block for the server's configuration."""
     known, users = list(specs), list(users)
     _check_passwords(users)
-    blocks = [_user(user, known, more(user, _served_specs(user, known))) for user in users]
+    blocks = [_user(user, known, more(user, _served_specs(user, known), known)) for user in users]
     return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
 
 
@@ -139,12 +148,17 @@ def _served(user: NATSUser, specs: Sequence[OperationSpec]) -> list[str]:
 
 
 def _served_specs(user: NATSUser, specs: Sequence[OperationSpec]) -> list[OperationSpec]:
-    return [spec for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
+    return [spec for spec in specs if serves(user, spec.id)]
 
 
-def serves_any(user: NATSUser, operation_ids: Iterable[str]) -> bool:
-    """Whether a user offers one of these operations."""
-    return any(_lies_in(each, place) for each in operation_ids for place in user.serves)
+def serves(user: NATSUser, operation_id: str) -> bool:
+    """Whether a user offers an operation."""
+    return any(_lies_in(operation_id, place) for place in user.serves)
+
+
+def accepts_for_all(user: NATSUser) -> bool:
+    """Whether a user accepts tasks of every operation: an edge, or one that offers the task operations."""
+    return user.is_edge or TASK_VERBS in user.serves
 
 
 def _store_subjects(served: Sequence[str]) -> list[str]:

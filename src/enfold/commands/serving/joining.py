@@ -21,11 +21,11 @@ _log: Final = Log("enfold.calls")
 
 @asynccontextmanager
 async def joining_peers(
-    registry: OperationRegistry, address: str, *, insecure: bool = False
+    registry: OperationRegistry, address: str, *, insecure: bool = False, durable: bool = True
 ) -> AsyncIterator[OperationRegistry]:
     """A registry that has the operations of running peers as soon as their server can be reached; until then it is not ready."""
     registry.sources.enter(address_name(address), "calls", required=True)
-    joining = _Joining(registry, address, insecure=insecure)
+    joining = _Joining(registry, address, insecure=insecure, durable=durable)
     task = asyncio.get_running_loop().create_task(joining.run())
     try:
         await joining.wait()
@@ -38,10 +38,10 @@ async def joining_peers(
 class _Joining:
     """Retries until the peers are there; a connection that is lost later is made again by its transport."""
 
-    def __init__(self, registry: OperationRegistry, address: str, *, insecure: bool) -> None:
+    def __init__(self, registry: OperationRegistry, address: str, *, insecure: bool, durable: bool) -> None:
         self._registry = registry
         self._address = address
-        self._insecure = insecure
+        self._how = {"insecure": insecure, "durable": durable}
         self._name = address_name(address)
         self._joined = asyncio.Event()
         self._logged = ""
@@ -56,7 +56,7 @@ class _Joining:
     async def run(self) -> None:
         while True:
             try:
-                async with with_peers(self._registry, self._address, insecure=self._insecure):
+                async with with_peers(self._registry, self._address, **self._how):
                     self._joined.set()
                     if self._logged:
                         _log.warning("%s is back", self._name)

@@ -348,9 +348,12 @@ def registry_of_peers(address: str) -> OperationRegistry:
 
 @asynccontextmanager
 async def with_peers(
-    registry: OperationRegistry, address: str, *, insecure: bool = False, required: bool = False
+    registry: OperationRegistry, address: str, *, insecure: bool = False, required: bool = False, durable: bool = True
 ) -> AsyncIterator[OperationRegistry]:
-    """A registry with the operations of running peers in it; where they are `required`, it is not ready without them."""
+    """A registry with the operations of running peers in it; where they are `required`, it is not ready without them.
+
+    `durable` says whether they may be ordered as tasks here.
+    """
     from enfold.calls.protocol.outage import address_name
     from enfold.calls.transports.addresses import reached
     from enfold.sources.calls import from_calls
@@ -360,7 +363,7 @@ async def with_peers(
         registry.sources.enter(name, "calls", required=True)
     async with (
         reached(address, token=os.environ.get(TOKEN), insecure=insecure) as transport,
-        from_calls(transport, name=name) as found,
+        from_calls(transport, name=name, durable=durable) as found,
     ):
         found.keep(registry)
         yield registry

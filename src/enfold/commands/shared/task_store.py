@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.calls.protocol.outage import address_name
+from enfold.commands.shared.order_keys import OrderKeys
 from enfold.commands.shared.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
 
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
     from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
     from enfold.tasks import Tasks, TaskStore
+    from enfold.tasks.nats import NATSTasks
 
 DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
 MEMORY: Final = "memory"  # what a configuration calls a store that ends with the program
 SHORTEST_SECRET: Final = 16  # characters
+_KEEPING: Final = ("nats://", "tls://")  # addresses of peers whose servers keep tasks
 
 
 class TaskSettings(msgspec.Struct, frozen=True):
@@ -35,6 +39,9 @@ class TaskSettings(msgspec.Struct, frozen=True):
     keep_results: float | None = None  # seconds that first results are kept for idempotency keys
     has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
     may_be_durable: bool = False  # whether sources that come later have durable operations
+    of_peers: bool = False  # whether the store is the one that the peers behind us work for
+    insecure: bool = False  # use a distant server that asks for no credentials
+    orders: OrderKeys = OrderKeys()
 
     @property
     def is_remote(self) -> bool:
@@ -48,10 +55,25 @@ class TaskSettings(msgspec.Struct, frozen=True):
         return self.folder / (named or DEFAULT_STORE)
 
 
-def task_settings(target: Target | None, store: str | None = None) -> TaskSettings:
-    """What the command line and the configuration say of tasks; a file of the command line lies where the user stands."""
+def task_settings(target: Target | None, store: str | None = None, peers: str | None = None) -> TaskSettings:
+    """What the command line and the configuration say of tasks; a file of the command line lies where the user stands.
+
+    `peers` is the address of peers that are served, too. Where nobody names a store, it is theirs: an order is one task,
+    under one id, wherever it is asked for.
+    """
     if store is not None and "://" not in store:
         store = str(Path(store).resolve())
+    found = _named_settings(target, store)
+    if target is not None and target.kind == "peers":
+        peers = target.text
+    if peers is None or not peers.startswith(_KEEPING):
+        return found
+    if found.store is None:
+        return msgspec.structs.replace(found, store=peers, of_peers=True)
+    return msgspec.structs.replace(found, of_peers=address_name(found.store) == address_name(peers))
+
+
+def _named_settings(target: Target | None, store: str | None) -> TaskSettings:
     config = config_of(target)
     if config is None:
         return TaskSettings(_folder(target), store, has_servers=target is not None and target.kind == "server")
@@ -134,9 +156,20 @@ async def _tasks_at_address(
         yield None
         return
     from enfold.calls.protocol.transport import keeps_state
-    from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.addresses import open_transport, reached
 
-    async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
+    options: dict[str, Any] = {"token": os.environ.get(TOKEN), "insecure": settings.insecure}
+    if settings.of_peers:  # a server that is away, or has no JetStream, still has peers who answer
+        from enfold.tasks import Tasks
+
+        transport = open_transport(settings.store, **options)
+        try:
+            if keeps_state(transport):
+                yield Tasks(registry, _store_on(transport, settings), **{**task_terms(settings), **how})
+        finally:
+            await transport.close()
+        return
+    async with reached(settings.store, **options) as transport:
         if not keeps_state(transport):
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
         yield await tasks_on_servers(registry, transport, settings, **how)
@@ -151,22 +184,27 @@ async def tasks_on_servers(
     """
     from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.tasks import Tasks
-    from enfold.tasks.nats import NATSTasks
 
-    first_calls, store = NATSOnceStore(transport, **_result_terms(settings)), NATSTasks(transport)
+    store, first_calls = _store_on(transport, settings), NATSOnceStore(transport, **_result_terms(settings))
     await store.check()
     await first_calls.check()
     registry.lifetime.once = first_calls
     return Tasks(registry, store, **{**task_terms(settings), **how})
 
 
+def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
+    from enfold.tasks.nats import NATSTasks
+
+    return NATSTasks(transport, **settings.orders.checks(transport.name))
+
+
 def first_results(settings: TaskSettings, *, in_file: bool, shared: str | None = None) -> OnceStore | None:
     """Where first results are kept for idempotency keys: in a file beside the tasks, or in memory.
 
-    None where a NATS server keeps the tasks, and the first results with them. `shared` is the folder of several
+    None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several
     processes that serve side by side: what one has done, none does again.
     """
-    if settings.is_remote:
+    if settings.is_remote and not settings.of_peers:
         return None
     terms, path = _result_terms(settings), settings.path
     if in_file and settings.store != MEMORY:
