@@ -17,6 +17,7 @@ from enfold.commands.shared.targets import read_target
 from enfold.identities.tokens import Tokens
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.version import install_command
 
 ROOT = Path(__file__).parents[2]
 LITTLE = str(ROOT / "tests" / "sources" / "mcp" / "little_server.py")
@@ -227,7 +228,10 @@ def test_a_missing_extra_is_told_with_what_installs_it(words: list[str], tmp_pat
     )
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stderr) == (7, "UNAVAILABLE: pets.yaml needs yaml: pip install 'enfold[openapi]'\n")
+    assert (done.returncode, done.stderr) == (
+        7,
+        f"UNAVAILABLE: pets.yaml needs yaml: {install_command('openapi')}\n",
+    )
 
 
 NOISY = """

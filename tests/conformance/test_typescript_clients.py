@@ -23,7 +23,7 @@ def document() -> dict[str, object]:
 
 def test_the_clients_list_a_document_whose_patterns_they_cannot_compile(tmp_path: Path) -> None:
     if not can_run():
-        not_run("node, or the MCP packages below .parts")
+        not_run("@modelcontextprotocol/sdk")
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(document()))
     listed = [(line["client"], line.get("tools"), line.get("error")) for line in lines([path])]

@@ -90,8 +90,10 @@ def _with_floats(value: Any) -> Any:
 
 def ask_typebox(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     node = shutil.which("node", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if node is None or not (MODULES / "@sinclair" / "typebox").is_dir():
-        not_run("node or TypeBox")
+    if node is None:
+        not_run("node")
+    if not (MODULES / "@sinclair" / "typebox").is_dir():
+        not_run("@sinclair/typebox")
     lines = "\n".join(map(json.dumps, questions))
     done = subprocess.run(
         [node, PROGRAM, MODULES], input=lines, capture_output=True, text=True, encoding="utf-8", check=True, timeout=120

@@ -11,7 +11,7 @@ from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.targets import Target
 from enfold.errors import CallError
 from enfold.registry import Registry
-from enfold.version import installed_version
+from enfold.version import installed_version, origin
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -22,13 +22,13 @@ USER: Final = 10001  # a number that needs no entry in the image
 EXTRAS: Final = {"mcp": "mcp", "openapi": "openapi", "functions": None}  # what a source needs besides
 
 TEMPLATE: Final = """\
-# Made by `enfold containerize {target}`. Build and run it, as nobody special, on a file system that cannot be written:
+# Made by `enfold containerize {target}`. Build it, and run it as a non-root user with a read-only file system:
 #   docker build -f {name} -t {image} .
 #   docker run --read-only --tmpfs /tmp -p 8000:8000 -e ENFOLD_SERVE_TOKEN {image}
 {notes}FROM python:{python}-slim AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
-RUN /venv/bin/pip install "enfold[{extras}]=={version}"
+{install}
 {needs}
 FROM python:{python}-slim
 COPY --from=build /venv /venv
@@ -42,6 +42,11 @@ HEALTHCHECK --interval=10s --timeout=3s CMD ["python", "-c", "{probe}"]
 # More options come after the image's name: --workers 2 --allow-host api.example.org --allow-host 127.0.0.1 (the check above)
 ENTRYPOINT ["enfold", "serve", "{target}", "--host", "0.0.0.0", "--port", "8000"]
 """
+FROM_INDEX: Final = 'RUN /venv/bin/pip install "enfold[{extras}]=={version}"'
+FROM_WHEEL: Final = """\
+# Put the wheel of Enfold beside this file first: pip wheel --no-deps --wheel-dir . /path/to/enfold
+COPY enfold-{version}-py3-none-any.whl /tmp/
+RUN /venv/bin/pip install "enfold[{extras}] @ file:///tmp/enfold-{version}-py3-none-any.whl\""""
 PROBE: Final = "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/healthz', timeout=2)"
 
 
@@ -87,14 +92,15 @@ def _target(target: Target) -> Target:
 
 
 def _container_file(target: Target, options: Namespace) -> str:
+    extras = ",".join(sorted({"http", *_extras(target), *options.extra}))
+    install = FROM_INDEX if origin() is None else FROM_WHEEL
     return TEMPLATE.format(
         target=target.text,
         name=options.output if options.output != "-" else "Containerfile",
         image=Path(target.text.partition(":")[0]).stem.lower() or "app",
         notes="".join(f"# {line}\n" for line in _notes(target)),
         python=options.python,
-        extras=",".join(sorted({"http", *_extras(target), *options.extra})),
-        version=installed_version(),
+        install=install.format(extras=extras, version=installed_version()),
         needs="".join(f"{line}\n" for line in _needs()),
         probe=PROBE,
         user=USER,

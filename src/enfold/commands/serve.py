@@ -32,6 +32,7 @@ from enfold.operation import Policy
 from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds, check_divisible, divided
+from enfold.version import install_command
 from enfold.workers import (
     SelfReport,
     SessionRouter,
@@ -109,7 +110,7 @@ def _run(terms: Terms, listening: socket) -> int:
     try:
         from enfold.commands.serving.http_server import loop_factory  # which needs packages that not everybody has
     except ImportError as error:
-        raise CallError("UNAVAILABLE", f"serve needs {error.name}: pip install 'enfold[http]'") from None
+        raise CallError("UNAVAILABLE", f"serve needs {error.name}: {install_command('http')}") from None
     # Each process opens the store of records for itself: a connection to a database does not survive a fork.
     own = msgspec.structs.replace(terms, recorder=recorder_of(terms.options))
     run_server(_serve(own, _opened(own), listening), loop_factory())

@@ -19,6 +19,7 @@ from enfold.log import Log, counted
 from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy, read_access
 from enfold.registry import OperationRegistry
 from enfold.source_states import REQUIRED
+from enfold.version import install_command
 
 log: Final = Log("enfold.config")
 
@@ -387,7 +388,7 @@ class _Keeper:
 def _sentence(error: Exception, kind: str) -> str:
     """Why a source cannot be opened; a package of ours that is missing is told with what installs it."""
     if isinstance(error, ModuleNotFoundError) and kind != "functions":
-        return f"it needs {error.name}: pip install 'enfold[{kind}]'"
+        return f"it needs {error.name}: {install_command(kind)}"
     return sentence_of(error)
 
 

@@ -14,6 +14,7 @@ from enfold.json_pointer import names
 from enfold.log import Log
 from enfold.operation import RESERVED_IDS, Identity
 from enfold.provenance.canonical import read_json
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -90,7 +91,7 @@ def _need_joserfc() -> None:
     from importlib.util import find_spec
 
     if find_spec("joserfc") is None:
-        raise CallError("UNAVAILABLE", "Tokens of an issuer need: pip install 'enfold[auth]'", retryable=False)
+        raise CallError("UNAVAILABLE", f"Tokens of an issuer need joserfc: {install_command('auth')}", retryable=False)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

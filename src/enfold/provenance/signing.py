@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.records import Digest, RecordSignature
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -120,5 +121,5 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise RuntimeError("Signatures need the package cryptography: pip install 'enfold[auth]'") from error
+        raise RuntimeError(f"Signatures need cryptography: {install_command('auth')}") from error
     return ed25519

@@ -16,6 +16,7 @@ from enfold.surfaces.asgi.lifespan import answer_other
 from enfold.surfaces.asgi.messages import IDENTITY, JSON, ASGIApp, Header, Receive, Scope, Send, header_table, respond
 from enfold.surfaces.failures import error_headers, not_allowed, status_of
 from enfold.surfaces.writing import encode_failure
+from enfold.version import install_command
 
 Others: TypeAlias = Callable[[], Awaitable[Iterable[CountsSnapshot]]]
 
@@ -56,9 +57,8 @@ def _text(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
     try:
         from enfold.observing.exposition import written  # which needs prometheus-client
     except ModuleNotFoundError:
-        raise CallError(
-            "UNAVAILABLE", "/metrics needs prometheus-client: pip install 'enfold[metrics]'", retryable=False
-        ) from None
+        message = f"/metrics needs prometheus-client: {install_command('metrics')}"
+        raise CallError("UNAVAILABLE", message, retryable=False) from None
     return written(counts, accept)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import not_run
 
 from enfold import Context, OperationRegistry
 from enfold.operation import LogMessage, Progress
@@ -67,8 +68,7 @@ IS_THERE = SCRIPT.exists()
 @pytest.fixture(params=["stdio", "streamableHttp", "sse"])
 async def target(request: pytest.FixtureRequest, program: Callable[[str], str]) -> AsyncIterator[Any]:
     if not IS_THERE:
-        leave_out = pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip
-        leave_out("not run: server-everything cannot be had here")
+        not_run("@modelcontextprotocol/server-everything")
     node = program("node")
     if request.param == "stdio":
         yield [node, str(SCRIPT)]

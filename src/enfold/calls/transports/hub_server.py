@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from enfold.calls.protocol.transport import OverloadedError
 from enfold.calls.transports.frames import SUBPROTOCOL
 from enfold.calls.transports.hub import Hub
-from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, listen, server_line
+from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, listen, require_websockets, server_line
 from enfold.calls.transports.memory_bus import MAX_PAYLOAD
 from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
@@ -79,6 +79,7 @@ class WebSocketHub:
         if not insecure and not is_loopback(host) and (self._tokens is None or tls is None):
             message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
+        require_websockets()
         from websockets.asyncio.server import serve
 
         self._server = await serve(

@@ -6,9 +6,12 @@ import asyncio
 from asyncio import _enter_task, _leave_task
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.calls.protocol.transport import DisconnectedError, OverloadedError
+from enfold.errors import CallError
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -30,6 +33,12 @@ LINE_SETTINGS: Final[dict[str, Any]] = {
 }
 
 Take: TypeAlias = Callable[[bytes], None]
+
+
+def require_websockets() -> None:
+    """Raise an error with the command that installs `websockets`, if it is missing."""
+    if find_spec("websockets") is None:
+        raise CallError("UNAVAILABLE", f"A hub needs websockets: {install_command('websocket')}", retryable=False)
 
 
 # --- what comes in ------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from enfold.errors import CallError, sentence_of
 from enfold.identities.loopback import is_loopback
 from enfold.log import Log
 from enfold.operation import Identity
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -211,7 +212,7 @@ class NATSTransport:
             from nats.aio.client import Client
             from nats.errors import Error
         except ImportError:
-            raise CallError("UNAVAILABLE", "NATS needs nats-py: pip install 'enfold[nats]'") from None
+            raise CallError("UNAVAILABLE", f"NATS needs nats-py: {install_command('nats')}") from None
         self._failures = (Error, OSError)
         client = self._attempt = Client()
         settings: dict[str, Any] = {

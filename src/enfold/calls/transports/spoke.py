@@ -22,7 +22,7 @@ from enfold.calls.protocol.transport import (
     Signal,
 )
 from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
-from enfold.calls.transports.line import LINE_SETTINGS, Outbox, client_line, first_message, listen
+from enfold.calls.transports.line import LINE_SETTINGS, Outbox, client_line, first_message, listen, require_websockets
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
 
@@ -112,6 +112,7 @@ class WebSocketTransport:
     # the connection's life
 
     async def _begin(self) -> None:
+        require_websockets()
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._running = asyncio.create_task(self._run(first))
         await first

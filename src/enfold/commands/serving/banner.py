@@ -47,7 +47,7 @@ def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[st
     """Who may come in, what is open to everybody, and what nobody may call."""
     tokens = terms.tokens
     if tokens is None:
-        yield "tokens", "none: whoever reaches this address may call"
+        yield "tokens", "none: anyone who can reach this address may call"
     else:
         yield "tokens", counted(len(tokens), "identity", "identities") + _from_issuers(tokens)
     is_closed = tokens is not None and not terms.options.allow_anonymous

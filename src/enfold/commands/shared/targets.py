@@ -21,6 +21,7 @@ import msgspec
 
 from enfold.errors import CallError, code_row
 from enfold.registry import OperationRegistry, Registry
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from enfold.config import Config, ConfiguredRegistry, InForce
@@ -378,7 +379,7 @@ def _explained(target: Target) -> Iterator[None]:
         raise _with_advice(error, target) from None
     except ModuleNotFoundError as error:
         extra = _EXTRAS[target.kind]
-        raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: pip install 'enfold[{extra}]'") from None
+        raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: {install_command(extra)}") from None
     except (OSError, ValueError, LookupError) as error:  # a broken reference is a LookupError
         sentence = str(error) if target.text in str(error) else f"{target.text} cannot be read: {error}"
         raise CallError("UNAVAILABLE" if "://" in target.text else "VALIDATION_ERROR", sentence) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from enfold.errors import CallError
 from enfold.sources.web.http_messages import Request, Response
 from enfold.sources.web.web_error import WebError
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from enfold.sources.web.client import WebClient
@@ -29,6 +30,6 @@ def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
     try:
         from enfold.sources.web.client import WebClient
     except ImportError:
-        advice = "pip install 'enfold[mcp]' or 'enfold[openapi]'"
-        raise CallError("UNAVAILABLE", f"A server at a URL needs httptools: {advice}", retryable=False) from None
+        message = f"A server at a URL needs httptools: {install_command('mcp')}"
+        raise CallError("UNAVAILABLE", message, retryable=False) from None
     return WebClient(allows)

@@ -18,6 +18,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.identities.signature_algorithms import algorithms_of
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -58,7 +59,7 @@ def _read_key(pem: str) -> Key:
         from joserfc.errors import JoseError
         from joserfc.jwk import ECKey, OKPKey, RSAKey
     except ImportError:
-        raise CallError("UNAVAILABLE", "A login with a private key needs: pip install 'enfold[auth]'") from None
+        raise CallError("UNAVAILABLE", f"A login with a private key needs joserfc: {install_command('auth')}") from None
     for kind in (ECKey, RSAKey, OKPKey):
         try:
             key = kind.import_key(pem)
@@ -102,5 +103,7 @@ def new_key() -> ProofKey:
     try:
         from joserfc.jwk import ECKey
     except ImportError:
-        raise CallError("UNAVAILABLE", "Tokens that are bound to a key need: pip install 'enfold[auth]'") from None
+        raise CallError(
+            "UNAVAILABLE", f"Tokens that are bound to a key need joserfc: {install_command('auth')}"
+        ) from None
     return ProofKey(ECKey.generate_key("P-256").as_pem(private=True).decode())
