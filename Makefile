@@ -1,31 +1,37 @@
-# One private environment, made from nothing: Python 3.11+, git, make and the package registries are enough.
+# Needs Python 3.11+, git and make. Everything else is installed into private directories; `make clean` removes them.
 PYTHON ?= python3
 VENV := .venv
 PARTS := .parts
+DEMO := .demo
 BIN := $(VENV)/bin
-# More than cores: many tests wait for a process, a timer or a socket.
+# The port of `make demo`.
+PORT ?= 8000
+# More jobs than cores: many tests wait for a process, a timer or a socket.
 JOBS ?= 4
-# Tests start hundreds of Python processes: what is compiled once is kept, whatever the shell says.
+# Tests start hundreds of Python processes: keep the bytecode, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE =
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup test check bench demo docs conformance faults console clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable ".[all]"
+	$(BIN)/python $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(BIN)/python $(PIP_INSTALL) --group dev --editable ".[all]"
 	$(BIN)/python -m compileall -q src
 	touch $@
 
-# What is not on PyPI, without root, into a private folder. A part that cannot be had is reported by the tests as not run.
-$(PARTS)/ready: $(VENV)/ready tests/parts/package.json tests/parts/npm.sh tests/parts/debian.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/parts/npm.sh $(PARTS)
-	tests/parts/debian.sh $(PARTS)
-	touch $@
+# Test dependencies that are not on PyPI. The stamp is written only when everything arrived: what is missing is
+# fetched again by the next `make`, and the tests that need it are skipped and listed.
+$(PARTS)/npm.ready: $(VENV)/ready tests/parts/package.json tests/parts/npm.sh
+	@if PATH="$(abspath $(BIN)):$$PATH" tests/parts/npm.sh $(PARTS); then touch $@; fi
 
-setup: $(VENV)/ready $(PARTS)/ready
+$(PARTS)/debian.ready: tests/parts/debian.sh
+	@if tests/parts/debian.sh $(PARTS); then touch $@; fi
 
-# The types are checked while the parts are fetched.
+setup: $(VENV)/ready $(PARTS)/npm.ready $(PARTS)/debian.ready
+
+# Type checking runs while the parts are downloaded.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 setup check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -33,27 +39,47 @@ test:
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python docs/phrases.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 bench: setup
 	$(BIN)/python -m benchmarks
 
-demo: $(VENV)/ready
-	@echo "Two demo tokens: demo-customer may order, demo-keeper may restock and see everything. Open http://localhost:8000/,"
-	@echo "or try in another shell:"
-	@echo "  curl -s localhost:8000/functions/shop.items"
-	@echo "  curl -s localhost:8000/functions/shop.order -H 'Authorization: Bearer demo-customer' \\"
-	@echo "       -H 'Content-Type: application/json' -d '{\"item\": \"tea\", \"quantity\": 2}'"
-	@echo "  curl -sN localhost:8000/functions/shop.events"
-	$(BIN)/enfold serve examples/shop/app.py --tokens examples/shop/tokens.json --provenance
+# The demo needs far less than the tests, so it has its own small environment.
+$(DEMO)/ready: pyproject.toml
+	@echo "Installing the demo into $(DEMO)/ ..."
+	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@$(DEMO)/bin/python $(PIP_INSTALL) --editable ".[http,mcp]"
+	@touch $@
+
+define TRY
+The shop is at http://127.0.0.1:$(PORT)/ (only this machine can reach it). Press Ctrl-C to stop it.
+
+  Console   open http://127.0.0.1:$(PORT)/ in a browser, choose shop.price, and call it
+  HTTP      curl -s http://127.0.0.1:$(PORT)/functions/shop.items
+  MCP       $(DEMO)/bin/enfold call http://127.0.0.1:$(PORT)/mcp shop_price item=tea quantity=2
+            in an editor: {"mcpServers": {"shop": {"type": "http", "url": "http://127.0.0.1:$(PORT)/mcp"}}}
+  Shell     $(DEMO)/bin/enfold call examples/shop/app.py shop.price item=tea quantity=2
+
+Orders need a token. There are two: demo-customer may order, demo-keeper may also restock and see every page of the console.
+
+  curl -s http://127.0.0.1:$(PORT)/functions/shop.order -H 'Authorization: Bearer demo-customer' \
+       -H 'Content-Type: application/json' -d '{"item": "tea", "quantity": 2}'
+
+endef
+export TRY
+
+demo: $(DEMO)/ready
+	@echo "$$TRY"
+	@$(DEMO)/bin/enfold serve examples/shop/app.py --port $(PORT) --tokens examples/shop/tokens.json --provenance
 
 conformance: setup
 	$(BIN)/python tests/conformance/suite.py
 	$(BIN)/python -m tests.conformance.gateway
 	$(BIN)/python -m tests.conformance.client_suite
 	$(BIN)/python -m tests.conformance.typescript_clients
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.conformance.generators
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.conformance.generators
 
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest --timeout=3600 -s tests/calls/test_fault_table.py \
@@ -64,20 +90,20 @@ faults: setup
 	$(BIN)/python -m tests.running.changes_under_load --changes 100
 	$(BIN)/python -m tests.running.faults_under_load --seconds 600
 
-# Chromium is Debian's: root installs it with its libraries (tests/parts/debian.sh); otherwise: sudo apt-get install chromium
+# Chromium comes from Debian. As root, tests/parts/debian.sh installs it; otherwise: sudo apt-get install chromium
 console: setup
 	ENFOLD_CONSOLE=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/surfaces/console
 
-# The site's tools are installed by the first `make docs`, and by nothing else.
+# The tools that build the site; only `make docs` needs them.
 $(VENV)/docs: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	$(BIN)/python $(PIP_INSTALL) --group docs
 	touch $@
 
-# Everything comes from this folder, also in the browser. A dead link or a page outside the menu ends it.
+# The site is self-contained. A dead link or a page that is missing from the menu is an error.
 docs: $(VENV)/docs
 	$(BIN)/python docs/build.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "The site is in site/: $(BIN)/python -m http.server --directory site 8080"
+	@echo "The site is in site/. View it with: $(BIN)/python -m http.server --directory site 8080"
 
 clean:
-	rm -rf $(VENV) $(PARTS) .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site
+	rm -rf $(VENV) $(PARTS) $(DEMO) .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

@@ -1,4 +1,4 @@
-"""For agents: a search in the place of a list, and only the fields that are asked for."""
+"""Serve agents: search instead of a long tool list, and results with only the fields they ask for."""
 
 import asyncio
 from typing import TypedDict

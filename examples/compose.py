@@ -1,4 +1,4 @@
-"""Operations call each other through `context.env`; who asks and how much time is left travel along."""
+"""Operations call each other through `context.env`, which passes on the identity and the remaining time."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def total(items: list[str], context: Context) -> float:
 
 @ops.query
 async def who(context: Context) -> str:
-    return context.identity.id if context.identity else "nobody"
+    return context.identity.id if context.identity else "anonymous"
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""One result in every format, and back again."""
+"""Write one result in every format, and convert it back."""
 
 import json
 

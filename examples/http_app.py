@@ -1,4 +1,4 @@
-"""A registry over HTTP: `uvicorn http_app:app` serves it; here a thread does, and the standard library asks."""
+"""Serve a registry over HTTP as an ASGI app, and call it with the standard library."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ async def find(word: str) -> list[str]:
 
 @ops.mutation(access={"required_scopes": ["notes:write"]})
 async def add(text: str) -> int:
-    """Write a note, and say how many there are."""
+    """Add a note, and return how many there are."""
     notes.append(text)
     return len(notes)
 

@@ -1,4 +1,4 @@
-"""What operations need is opened before the first call and closed after the last, on whatever surface."""
+"""Open resources before the first call and close them after the last, on every surface."""
 
 import asyncio
 

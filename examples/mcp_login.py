@@ -1,4 +1,4 @@
-"""A protected MCP server as a source: its user logs in once, in the browser, and every call carries the token."""
+"""Use a protected MCP server as a source: the user logs in once in the browser, and every call sends the token."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from enfold.sources.mcp.oauth import MemoryStore, UserLogin
 
 
 async def open_url(url: str) -> None:
-    """Take the user to the login page: `webbrowser.open` does; here the page is only fetched."""
+    """Open the login page. A real program calls `webbrowser.open`; this one only fetches the page."""
     print("asked to log in at", url.partition("?")[0].rpartition("/")[2])
     await asyncio.to_thread(urlopen, url)
 

@@ -1,4 +1,4 @@
-"""Operations as an MCP server: tools, a resource, a prompt, and a tool that asks the user."""
+"""Serve operations as an MCP server: tools, a resource, a prompt, and a tool that asks the user."""
 
 from typing import Literal
 

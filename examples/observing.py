@@ -1,4 +1,4 @@
-"""Seeing calls as they end: an observer is a function that takes the record of each."""
+"""Observe calls: an observer is a function that receives a record of every finished call."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Two runs, one called by the other: recorded, signed, stored, verified, and drawn."""
+"""Record two nested runs, sign and store the records, verify them, and draw their lineage."""
 
 import tempfile
 from pathlib import Path
@@ -20,7 +20,7 @@ price = OperationSpec(namespace="shop", name="price")
 
 
 def record(recorder: Recorder) -> str:
-    """What a server does for a call whose caller asked for it, and for the call inside."""
+    """Record what a server records when a caller asks for provenance: the call, and the call it makes."""
     outer = recorder.begin(CaptureOptions("full"), adapter="http")
     assert outer is not None
     outer.nested().succeeded(price, {"item": "tea", "api_key": "s3cret"}, local_envelope(3.5, "shop.price"))

@@ -1,4 +1,4 @@
-"""A function becomes an operation; its result arrives in an envelope that says where it came from."""
+"""Turn a function into an operation, and call it: the result is an envelope that says where it came from."""
 
 import asyncio
 

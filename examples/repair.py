@@ -1,4 +1,4 @@
-"""A result that does not fit its schema is repaired without loss, and what was done is told."""
+"""Repair a result that does not match its schema, without loss, and list the changes."""
 
 from enfold import cast, repair
 

@@ -1,4 +1,4 @@
-"""Three sources, one shape: a function, an HTTP service and an MCP server answer with the same envelope."""
+"""Three sources, one envelope: a function, an HTTP service and an MCP server."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ async def add(x: int, y: int) -> int:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """The same function as an HTTP service and an MCP server: something to ask."""
+    """Serve the same function over HTTP and MCP, to have something to call."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         app = to_http(ops, mounts={"/mcp": to_mcp(ops)})
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))

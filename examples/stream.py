@@ -1,4 +1,4 @@
-"""An async generator is a subscription: each item is an envelope of its own."""
+"""Stream results from a subscription: each item of an async generator arrives in an envelope."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ ops = OperationRegistry("clock")
 
 @ops.subscription(resumable=True)
 async def count(to: int, context: Context) -> AsyncIterator[int]:
-    """Count up; a client that was cut goes on after the last number it saw."""
+    """Count up. A client that reconnects continues after the last number it received."""
     for number in range(int(context.last_event_id or 0) + 1, to + 1):
         context.event_id = str(number)
         yield number

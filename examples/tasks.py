@@ -1,4 +1,4 @@
-"""A durable call: ordered with a handle, asked a question on the way, and found again after a restart."""
+"""Start a durable task, answer its question, and find its result after a restart."""
 
 import asyncio
 import tempfile
@@ -14,7 +14,7 @@ ann = Identity("ann")
 
 @ops.mutation(durable=True, timeout=3600)
 async def report(year: int, context: Context) -> str:
-    """Write a report; the accountant is asked for their name on the way."""
+    """Write a report, and ask for the name of the accountant."""
     context.progress(1, 3, "collecting")
     name = await context.ask("Who signs?", {"type": "object", "properties": {"name": {"type": "string"}}})
     return f"Report of {year}, signed by {name.content['name']}"
@@ -30,7 +30,7 @@ async def main() -> None:
                     break
             print(state.status, "|", state.message, "|", [each.params["message"] for each in state.questions.values()])
 
-        # The process may end here. Whoever opens the file goes on; the same key gives the same task.
+        # The process may end here. The next one to open the file continues; the same key returns the same task.
         async with Tasks(ops, SQLiteTasks(file)) as tasks:
             again = await tasks.start("shop.report", {"year": 2026}, identity=ann, idempotency_key="r1")
             await again.answer({key: {"action": "accept", "content": {"name": "Ann"}} for key in state.questions})

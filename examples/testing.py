@@ -1,4 +1,4 @@
-"""A test of one's own operations: the same story on several surfaces, without a server."""
+"""Test your operations on several surfaces, without a server."""
 
 import asyncio
 

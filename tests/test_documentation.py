@@ -25,8 +25,8 @@ def test_the_pages_show_the_examples_and_what_they_print() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_without_a_word_on_stderr(path: Path) -> None:
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=ROOT)
+def test_an_example_runs_from_a_wheel_without_a_word_on_stderr(path: Path, wheel_bin: Path) -> None:
+    done = subprocess.run([wheel_bin / "python", path], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -76,6 +76,16 @@ def test_every_example_says_first_what_it_shows_and_is_on_the_front_page() -> No
         path for path, text in programs.items() if not re.match(r'"""[A-Z].{20,}\.(?:"""|$)', text, re.MULTILINE)
     ] == []
     assert [path for path in programs if f"({path.relative_to(ROOT).as_posix()})" not in front] == []
+
+
+def test_make_check_finds_phrases_to_avoid(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("Say who calls.\nIn the place\nof `app.py` may stand a file.\n")
+    search = [sys.executable, str(ROOT / "docs/phrases.py")]
+    found = subprocess.run([*search, "page.md"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert found.stdout.splitlines() == ["page.md:2: avoid 'In the place of'", "page.md:3: avoid 'may stand'"]
+    pages = subprocess.run(search, capture_output=True, text=True, check=False)
+    assert (found.returncode, pages.returncode, pages.stdout) == (1, 0, "")
+    assert "docs/phrases.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

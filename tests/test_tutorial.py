@@ -1,4 +1,5 @@
-"""Pages typed as a newcomer would: their files are saved, their commands run in one shell, and what they show is compared."""
+"""Pages typed as a newcomer would, with Enfold installed from a wheel: their files are saved, their commands run in one shell,
+and what they show is compared."""
 
 import itertools
 import os
@@ -6,14 +7,14 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 PAGES = ("../README.md", "../DESCRIPTION.md", "tutorial.md", "howto/secure.md", "howto/why-failed.md")
 BLOCK = re.compile(r'^```(?:\w+ title="(?P<file>[^"]+)"|console)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 ENDED = "--- ended ---"
@@ -51,10 +52,12 @@ def steps(block: str) -> Iterator[tuple[str, str]]:
 class Shell:
     """One bash, as in a terminal; servers run beside it, and a new `enfold serve` takes the place of the one before."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
         self.numbers = itertools.count()
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        development = str(ROOT / ".venv/bin")
+        places = [place for place in os.environ["PATH"].split(os.pathsep) if place != development]
+        path = os.pathsep.join([str(programs), *places])
         self.process = subprocess.Popen(
             ["bash", "--norc"],
             stdin=subprocess.PIPE,
@@ -112,8 +115,9 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
+def shell(tmp_path: Path, wheel_bin: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path, wheel_bin)
+    assert opened.run("command -v enfold") == str(wheel_bin / "enfold")
     if shutil.which("curl") is None:
         (tmp_path / "curl.py").write_text(CURL, encoding="utf-8")
         opened.run(f'curl() {{ python {tmp_path}/curl.py "$@"; }}')

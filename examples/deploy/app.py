@@ -1,4 +1,4 @@
-"""A small shop, as it is put into a container: the operations are here, and nothing of how they are served."""
+"""A small shop to deploy in a container: operations only, nothing about how they are served."""
 
 from enfold import OperationRegistry
 
@@ -9,11 +9,11 @@ PRICES = {"tea": 350, "cup": 1200}
 
 @ops.query
 async def price(item: str) -> int:
-    """The price of an item in cents."""
+    """Return the price of an item in cents."""
     return PRICES.get(item, 0)
 
 
 @ops.mutation(access={"required_scopes": ["shop:order"]})
 async def order(item: str, count: int = 1) -> int:
-    """Order an item, and get what it costs."""
+    """Order items, and return the total in cents."""
     return PRICES.get(item, 0) * count

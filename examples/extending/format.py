@@ -1,4 +1,4 @@
-"""A format of one's own: results as JSend, which other clients of a house may know already."""
+"""A custom format: write results as JSend."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A meta field of one's own: what a result cost travels beside its data, to every caller on every surface."""
+"""A custom meta field: return the cost of a result beside its data, on every surface."""
 
 import asyncio
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ COST = "example.org/cost"  # a prefix that is yours keeps the name apart from ot
 
 
 def with_cost(data: T, cost: float) -> ResponseEnvelope[T]:
-    """A result with its cost. `_meta` is the one open place of an envelope; the other fields of `meta` are closed."""
+    """Return a result with its cost. `_meta` is open for custom fields; the other fields of `meta` are fixed."""
     return mcp_envelope(data, content=[TextContent(str(data))], structured_content=data, _meta={COST: cost})
 
 

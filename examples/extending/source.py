@@ -1,4 +1,4 @@
-"""A source of one's own: each named query of an SQL text is an operation, its parameters are the arguments."""
+"""A custom source: each named query in an SQL file becomes an operation, its parameters the arguments."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ SELECT price FROM nowhere
 
 
 class SQLOperations:
-    """What a source gives: something that can be iterated over, and a report."""
+    """What a source returns: operations to iterate over, and a report."""
 
     def __init__(self, operations: list[Operation], skipped: list[Problem]) -> None:
         self._operations = operations
@@ -37,7 +37,7 @@ class SQLOperations:
 def from_sql(
     database: Path, text: str, *, namespace: str, include: Filter | None = None, exclude: Filter | None = None
 ) -> SQLOperations:
-    """The queries of a text; one that the database cannot run is skipped, and named in the report."""
+    """Read the queries of an SQL text. Queries that the database rejects are skipped and reported."""
     choice = choosing(include, exclude)
     operations, skipped = [], []
     for name, statement in re.findall(r"-- name: (\w+)\n(.+?)(?=\n--|\Z)", text.strip(), re.DOTALL):

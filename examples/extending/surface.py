@@ -1,4 +1,4 @@
-"""A surface of one's own: a call is a line of JSON on a connection, and so is its answer."""
+"""A custom surface: calls and results as lines of JSON on a TCP connection."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def count(to: int) -> AsyncIterator[int]:
 async def to_lines(
     registry: Registry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, identity: Identity | None = None
 ) -> None:
-    """Answer every line of a connection, until it is closed."""
+    """Answer each line of a connection until it closes."""
     guarded = registry.guarded()  # the view whose `execute` and `subscribe` ask whether this caller may
     try:
         while line := await reader.readline():  # which bounds a line to 64 KiB
@@ -41,7 +41,7 @@ async def to_lines(
 
 
 async def _answers(registry: Registry, line: bytes, context: Context) -> AsyncIterator[bytes]:
-    """Reading stands inside the protection too: whatever goes wrong is an answer with a code, and never a stack."""
+    """Parse and run one call. Parsing is guarded too, so that every failure is an answer with a code and never a traceback."""
     written, operation = find_format("envelope"), ""
     try:
         operation, given, written = _read(line)

@@ -1,4 +1,4 @@
-"""A transport of one's own: the call protocol between two peers over any pair of byte streams, here a Unix socket."""
+"""A custom transport: the call protocol over any pair of byte streams, here a Unix socket."""
 
 import asyncio
 import base64
@@ -34,13 +34,13 @@ def add(x: int, y: int) -> int:
 
 
 class CableTransport:
-    """One end of a cable between two peers. A message is a line of JSON; what one end sends, the other hears."""
+    """One end of a connection between two peers. A message is a line of JSON."""
 
-    # Nobody on a cable can say that nobody listens; the caller then waits for its time to be up.
+    # A byte stream cannot report that the other end has no listener: callers wait until their deadline.
     capabilities = Capabilities(max_payload=32_000, no_responders=False)
 
     def __init__(self, name: str, open_streams: Callable[[], Any], peer: Identity | None = None) -> None:
-        """`open_streams` is awaited for a reader and a writer; `peer` is who the other end is known to be."""
+        """`open_streams` returns a reader and a writer; `peer` is the identity of the other end."""
         self.name = name
         self._peer = peer
         self._open_streams = open_streams

@@ -1,4 +1,4 @@
-"""A protected MCP server and the authorization server that lets people in, on free ports of this machine."""
+"""A protected MCP server and its authorization server, on free ports of this machine."""
 
 import json
 import socket
@@ -20,12 +20,12 @@ ops = OperationRegistry()
 
 @ops.query(access={"required_scopes": ["vault:read"]})
 async def treasure() -> str:
-    """Say what is in the vault."""
+    """List the contents of the vault."""
     return "a ruby ring"
 
 
 class Authority(BaseHTTPRequestHandler):
-    """Knows one user, Ann, who agrees to everything; a real one asks her, and checks what it is told."""
+    """An authorization server with one user, Ann, who consents to everything. A real one asks her and validates the request."""
 
     def do_GET(self) -> None:
         page = urlsplit(self.path)
@@ -69,12 +69,12 @@ class Authority(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Suppress the access log."""
 
 
 @contextmanager
 def open_town() -> Iterator[str]:
-    """The address of the protected server, while both run."""
+    """Run both servers, and yield the URL of the protected one."""
     authority = ThreadingHTTPServer(("127.0.0.1", 0), Authority)
     issuer = f"http://127.0.0.1:{authority.server_port}"
     tokens = Tokens({"ann-token": Identity("ann", frozenset({"vault:read"}))})

@@ -28,7 +28,7 @@ class Item:
 
 @dataclass
 class Order:
-    """What somebody ordered."""
+    """An order."""
 
     id: int
     item: str
@@ -49,7 +49,7 @@ class Event:
 
 
 class Shop:
-    """The state of the shop, which lives as long as the process."""
+    """The state of the shop, kept in memory."""
 
     def __init__(self) -> None:
         self.items = {
@@ -66,7 +66,7 @@ class Shop:
 
     def tell(self, kind: Literal["ordered", "restocked"], item: str, quantity: int) -> None:
         self.events.append(Event(len(self.events) + 1, kind, item, quantity))
-        # Whoever waits is woken; whoever comes later waits for the next one.
+        # Wake everyone who is waiting; later subscribers wait for the next event.
         self.happened.set()
         self.happened = asyncio.Event()
 
@@ -94,7 +94,7 @@ async def items(tag: str | None = None) -> list[Item]:
 
 @ops.query(access={"public": True}, error_schemas=[NO_SUCH_ITEM])
 async def price(item: str, quantity: Quantity = 1) -> float:
-    """Say what a number of items costs.
+    """Calculate the price of a number of items.
 
     Args:
         item: The id of an item.
@@ -127,7 +127,7 @@ async def order(item: str, context: Context, quantity: Quantity = 1) -> Order:
         raise CallError("SOLD_OUT", f"There are {wanted.stock} of {item} left", {"left": wanted.stock})
     total = (await context.env.shop.price({"item": item, "quantity": quantity})).data
     wanted.stock -= quantity
-    by = context.identity.id if context.identity else "nobody"
+    by = context.identity.id if context.identity else "anonymous"
     placed = Order(len(shop.orders) + 1, item, quantity, total, datetime.now(UTC), by)
     shop.orders.append(placed)
     shop.tell("ordered", item, quantity)
@@ -136,7 +136,7 @@ async def order(item: str, context: Context, quantity: Quantity = 1) -> Order:
 
 @ops.mutation(access={"required_scopes": ["shop:admin"]}, idempotent=False, error_schemas=[NO_SUCH_ITEM])
 async def restock(item: str, quantity: Quantity) -> Item:
-    """Put more of an item on the shelf.
+    """Add to the stock of an item.
 
     Args:
         item: The id of an item.
@@ -156,10 +156,10 @@ async def orders() -> list[Order]:
 
 @ops.subscription(access={"public": True}, resumable=True)
 async def events(context: Context, limit: Annotated[int, Meta(ge=1, le=1000)] | None = None) -> AsyncIterator[Event]:
-    """Follow what happens in the shop, from the first event or the one after the last seen.
+    """Follow the events of the shop, from the first one or after the last one received.
 
     Args:
-        limit: End after this many events; without it the stream goes on.
+        limit: Stop after this many events. By default the stream does not end.
     """
     given = context.last_event_id or "0"
     seen = int(given) if given.isdecimal() else 0

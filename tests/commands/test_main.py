@@ -25,7 +25,7 @@ def enfold(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def test_list_inspect_and_openapi_show_the_operations() -> None:
-    assert "shop.price\tquery\tSay what a number of items costs." in enfold("list", SHOP).stdout.splitlines()
+    assert "shop.price\tquery\tCalculate the price of a number of items." in enfold("list", SHOP).stdout.splitlines()
     assert {spec["name"] for spec in json.loads(enfold("list", SHOP, "--json").stdout)} >= {"add", "order", "events"}
     assert json.loads(enfold("inspect", SHOP, "order").stdout)["access_control"]["required_scopes"] == ["shop:order"]
     assert "/functions/shop.order" in json.loads(enfold("openapi", SHOP).stdout)["paths"]
