@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
-from tests.formats.surfaces import in_the_shell, over_cgi, over_http
+from tests.formats.surfaces import Call, in_the_shell, over_cgi, over_http
 
 from enfold import Context, OperationRegistry, OperationSpec, testing
 from enfold.errors import CATEGORIES, CODES, CallError, code_row
@@ -164,7 +164,7 @@ SECRET = "--token=s3cr3t"
 
 
 def failed_program() -> BaseException:
-    said = "import sys; sys.stderr.write('disk \\x1b[31mfull\\x07'); sys.exit(3)"
+    said = "import sys; print('3 of 5 done'); sys.stderr.write('disk \\x1b[31mfull\\x07'); sys.exit(3)"
     try:
         subprocess.run([sys.executable, "-c", said, SECRET], check=True, capture_output=True)
     except subprocess.CalledProcessError as error:
@@ -176,7 +176,7 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
     "a real program": (
         failed_program,
         "A program failed with exit code 3",
-        {"exit_code": 3, "stderr": "disk [31mfull"},
+        {"exit_code": 3, "stdout": "3 of 5 done\n", "stderr": "disk [31mfull"},
     ),
     "a signal": (
         lambda: subprocess.CalledProcessError(-9, ["x", SECRET]),
@@ -184,14 +184,19 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
         {"exit_code": -9},
     ),
     "much to say": (
-        lambda: subprocess.CalledProcessError(1, f"x {SECRET}", stderr="a" * 100_000 + "end"),
+        lambda: subprocess.CalledProcessError(1, f"x {SECRET}", b"b" * 100_000, "a" * 100_000 + "end"),
         "A program failed with exit code 1",
-        {"exit_code": 1, "stderr": "a" * 1997 + "end"},
+        {"exit_code": 1, "stdout": "b" * 2000, "stderr": "a" * 1997 + "end"},
     ),
     "a program that took too long": (
         lambda: subprocess.TimeoutExpired(["x", SECRET], 5),
         "A program took longer than 5 seconds",
         {},
+    ),
+    "a program that took too long, with output": (
+        lambda: subprocess.TimeoutExpired(["x", SECRET], 5, b"3 of 5", b"slow"),
+        "A program took longer than 5 seconds",
+        {"stdout": "3 of 5", "stderr": "slow"},
     ),
 }
 
@@ -205,6 +210,15 @@ def test_a_failed_program_is_told_without_its_command_line(
     assert (error["message"], error["details"]) == (message, details)
     for written in FORMATS:
         assert "s3cr3t" not in str(over_http(ops, "t.fail", written).body)
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_what_a_failed_program_wrote_is_the_partial_output_of_an_mcp_envelope(call: Call) -> None:
+    body = call(failing([], failed_program), "t.fail", "mcp_envelope_v0_1").body
+    details = {"exit_code": 3, "stdout": "3 of 5 done\n", "stderr": "disk [31mfull"}
+    assert (body["result"], body["errors"][0]["details"]) == ("3 of 5 done\n", details)
+    hidden = call(failing([], failed_program, expose_errors=False), "t.fail", "mcp_envelope_v0_1").body
+    assert (hidden["result"], hidden["errors"][0]["details"]) == (None, {"exit_code": 3})
 
 
 async def test_a_failed_program_says_nothing_where_errors_are_not_exposed() -> None:

@@ -71,6 +71,7 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
     "envelope_meta": "A field of meta had the wrong type and was replaced by its default",
     "meta_extra": "An unknown field of meta was left out",
     "envelope_block": "The encoded block of a ToolEnvelope cannot be read",
+    "envelope_invalid": "An invalid mcp.envelope.v0.1 was left as it is",
     "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
     "invalid_json": "JSON that is broken was kept as text",
     "parsed_text": "The data was JSON in a text block",

@@ -22,10 +22,10 @@ CATEGORIES: Final = (
 
 ERROR_KEY: Final = "enfold/error"  # in the `_meta` of an MCP result: code, details and whether to retry
 MAX_MESSAGE: Final = 500
-MAX_OUTPUT: Final = 2000  # characters of a failed program's standard error
-PROGRAM_OUTPUT: Final = "stderr"  # the detail that holds them
+MAX_OUTPUT: Final = 2000  # characters of what a failed program wrote to standard output, and to standard error
+PROGRAM_OUTPUT: Final = ("stdout", "stderr")  # the details that hold them
 # The details of an unexpected exception that are free text, which `expose_errors=False` hides.
-_FREE_TEXT: Final = frozenset({PROGRAM_OUTPUT, "reason"})
+_FREE_TEXT: Final = frozenset({*PROGRAM_OUTPUT, "reason"})
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ def _unexpected(exception: BaseException) -> CallError:
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
         return _failed_program(exception)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
-        return CallError("TIMEOUT", f"A program took longer than {exception.timeout} seconds")
+        return CallError("TIMEOUT", f"A program took longer than {exception.timeout} seconds", _written_by(exception))
     if isinstance(exception, TimeoutError):
         sentence = (
             sentence_of(exception)[:MAX_MESSAGE] if exception.args else "What the handler waited for took too long"
@@ -209,18 +209,19 @@ def _unexpected(exception: BaseException) -> CallError:
 
 
 def _failed_program(exception: Any) -> CallError:
-    """The error of a failed program: exit code and standard error, never its command line, which may hold a secret."""
+    """The error of a failed program: exit code and output, never its command line, which may hold a secret."""
     status = exception.returncode
     ended = (
         f"was ended by signal {-status}"
         if isinstance(status, int) and status < 0
         else f"failed with exit code {status}"
     )
-    details: dict[str, Any] = {"exit_code": status}
-    said = _readable(exception.stderr)
-    if said:
-        details[PROGRAM_OUTPUT] = said
-    return CallError("EXECUTION_ERROR", f"A program {ended}", details)
+    return CallError("EXECUTION_ERROR", f"A program {ended}", {"exit_code": status, **_written_by(exception)})
+
+
+def _written_by(exception: Any) -> dict[str, str]:
+    """What a program wrote before it failed, where that was captured."""
+    return {name: text for name in PROGRAM_OUTPUT if (text := _readable(getattr(exception, name)))}
 
 
 def _readable(output: Any) -> str:

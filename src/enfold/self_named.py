@@ -72,7 +72,7 @@ def parse_block(text: str) -> ToolEnvelope:
     version, encoded = found
     if version != BLOCK_VERSION:
         raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
-    return _check_block(_decode(encoded.strip()))
+    return _check_block(_decode("".join(encoded.split())))  # encoders fold long lines
 
 
 def _split_block(text: str) -> tuple[int, str] | None:

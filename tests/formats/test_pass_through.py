@@ -42,6 +42,10 @@ RESULTS: dict[str, tuple[Any, dict[str, Any]]] = {
         FAILED,
     ),
     "not even valid": ({**OWN, "unknown": 1}, {**OWN, "unknown": 1}),
+    "of a server, not even valid": (
+        from_server({"content": [], "structuredContent": {**FAILED, "unknown": 1}}),
+        {**FAILED, "unknown": 1},
+    ),
 }
 
 
@@ -115,6 +119,58 @@ def test_an_own_envelope_that_was_raised_as_an_error_leaves_as_it_came() -> None
         assert over_http(ops, "/call", "result", asked(preferences)).body == FAILED
 
 
+def served(result: dict[str, Any]) -> OperationRegistry:
+    """An operation that answers as the tool of an MCP server whose result this is."""
+    ops = OperationRegistry()
+    ops.register_spec(OperationSpec(name="give"))
+    ops.register_handler("give", lambda *_: from_server(result))
+    return ops
+
+
+SPELLED: dict[str, dict[str, Any]] = {
+    "structured": {"content": [], "structuredContent": FAILED},
+    "as text": {"content": [text_block(FAILED)]},
+}
+
+
+@pytest.mark.parametrize("result", SPELLED.values(), ids=SPELLED)
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_errors_of_a_valid_envelope_are_a_failure_whatever_is_error_says(call: Call, result: dict[str, Any]) -> None:
+    for spelled in (result, {**result, "isError": False}, {**result, "isError": True}):
+        ops = served(spelled)
+        assert call(ops, "give", "result").status >= 500
+        assert "no" in call(ops, "give", "result").body["error"]
+        assert call(ops, "give", "mcp_envelope_v0_1").body == FAILED
+        assert over_mcp(ops, "give", "result").status == 1
+        assert error_in_the_shell(ops) == (1, "T.E: no")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"unknown": 1}, {"errors": [{"code": "T.E"}]}, {"errors": [{"code": "T.E", "message": "no", "more": 1}]}],
+    ids=str,
+)
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_an_invalid_envelope_is_data_and_only_is_error_makes_it_a_failure(call: Call, wrong: dict[str, Any]) -> None:
+    envelope = {**FAILED, **wrong}
+    result = {"content": [], "structuredContent": envelope}
+    seen = call(served(result), "give", "result")
+    assert (seen.status, seen.body, seen.headers["enfold-warnings"]) == (
+        200,
+        {"result": envelope},
+        '1; first="envelope_invalid"',
+    )
+    assert over_mcp(served(result), "give", "result").status == 0
+    assert call(served({**result, "isError": True}), "give", "result").status == 502
+    assert over_mcp(served({**result, "isError": True}), "give", "result").status == 1
+
+
+def error_in_the_shell(registry: Registry) -> tuple[int, str]:
+    messages = StringIO()
+    code = to_command_line(registry, ["give"], stdin=StringIO(), stdout=StringIO(), stderr=messages)
+    return code, messages.getvalue().strip()
+
+
 def test_another_payload_is_wrapped_once_and_stays_whole() -> None:
     payload = {"schema_version": "assist.response.v0.1", "ok": True}
     for _ in range(2):
@@ -136,6 +192,38 @@ def tool_blocks(words: str, version: int = 1) -> list[dict[str, Any]]:
     meta = {"tool": "t", "ts": "2026-01-02T03:04:05Z", "version": version}
     encoded = b64encode(json.dumps({"payload": {"sum": 3}, "meta": meta}).encode()).decode()
     return [{"type": "text", "text": words}, {"type": "text", "text": f"__ENVELOPE_V{version}__:{encoded}"}]
+
+
+MORE: list[dict[str, Any]] = [
+    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+    {"type": "text", "text": "more"},
+]
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_blocks_after_the_two_are_kept(call: Call) -> None:
+    blocks = [*tool_blocks("## The author's own words"), *MORE]
+    envelope = from_server({"content": blocks})
+    assert (envelope.data, envelope.warnings) == ({"sum": 3}, ())
+    for result in (envelope, blocks):
+        assert call(registry_with(result), "give", "tool_envelope_v1").body == {"content": blocks, "isError": False}
+    assert call(registry_with(envelope), "give", "result").body == {"result": {"sum": 3}}
+    seen = over_mcp(registry_with(envelope), "give", "result")
+    assert [block["type"] for block in seen.body["content"]] == ["text", "text", "image", "text"]
+    again = tool_envelope_v1.write(tool_envelope_v1.read({"content": blocks, "isError": False}))
+    assert (again["content"][2:], tool_envelope_v1.read(again).data) == (MORE, {"sum": 3})
+
+
+@pytest.mark.parametrize("width", [60, 64, 76])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n  "])
+def test_base64_that_was_folded_into_lines_is_read(width: int, end: str) -> None:
+    words, block = tool_blocks("words")
+    prefix, encoded = block["text"].split(":", 1)
+    lines = [encoded[start : start + width] for start in range(0, len(encoded), width)]
+    folded = {"type": "text", "text": f"{prefix}:{end}{end.join(lines)}{end}"}
+    envelope = from_server({"content": [words, folded]})
+    assert (envelope.data, envelope.warnings) == ({"sum": 3}, ())
+    assert over_http(registry_with(envelope), "give", "result").body == {"result": {"sum": 3}}
 
 
 @pytest.mark.parametrize("call", [over_http, over_cgi])

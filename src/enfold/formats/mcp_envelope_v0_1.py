@@ -72,7 +72,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
     own = own_wire(error)
     if own is not None:
         return own
-    partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else None
+    partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else error.details.get("stdout")
     return {
         "schema_version": VERSION,
         "result": None if names_itself(partial) else _json(partial),

@@ -1,6 +1,6 @@
 """Format `tool_envelope_v1`: two text blocks, Markdown for people and the payload as `__ENVELOPE_V1__:` + base64.
 
-The wire value is `{"content": [block, block], "isError": bool}`, as an MCP result has it.
+The wire value is `{"content": [block, block], "isError": bool}`, as an MCP result has it. Blocks that follow the two are kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,12 @@ _TEXT_BLOCK: Final[dict[str, Any]] = {
 ERROR_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "content": {"type": "array", "items": _TEXT_BLOCK, "minItems": 2, "maxItems": 2},
+        "content": {
+            "type": "array",
+            "prefixItems": [_TEXT_BLOCK, _TEXT_BLOCK],
+            "items": {"type": "object"},
+            "minItems": 2,
+        },
         "isError": {"type": "boolean"},
     },
     "required": ["content", "isError"],
@@ -78,26 +83,27 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
         return _write_failure(_failed_result(envelope))
     payload = b64encode(envelope.data).decode() if isinstance(envelope.data, bytes) else envelope.data
     words = _author_text(envelope, operation) or summarize(payload, _title(payload, operation))
-    return _wire(words, payload, _meta(_tool(envelope, operation), envelope), is_error=False)
+    more = envelope.more_content if isinstance(envelope, _BlockEnvelope) else ()
+    return _wire(words, payload, _meta(_tool(envelope, operation), envelope), more, is_error=False)
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
     """The failure as a sentence with an icon and as an error payload."""
     if isinstance(error, _BlockError) and error.payload is not None:
-        return _wire(error.summary, error.payload, error.wire_meta, is_error=True)
+        return _wire(error.summary, error.payload, error.wire_meta, error.more_content, is_error=True)
     return _write_failure(error)
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
     """The envelope of the payload, from the wire value, its two blocks, or the text of the second alone."""
     if isinstance(wire, str):
-        return _read_payload(parse_block(wire), is_error=None, summary=None)
+        return _read_payload(parse_block(wire), is_error=None, summary=None, more=())
     content = wire.get("content") if isinstance(wire, Mapping) else wire
-    texts = _texts(content)
+    texts, more = _texts(content), tuple(content[2:] if isinstance(content, list | tuple) else ())
     flag = wire.get("isError") if isinstance(wire, Mapping) else None
     is_error = flag if isinstance(flag, bool) else None
     try:
-        return _read_payload(parse_block(texts[1]), is_error, texts[0])
+        return _read_payload(parse_block(texts[1]), is_error, texts[0], more)
     except UnknownVersionError:
         raise
     except FormatError:
@@ -145,6 +151,7 @@ class _BlockEnvelope(ResponseEnvelope[Any], frozen=True):
     """An envelope that was read, with the meta of its block."""
 
     more_meta: dict[str, Any] = msgspec.field(default_factory=dict)
+    more_content: tuple[Any, ...] = ()  # the blocks after the two
     _stamp: str = ""
 
 
@@ -154,14 +161,17 @@ class _BlockError(CallError):
     payload: Any = None
     summary: str = ""
     wire_meta: dict[str, Any]
+    more_content: tuple[Any, ...] = ()
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _wire(summary: str, payload: Any, meta: dict[str, Any], *, is_error: bool) -> dict[str, Any]:
+def _wire(
+    summary: str, payload: Any, meta: dict[str, Any], more: tuple[Any, ...] = (), *, is_error: bool
+) -> dict[str, Any]:
     block = PREFIX + b64encode(_encode({"payload": payload, "meta": meta})).decode()
-    return {"content": [_text_block(summary), _text_block(block)], "isError": is_error}
+    return {"content": [_text_block(summary), _text_block(block), *more], "isError": is_error}
 
 
 def _text_block(text: str) -> dict[str, Any]:
@@ -237,9 +247,10 @@ def _is_tool_envelope(content: Any) -> bool:
 
 
 def _texts(content: Any) -> list[str]:
-    if not isinstance(content, list | tuple) or len(content) != 2:
-        raise FormatError("Not a ToolEnvelope: it has two text blocks")
-    texts = [block.get("text") if isinstance(block, Mapping) else None for block in content]
+    """The texts of the two blocks; others may follow them."""
+    if not isinstance(content, list | tuple) or len(content) < 2:
+        raise FormatError("Not a ToolEnvelope: it begins with two text blocks")
+    texts = [block.get("text") if isinstance(block, Mapping) else None for block in content[:2]]
     if not all(isinstance(text, str) for text in texts):
         raise FormatError("Not a ToolEnvelope: its blocks are text")
     return [str(text) for text in texts]
@@ -330,14 +341,16 @@ def _error_summary(payload: Mapping[str, Any], *, retry_is_safe: bool) -> str:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _read_payload(block: ToolEnvelope, is_error: bool | None, summary: str | None) -> ResponseEnvelope[Any]:
+def _read_payload(
+    block: ToolEnvelope, is_error: bool | None, summary: str | None, more: tuple[Any, ...]
+) -> ResponseEnvelope[Any]:
     """The payload's envelope, or its error raised: `isError` decides, and where it is not known, the payload's form."""
     payload = read_error_payload(block.payload)
     if is_error is True or (is_error is None and payload is not None):
-        raise _read_error(block, payload, summary)
+        raise _read_error(block, payload, summary, more)
     meta = LocalResponseMeta(block.meta["tool"], _read_time(block.meta["ts"]))
-    more = {name: value for name, value in block.meta.items() if name not in ("tool", "ts", "version")}
-    return _BlockEnvelope(block.payload, meta, more_meta=more, _stamp=block.meta["ts"])
+    more_meta = {name: value for name, value in block.meta.items() if name not in ("tool", "ts", "version")}
+    return _BlockEnvelope(block.payload, meta, more_meta=more_meta, more_content=more, _stamp=block.meta["ts"])
 
 
 def _read_time(text: str) -> int:
@@ -349,13 +362,15 @@ def _read_time(text: str) -> int:
     return round(zoned.timestamp() * 1000)
 
 
-def _read_error(block: ToolEnvelope, payload: ErrorPayload | None, summary: str | None) -> CallError:
+def _read_error(
+    block: ToolEnvelope, payload: ErrorPayload | None, summary: str | None, more: tuple[Any, ...]
+) -> CallError:
     failure = _BlockError("EXECUTION_ERROR", summary or "The tool failed")
     if payload is not None:
         found = failure_of_payload(payload)
         failure = _BlockError(found.code, found.message, found.details, found.retryable)
         failure.row = found.row
-    failure.payload, failure.wire_meta = block.payload, block.meta
+    failure.payload, failure.wire_meta, failure.more_content = block.payload, block.meta, more
     failure.summary = summary if summary is not None else _error_summary(block.payload, retry_is_safe=failure.retryable)
     return failure
 

@@ -139,19 +139,19 @@ def _unwrapped(data: Any, shape: ResultShape) -> _UnwrappedResult:
 
 
 def _read_envelope(data: Mapping[str, Any]) -> _UnwrappedResult:
-    """The payload of an `mcp.envelope.v0.1`; its failure is raised, and one that is malformed stays as it is."""
+    """The payload of an `mcp.envelope.v0.1`, or the first of its `errors`, raised; an invalid one is data, with a warning."""
     from enfold.formats import mcp_envelope_v0_1
 
     try:
         read = mcp_envelope_v0_1.read(data)
     except FormatError:
-        return _UnwrappedResult(data)
+        return _UnwrappedResult(data, (ResultWarning("envelope_invalid", "", type="object"),))
     return _UnwrappedResult(read.data, read.warnings, read.provenance)
 
 
 def _block_payload(content: list[Any]) -> _UnwrappedResult | None:
     """The payload of a ToolEnvelope V1; of one that cannot be read the blocks, with a warning."""
-    if len(content) != 2 or not is_encoded_block(_text(content[1])):
+    if len(content) < 2 or not is_encoded_block(_text(content[1])):
         return None
     from enfold.formats import tool_envelope_v1
 
