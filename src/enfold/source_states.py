@@ -38,6 +38,8 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     operations: int = 0
     skipped: tuple[Problem, ...] = ()  # what could not be imported
     needs: tuple[str, ...] = ()  # sentences about the credentials that it lacks
+    changed: tuple[Problem, ...] = ()  # the last operations whose definitions it has changed, and what of each
+    changes: int = 0  # of definitions, since the process began
     required: bool = False  # whether the server is not ready without it
     since: float = 0.0  # Unix time at which it came into this state
 
@@ -49,7 +51,8 @@ SourceWatcher: TypeAlias = Callable[[SourceState | None, SourceState | None], No
 class Watched(Protocol):
     """A source that can lose its connection and get it back.
 
-    It may have `needs`, the credentials that it lacks, and `is_closed`: it was closed on purpose, not lost.
+    It may have `needs`, the credentials that it lacks; `changed` and `changes`, what it has changed of its operations;
+    and `is_closed`: it was closed on purpose, not lost.
     """
 
     @property
@@ -111,10 +114,15 @@ class SourceTable:
         operations: int = 0,
         skipped: Iterable[Problem] = (),
         needs: Iterable[str] = (),
+        changed: tuple[Problem, ...] | None = None,
+        changes: int | None = None,
         required: bool | None = None,
     ) -> SourceState:
-        """Enter a source, or what has become of one; where nobody says whether it is required, that stays as it was."""
+        """Enter a source, or what has become of one; what it has changed, and whether it is required, stay as they were."""
         before = self._states.get(name)
+        if before is not None:
+            changed = before.changed if changed is None else changed
+            changes = before.changes if changes is None else changes
         if required is None:
             required = kind in REQUIRED if before is None else before.required
         made = SourceState(
@@ -125,6 +133,8 @@ class SourceTable:
             operations=operations,
             skipped=tuple(skipped),
             needs=tuple(needs),
+            changed=changed or (),
+            changes=changes or 0,
             required=required,
             since=time.time() if before is None or before.state != state else before.since,
         )
@@ -152,6 +162,8 @@ class SourceTable:
                     operations=len(source),
                     skipped=source.skipped,
                     needs=getattr(source, "needs", ()),
+                    changed=getattr(source, "changed", None),
+                    changes=getattr(source, "changes", None),
                 )
                 if before is not None and kind != "calls" and not getattr(source, "is_closed", False):
                     _log_change(before, after)

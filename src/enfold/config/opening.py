@@ -19,6 +19,7 @@ from enfold.log import Log, counted
 from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy, read_access
 from enfold.registry import OperationRegistry
 from enfold.source_states import REQUIRED
+from enfold.sources.definitions import DefinitionLedger
 from enfold.version import install_command
 
 log: Final = Log("enfold.config")
@@ -55,6 +56,7 @@ class ConfiguredRegistry(OperationRegistry):
         super().__init__(**config.policy, **config.app)
         self.module = {"__file__": config.path}
         self.config = config
+        self.definitions = DefinitionLedger()
         self._keepers: dict[str, _Keeper] = {}
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -281,7 +283,7 @@ class _Keeper:
         backoff = FIRST_BACKOFF
         while True:
             try:
-                async with _open(self.source, self._config) as opened:
+                async with _open(self.source, self._config, self._registry.definitions) as opened:
                     self._register(opened)
                     backoff = FIRST_BACKOFF
                     self._log_misses(opened.operations)
@@ -403,8 +405,11 @@ class _Opened(msgspec.Struct, frozen=True):
     source: Any = None
 
 
-def _open(source: SourceEntry, config: Config) -> AbstractAsyncContextManager[_Opened]:
-    return {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind](source, config)
+def _open(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AbstractAsyncContextManager[_Opened]:
+    """Open a source; `definitions` knows what the upstreams have said of their operations so far."""
+    if source.kind == "functions":
+        return _open_functions(source, config)
+    return {"mcp": _open_mcp, "openapi": _open_openapi}[source.kind](source, config, definitions)
 
 
 # The keys that are options of the same name.
@@ -442,7 +447,7 @@ def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
+async def _open_mcp(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AsyncIterator[_Opened]:
     from enfold.sources.mcp import MCPLimits, from_mcp
     from enfold.sources.mcp.mcp_settings import Command, server_from_entry
 
@@ -465,13 +470,14 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
         limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
+        definitions=definitions,
         **_named(entry, (*_OPTIONS, *_MCP_OPTIONS)),
     ) as operations:
         yield _Opened(operations, lambda: operations.is_busy, operations)
 
 
 @asynccontextmanager
-async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
+async def _open_openapi(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AsyncIterator[_Opened]:
     from enfold.sources.openapi import from_openapi
     from enfold.sources.openapi.service_client import OpenAPILimits
 
@@ -486,6 +492,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
         allow_files=[_located(each, config) for each in _patterns(entry.get("allow_files"))],
         private_headers=tuple(_patterns(entry.get("private_headers"))),
         limits=limits,
+        definitions=definitions,
         **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
     )
     async with imported:

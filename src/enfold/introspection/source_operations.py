@@ -31,6 +31,8 @@ class SourceSummary(msgspec.Struct, frozen=True):
     skipped: list[Problem]
     required: bool
     tokens: int  # that a model reads to know its tools, by estimate
+    changed: list[Problem] = []  # the last operations whose definitions it has changed, and what of each
+    changes: int = 0  # of definitions, since the process began
 
 
 def source_operations(registry: Registry) -> Iterable[Operation]:

@@ -43,6 +43,7 @@ class CountsSnapshot(msgspec.Struct, frozen=True):
     gauges: list[tuple[str, str, float]]  # name, word
     sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
     declared: list[str] = []  # codes that operations declare
+    changes: list[tuple[str, str, int]] = []  # of definitions: source, kind
 
 
 class BoundedRows:
@@ -128,6 +129,7 @@ class CallCounts:
             [(name, word, float(number)) for name, found in gauges.items() for word, number in found.items()],
             [(_label(each.name), each.kind, each.state == "up") for each in sources],
             sorted(self._rows.declared),
+            [(_label(each.name), each.kind, each.changes) for each in sources],
         )
 
 
@@ -159,6 +161,7 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
     refusals: dict[tuple[str, str], int] = {}
     gauges: dict[tuple[str, str], float] = {}
     sources: dict[tuple[str, str], bool] = {}
+    changes: dict[tuple[str, str], int] = {}
     given = list(snapshots)
     for code in (code for each in given for code in each.declared):
         bounded.declare(code)
@@ -172,10 +175,13 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
             gauges[name, word] = gauges.get((name, word), 0.0) + value
         for name, kind, is_up in each.sources:
             sources[name, kind] = sources.get((name, kind), True) and is_up
+        for name, kind, changed in each.changes:  # which all of them see
+            changes[name, kind] = max(changes.get((name, kind), 0), changed)
     return CountsSnapshot(
         [(*labels, row) for labels, row in bounded.rows.items()],
         [(*key, number) for key, number in refusals.items()],
         [(*key, value) for key, value in gauges.items()],
         [(*key, is_up) for key, is_up in sources.items()],
         sorted(bounded.declared),
+        [(*key, number) for key, number in changes.items()],
     )

@@ -46,6 +46,7 @@ class _Counts(Collector):
         yield _refusals(self._counts)
         yield from _gauges(self._counts)
         yield _sources(self._counts)
+        yield _changes(self._counts)
 
 
 def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
@@ -87,4 +88,13 @@ def _sources(counts: CountsSnapshot) -> Metric:
     family = GaugeMetricFamily("enfold_source_up", "Whether a source is up: 1 or 0.", labels=("source", "kind"))
     for name, kind, is_up in counts.sources:
         family.add_metric([name, kind], float(is_up))
+    return family
+
+
+def _changes(counts: CountsSnapshot) -> Metric:
+    family = CounterMetricFamily(
+        "enfold_definition_changes", "Operations whose definitions a source has changed.", labels=("source", "kind")
+    )
+    for name, kind, number in counts.changes:
+        family.add_metric([name, kind], number)
     return family

@@ -30,6 +30,7 @@ from enfold.operation.uri_template import expand_uri, match_uri, names_of
 from enfold.schema.keywords import schema_fault
 from enfold.schema.nodes.compare import json_type
 from enfold.sources.choosing import Choice, choosing
+from enfold.sources.definitions import Definition, DefinitionLedger, definition_of
 from enfold.sources.durability import Durability, durability
 from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
 from enfold.sources.mcp.upstream import ServerRequest, Upstream
@@ -61,6 +62,7 @@ class Options(msgspec.Struct, frozen=True):
     advertise_output: bool = True
     access: AccessControl = OPEN
     durability: Durability = durability(None)
+    definitions: DefinitionLedger = msgspec.field(default_factory=DefinitionLedger)
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -70,6 +72,7 @@ class Imported(msgspec.Struct, frozen=True):
     skipped: list[Problem] = []
     degraded: list[Problem] = []
     is_stateless: bool = False
+    definitions: dict[str, Definition] = {}
     renewed: frozenset[str] = frozenset()  # the lists that the server itself said have changed
 
     @property
@@ -113,9 +116,11 @@ class _Maker:
         self._completed: list[tuple[OperationSpec, Listed]] = []
         self._skipped: list[Problem] = []
         self._degraded: list[Problem] = []
+        self._definitions: dict[str, Definition] = {}
 
     def imported(self, renewed: frozenset[str]) -> Imported:
-        return Imported(list(self._made.values()), self._skipped, self._degraded, self._is_stateless, renewed)
+        operations, skipped, degraded = list(self._made.values()), self._skipped, self._degraded
+        return Imported(operations, skipped, degraded, self._is_stateless, self._definitions, renewed)
 
     async def list_items(self, method: str, field: str, key: str = "name") -> list[Listed]:
         """The items of a list that have a name and a key; others, and a list that was cut, are reported."""
@@ -157,13 +162,17 @@ class _Maker:
         )
         spec = self._tool_spec(tool, name, shape)
         if spec is not None:
-            self._add(spec, self._caller(tool, spec, shape, mirrors))
+            self._add(spec, self._caller(tool, spec, shape, mirrors), tool)
 
     def _tool_spec(self, tool: Listed, name: str, shape: ResultShape) -> OperationSpec | None:
         hints, advertised = fields_of(tool.get("annotations")), tool.get("outputSchema")
         schema = tool.get("inputSchema")
         is_query = hints.get("readOnlyHint") is True
+        if is_query and self._options.definitions.is_held(self._id("tool", name)):
+            is_query, hints = False, {**hints, "readOnlyHint": False}
         facts: Listed = {} if self._options.advertise_output else {"advertise_output": False}
+        if hints:
+            facts["annotations"] = hints
         if shape.is_wrapped and isinstance(advertised, dict):
             facts["outputSchema"] = advertised
         return self._spec(
@@ -205,7 +214,7 @@ class _Maker:
                 each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
             ]
             spec = self._spec(prompt, name, "prompt", {}, input_schema=_text_arguments(arguments))
-            self._add(spec, self._prompt_handler(prompt["name"]))
+            self._add(spec, self._prompt_handler(prompt["name"]), prompt)
             if spec is not None and arguments:
                 self._completed.append((spec, {"type": "ref/prompt", "name": prompt["name"]}))
 
@@ -226,7 +235,7 @@ class _Maker:
         async for resource, name in self._named(listed, "resource", "uri"):
             facts = {"uri": resource["uri"], **_present(resource, "name", "mimeType", "size")}
             spec = self._spec(resource, name, "resource", facts, input_schema=_text_arguments([]))
-            self._add(spec, self._reader(resource["uri"]))
+            self._add(spec, self._reader(resource["uri"]), resource)
 
     async def add_templates(self, listed: Iterable[Listed]) -> None:
         async for template, name in self._named(listed, "resource", "uriTemplate"):
@@ -239,7 +248,7 @@ class _Maker:
             facts = {"uri": uri, **_present(template, "name", "mimeType")}
             schema = _text_arguments([{"name": each, "required": True} for each in names_of(uri)])
             spec = self._spec(template, name, "resource", facts, input_schema=schema)
-            self._add(spec, self._reader(uri))
+            self._add(spec, self._reader(uri), template)
             if spec is not None:
                 self._completed.append((spec, {"type": "ref/resource", "uri": uri}))
 
@@ -344,6 +353,10 @@ class _Maker:
         own = self._options.namespace
         return ".".join(part for part in (own, "resources") if part) if kind == "resource" else own
 
+    def _id(self, kind: Kind, name: str) -> str:
+        namespace = self._namespace(kind)
+        return f"{namespace}.{name}" if namespace else name
+
     def _spec(
         self, listed: Listed, name: str, kind: Kind, facts: Listed, other_title: Any = None, **fields: Any
     ) -> OperationSpec | None:
@@ -367,13 +380,15 @@ class _Maker:
             self._skip(original, str(error))
             return None
 
-    def _add(self, spec: OperationSpec | None, handler: Handler) -> None:
+    def _add(self, spec: OperationSpec | None, handler: Handler, listed: Listed | None = None) -> None:
         if spec is None or not self._options.choice.takes(spec):
             return
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")
             return
         self._made[spec.id] = self._options.shape.apply(self._operation(spec, handler))
+        if listed is not None:
+            self._definitions[spec.id] = _definition(listed)
 
     def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
         options = self._options
@@ -398,6 +413,19 @@ _COMPLETION_INPUT: Final[dict[str, Any]] = {
     },
     "required": ["argument"],
 }
+
+
+def _definition(listed: Listed) -> Definition:
+    """What is compared of an entry when the server's lists are read again."""
+    hints = fields_of(listed.get("annotations"))
+    named = ("name", "title", "description", "icons", "inputSchema", "arguments", "uriTemplate", "outputSchema")
+    return definition_of(
+        [listed.get(name) for name in ("name", "title", "description", "icons")],
+        [listed.get(name) for name in ("inputSchema", "arguments", "uriTemplate")],
+        listed.get("outputSchema"),
+        {name: value for name, value in listed.items() if name not in named},
+        is_mutation="inputSchema" in listed and hints.get("readOnlyHint") is not True,
+    )
 
 
 def _why_unusable(item: Any, key: str) -> str | None:

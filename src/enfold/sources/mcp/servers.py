@@ -14,6 +14,7 @@ from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Polic
 from enfold.operation.offers import facts_of, kind_of
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
+from enfold.sources.definitions import DefinitionLedger
 from enfold.sources.durability import DurableChoice, durability
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_callers import Answerers
@@ -78,6 +79,7 @@ def from_mcp(
     fix: Mapping[str, Any] | None = None,
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
+    definitions: DefinitionLedger | None = None,
 ) -> MCPOperations:
     """The operations of an MCP server, as `async with from_mcp(target) as operations`.
 
@@ -89,7 +91,7 @@ def from_mcp(
     wrapped as `{"result": …}`. `durable` says which tools may run as tasks: all, or patterns. `protocol` pins a revision.
     `per="session"` opens a connection, and starts a process, for each session of an MCP client.
     `fix` fills arguments and hides them, `describe="short"` shows one sentence of each description, `select` names the
-    fields of results that are given unasked.
+    fields of results that are given unasked. `definitions` remembers what operations were, for a source that is opened anew.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -104,6 +106,7 @@ def from_mcp(
         advertise_output=advertise_output,
         access=read_access(access),
         durability=durability(durable, on_crash),
+        definitions=definitions or DefinitionLedger(),
     )
     sent = _with_credentials(headers or {}, credentials)
 
@@ -240,6 +243,15 @@ class _Server:
     def skipped(self) -> list[Problem]:
         return self.imported.skipped
 
+    @property
+    def changed(self) -> tuple[Problem, ...]:
+        """The operations whose definitions the server has changed, and what it has changed of each."""
+        return self._options.definitions.latest_changes(self.name)
+
+    @property
+    def changes(self) -> int:
+        return self._options.definitions.count_changes(self.name)
+
     def __len__(self) -> int:
         return len(self.imported.operations)
 
@@ -249,7 +261,11 @@ class _Server:
 
     async def open(self) -> None:
         self.imported = await (self._list() if self._login is None else self._login.let_in(self._list))
+        self._record()
         self._is_open = True
+
+    def _record(self) -> None:
+        self._options.definitions.record(self.name, self.imported.definitions)
 
     def _list(self) -> Awaitable[Imported]:
         return import_operations(self._upstream, self._options)
@@ -287,6 +303,7 @@ class _Server:
                 log.warning("%s cannot be listed again: %s", self.name, error.message)
                 return
             before, self.imported = self.imported, _merged(self.imported, imported)
+            self._record()
             self.registries.update(before.by_id, self.imported.by_id)
 
 

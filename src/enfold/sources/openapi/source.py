@@ -12,6 +12,7 @@ from enfold.operation import Normalize, Operation, OperationSpec, OperationType,
 from enfold.operation.names import distinct_names
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
+from enfold.sources.definitions import Definition, DefinitionLedger, definition_of
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
@@ -41,12 +42,19 @@ class ImportedOperations:
     """The operations of a document: an iterable of them, the report, and the client they share."""
 
     def __init__(
-        self, operations: list[Operation], report: ImportReport, client: ServiceClient, name: str, version: str
+        self,
+        operations: list[Operation],
+        report: ImportReport,
+        client: ServiceClient,
+        name: str,
+        version: str,
+        definitions: DefinitionLedger | None = None,
     ) -> None:
         self.name = name
         self.version = version  # of the document; "" where it has none
         self._operations = operations
         self._client = client
+        self._definitions = definitions or DefinitionLedger()
         self.report = report
 
     def __iter__(self) -> Iterator[Operation]:
@@ -72,6 +80,15 @@ class ImportedOperations:
     @property
     def skipped(self) -> list[Problem]:
         return self.report.skipped
+
+    @property
+    def changed(self) -> tuple[Problem, ...]:
+        """The operations that were others when the document was read before, and what has changed of each."""
+        return self._definitions.latest_changes(self.name)
+
+    @property
+    def changes(self) -> int:
+        return self._definitions.count_changes(self.name)
 
     @property
     def needs(self) -> list[str]:
@@ -123,6 +140,7 @@ def from_openapi(
     fix: Mapping[str, Any] | None = None,
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
+    definitions: DefinitionLedger | None = None,
 ) -> ImportedOperations:
     """The operations of an OpenAPI document: data, a path, an address, or its text.
 
@@ -132,6 +150,7 @@ def from_openapi(
     fetched with the same client, headers or credentials, if it is on that server. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
     `rename` maps a name, an operationId or `METHOD /path` to the new name. `fix` fills arguments and hides them,
     `describe="short"` shows one sentence of each description, `select` names the fields of results that are given unasked.
+    `definitions` remembers what operations were, for a document that is read again.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or OpenAPILimits()
@@ -166,7 +185,7 @@ def from_openapi(
         extras=extras,
         problems=problems,
     )
-    importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
+    importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout, definitions)
     return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select))
 
 
@@ -174,13 +193,19 @@ class _Importer:
     """One import: operations found, read, named and made; what goes wrong with one is told of that one."""
 
     def __init__(
-        self, shared: SharedByEndpoints, namespace: str, policy: Policy, timeout: float | Literal["default"] | None
+        self,
+        shared: SharedByEndpoints,
+        namespace: str,
+        policy: Policy,
+        timeout: float | Literal["default"] | None,
+        definitions: DefinitionLedger | None,
     ) -> None:
         self._shared = shared
         self._namespace = namespace
         self._name = namespace or shared.library.place().child("info").text("title")[:100] or "openapi"
         self._policy = policy
         self._timeout = timeout
+        self._definitions = definitions
         self._skipped: list[Problem] = []
 
     def run(self, choice: Choice, shape: Shaping) -> ImportedOperations:
@@ -191,6 +216,7 @@ class _Importer:
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
         names = distinct_names(wanted)
         operations: list[Operation] = []
+        found_by_id: dict[str, FoundOperation] = {}
         for (blueprint, streams), generated, name in zip(parts, wanted, names, strict=True):
             declared, is_twin = blueprint.found.original, streams and blueprint.gives_answer
             original = generated.original if declared is None else f"{declared}{STREAM_SUFFIX * is_twin}"
@@ -198,12 +224,21 @@ class _Importer:
             operation = self._operation(blueprint, new, original, streams=streams)
             if choice.takes(operation.spec):
                 operations.append(shape.apply(operation))
+                found_by_id[operation.spec.id] = blueprint.found
         _check_unique(operations)
+        if self._definitions is not None:
+            self._record(self._definitions, found_by_id)
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
         version = self._shared.library.place().child("info").text("version")[:100]
-        return ImportedOperations(operations, report, self._shared.client, self._name, version)
+        return ImportedOperations(operations, report, self._shared.client, self._name, version, self._definitions)
+
+    def _record(self, definitions: DefinitionLedger, found: Mapping[str, FoundOperation]) -> None:
+        components = self._shared.library.place().node.get("components")
+        shared = definition_of("", components, components, "", is_mutation=False)
+        defined = {own_id: _definition(each) for own_id, each in found.items()}
+        definitions.record(self._name, {**defined, f"{self._name} components": shared})
 
     def _read(self, found: FoundOperation) -> Blueprint | None:
         try:
@@ -219,7 +254,10 @@ class _Importer:
         call = ServiceEndpoint(self._shared, blueprint, streams=streams)
         found = blueprint.found
         by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
-        at_once = OperationType.QUERY if found.method in _QUERIES else OperationType.MUTATION
+        own_id = f"{self._namespace}.{name}" if self._namespace else name
+        is_held = self._definitions is not None and self._definitions.is_held(own_id)
+        is_query = found.method in _QUERIES and not is_held
+        at_once = OperationType.QUERY if is_query else OperationType.MUTATION
         spec = OperationSpec(
             name=name,
             namespace=self._namespace,
@@ -264,6 +302,18 @@ def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:
     if found.place.node.get("deprecated") is True:
         meta["deprecated"] = True
     return meta
+
+
+def _definition(found: FoundOperation) -> Definition:
+    """What is compared of an operation when its document is read again; what it refers to is compared as a whole."""
+    node, path = found.place.node, found.item.node
+    return definition_of(
+        [node.get(name) for name in ("summary", "description")],
+        [node.get("parameters"), node.get("requestBody"), path.get("parameters")],
+        node.get("responses"),
+        [found.method, found.path, *(node.get(name) for name in ("deprecated", "security", "servers"))],
+        is_mutation=found.method not in _QUERIES,
+    )
 
 
 def _check_unique(operations: list[Operation]) -> None:

@@ -24,10 +24,12 @@ export function sourcesPage(place) {
 function card(source, opened) {
   const skipped = source.skipped.length > 0 && h("details", { open: opened.has(source.name), ontoggle(event) { opened[event.target.open ? "add" : "delete"](source.name); } },
     h("summary", `${count(source.skipped.length, "operation")} skipped`), pairs(source.skipped.slice(0, 200).map((each) => [each.where, each.why]), "pairs"));
+  const changed = source.changed?.length > 0 && h("details", { open: opened.has(`${source.name} changed`), ontoggle(event) { opened[event.target.open ? "add" : "delete"](`${source.name} changed`); } },
+    h("summary", `${count(source.changes, "definition")} changed`), pairs(source.changed.map((each) => [each.where, each.why]), "pairs"));
   return h("article", { class: `card ${source.state}`, "aria-label": source.name },
-    h("div.bar", h("h2", source.name), chip(source.state, KINDS[source.state])),
+    h("div.bar", h("h2", source.name), source.changed?.length > 0 && chip("changed", "warn"), chip(source.state, KINDS[source.state])),
     source.why && h(source.state === "down" ? "p.why" : "p.dim.small", source.why),
     pairs([["Kind", source.kind + (source.required ? " · required" : "")], ["Operations", long(source.operations)],
       ["Cost for a model", source.tokens > 0 ? `≈ ${long(source.tokens)} tokens` : ""], [`${source.state[0].toUpperCase()}${source.state.slice(1)} since`, source.since && when(source.since)]], "facts"),
-    skipped);
+    changed, skipped);
 }
