@@ -21,7 +21,7 @@ from enfold.commands.shared.log_setup import add_log_options, announce, metrics_
 from enfold.commands.shared.order_keys import OrderKeys, add_order_options
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
-from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
+from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
 from enfold.commands.shared.task_store import TaskSettings, first_results, opened_tasks, task_settings
 from enfold.errors import CallError
@@ -282,16 +282,16 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
         if terms.is_loud and target is not None and target.kind == "configuration":
             announce(map(_state_line, own.sources))
         write_calls(own, terms.options)
-        settings = _task_settings(terms.options)
+        settings, grace = _task_settings(terms.options), Grace(terms.options.grace)
         how = {"recorder": terms.recorder, "current": current_rights(terms.tokens), **_division(settings, own)}
         async with (
             _with_peers(own, terms, settings) as registry,
-            opened_tasks(_hiding_errors(registry, terms), settings, terms.options.grace, **how) as tasks,
+            opened_tasks(_hiding_errors(registry, terms), settings, grace, **how) as tasks,
         ):
             if registry.lifetime.once is None:  # the store of tasks has none
                 shared = None if terms.worker is None else terms.worker.folder
                 registry.lifetime.once = first_results(settings, in_file=False, shared=shared)
-            await _Serving(registry, terms, tasks).serve(listening)
+            await _Serving(registry, terms, tasks, grace).serve(listening)
 
 
 def _task_settings(options: Namespace) -> TaskSettings:
@@ -356,12 +356,13 @@ def _copied(own: Registry) -> OperationRegistry:
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None) -> None:
+    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, grace: Grace) -> None:
         self._payloads = _payloads(terms.options)
         policy = Policy(limits=_limits(terms.bounds), payloads=self._payloads)
         self._registry = _hiding_errors(registry, terms).with_policy(policy)
         self._terms = terms
         self._tasks = tasks
+        self._grace = grace
         self._server = self._make_server(self._app())
 
     def _make_server(self, app: HTTPApp) -> HTTPServer:
@@ -432,7 +433,8 @@ class _Serving:
         return self._http
 
     def _stop(self) -> None:
-        """End the streams, for which the server would otherwise wait without end."""
+        """End the streams, for which the server would otherwise wait without end; what is left of the grace is for tasks."""
+        self._grace.begin()
         self._mcp.stop()
         self._http.stop()
 

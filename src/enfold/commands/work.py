@@ -21,7 +21,7 @@ from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.log_setup import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.shared.order_keys import OrderKeys, add_order_options
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
-from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, run_server
+from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, run_server
 from enfold.commands.shared.targets import TOKEN, opened
 from enfold.commands.shared.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_servers
 from enfold.identities.tokens import AnyOf
@@ -87,9 +87,9 @@ async def _work(options: Namespace) -> None:
 
 async def _run_tasks(registry: Registry, settings: TaskSettings, how: Mapping[str, Any]) -> None:
     """Run what others have ordered until we are told to stop."""
-    stopping = asyncio.Event()
+    stopping, grace = asyncio.Event(), Grace(GRACE)
     with ended_by_signals(stopping.set):
-        async with opened_tasks(registry, settings, GRACE, **how):
+        async with opened_tasks(registry, settings, grace, **how):
             durable = sum(spec.durable != "never" for spec in registry.list())
             announce([f"Enfold runs tasks of {counted(durable, 'operation')}. Press Ctrl-C to stop."])
             if not durable:
@@ -105,14 +105,15 @@ async def _serve(
     settings: TaskSettings,
     recorder: Recorder | None,
 ) -> None:
-    stopping = asyncio.Event()
+    stopping, grace = asyncio.Event(), Grace(GRACE)
     tasks = await _tasks_on(registry, transport, settings, recorder)
     with ended_by_signals(stopping.set):
         async with serve_calls(registry, transport, service=service, limits=limits, recorder=recorder) as serving:
             announce(_report(serving, transport))
             await stopping.wait()
+            grace.begin()
         if tasks is not None:
-            await tasks.close(GRACE)
+            await tasks.close(grace.left)
 
 
 async def _tasks_on(

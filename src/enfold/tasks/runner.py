@@ -39,7 +39,8 @@ WAIT: Final = 1.0  # seconds that one claim waits for work
 SHORT_WAIT: Final = 0.05  # that one waits for work of such callers, while the others fill their places
 EXPIRE_EVERY: Final = 30.0
 PAUSE: Final = 0.5  # before a store that could not be reached is tried again
-LAST_WAIT: Final = 10.0  # for attempts that were told to stop
+UNSTORED: Final = 5.0  # for outcomes that the store does not take, once the worker stops
+LAST_WAIT: Final = 2.0  # for all that is left after the grace
 MAX_RESULT: Final = 64 * 1024 * 1024
 
 Current = Callable[[Identity], Identity | None]  # an identity as it is known now; None where nothing is known of it
@@ -80,6 +81,9 @@ class Runner:
         self._recorder = recorder
         self._elsewhere = elsewhere
         self._attempts: dict[asyncio.Task[None], AttemptPulse] = {}
+        self._records: set[asyncio.Task[None]] = set()  # ends that are being recorded
+        self._record_limits: set[asyncio.Timeout] = set()
+        self._record_within: float | None = None  # seconds; None until the worker stops
         self._reserved = at_once // RESERVED_SHARE
         self._reserved_claim_at = 0.0
         self._being_stored = 0  # those that are being stored, to be begun here
@@ -100,6 +104,7 @@ class Runner:
         """Begin to claim tasks, on the running loop."""
         if self._claiming is None or self._claiming.done():
             loop = asyncio.get_running_loop()
+            self._record_within = None
             self._claiming = loop.create_task(self._claim_loop())
             self._expiring = loop.create_task(self._expire_loop())
 
@@ -115,17 +120,32 @@ class Runner:
         return len(self._attempts)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Claim no more tasks, let running ones end within `grace` seconds, and abandon the rest for other workers."""
+        """Claim no more tasks, let running ones end within `grace` seconds, and abandon the rest for other workers.
+
+        An outcome that cannot be stored is tried for some seconds more, and then left to those who take over.
+        """
         await cancel_all((self._claiming, self._expiring))
         self._claiming = self._expiring = None
+        self._limit_records(UNSTORED)
         if self._attempts and grace > 0:
             await asyncio.wait(self._attempts, timeout=grace)
+        self._limit_records(LAST_WAIT)
         # Once: an attempt that is recording its end must not be disturbed again.
         for attempt, watch in self._attempts.items():
             watch.is_left = True
             attempt.cancel()
-        if self._attempts:
-            await asyncio.wait(self._attempts, timeout=LAST_WAIT)
+        while left := {*self._attempts, *self._records}:
+            if not (await asyncio.wait(left, timeout=LAST_WAIT))[0]:
+                return  # a handler that does not let itself be cancelled
+
+    def _limit_records(self, seconds: float) -> None:
+        """Give outcomes so long to be stored, from now on."""
+        self._record_within = seconds
+        ends_at = asyncio.get_running_loop().time() + seconds
+        for limit in self._record_limits:
+            before = limit.when()
+            if not limit.expired() and (before is None or before > ends_at):
+                limit.reschedule(ends_at)
 
     # finding work
 
@@ -248,7 +268,7 @@ class Runner:
         finally:
             await cancel_all((beating, running))
             if not watch.is_fenced:
-                await asyncio.shield(self._record(claim, ending, watch))
+                await asyncio.shield(self._recorded(claim, ending, watch))
 
     async def _run(self, task: Task, watch: AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
@@ -313,6 +333,25 @@ class Runner:
         details = {"reason": "result", "size": size, "limit": self._max_result}
         message = f"The result of {task.operation} has {size} bytes, more than the {self._max_result} a task may have"
         return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
+
+    def _recorded(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> asyncio.Task[None]:
+        """Record the end beside its attempt, which may be cancelled."""
+        recording = asyncio.get_running_loop().create_task(self._record_in_time(claim, ending, watch))
+        self._records.add(recording)
+        recording.add_done_callback(self._records.discard)
+        return recording
+
+    async def _record_in_time(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
+        try:
+            async with asyncio.timeout(self._record_within) as limit:
+                self._record_limits.add(limit)
+                try:
+                    await self._record(claim, ending, watch)
+                finally:
+                    self._record_limits.discard(limit)
+        except TimeoutError:
+            message = "task %s has ended, but its outcome could not be stored before this worker had to stop"
+            Log("enfold.tasks").error(message, claim.id)
 
     async def _record(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
         """Record the end, retrying while the store is unavailable; FencedError says that another attempt has the task."""

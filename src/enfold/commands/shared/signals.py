@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from signal import SIGINT, SIGTERM, Signals
@@ -19,6 +20,23 @@ T = TypeVar("T")
 # Asks to read what can be read again; not every system has it.
 HANGUP: Final = tuple(number for number in Signals if number.name == "SIGHUP")
 EXIT_TIMEOUT: Final = 3.0  # seconds that cancelled calls have to end, when all else is closed
+
+
+class Grace:
+    """The seconds that all that runs together has to finish, counted from when a command is told to end."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._ends_at: float | None = None
+
+    def begin(self) -> None:
+        """Count from now on, unless it is counted already."""
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + self.seconds
+
+    @property
+    def left(self) -> float:
+        return self.seconds if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
 
 
 def ignore_hangups() -> None:

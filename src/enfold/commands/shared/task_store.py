@@ -19,6 +19,7 @@ from enfold.errors import CallError
 
 if TYPE_CHECKING:
     from enfold.calls.protocol.transport import KeepingTransport
+    from enfold.commands.shared.signals import Grace
     from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
     from enfold.tasks import Tasks, TaskStore
@@ -119,7 +120,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
 
 @asynccontextmanager
 async def opened_tasks(
-    registry: Registry, settings: TaskSettings, grace: float = 0.0, **how: Any
+    registry: Registry, settings: TaskSettings, grace: Grace | None = None, **how: Any
 ) -> AsyncIterator[Tasks | None]:
     """`open_tasks` on any store, for as long as a command runs; what was ordered before is taken up at once."""
     async with _tasks_at_address(registry, settings, how) as remote:
@@ -133,7 +134,7 @@ async def opened_tasks(
         try:
             yield tasks
         finally:
-            await tasks.close(grace)
+            await tasks.close(0.0 if grace is None else grace.left)
 
 
 async def _check_file(store: TaskStore, path: Path) -> None:
