@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError
 from enfold.config import ConfiguredRegistry, open_config, read_config
@@ -296,7 +297,7 @@ async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: py
         changed = asyncio.Event()
         stop = registry.watch(changed.set)
         write(tmp_path, "late.py", LITTLE.read_text())
-        await asyncio.wait_for(changed.wait(), 20)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         stop()
         assert (await registry.execute("late.add", {"x": 1, "y": 2})).data == {"sum": 3}
         assert [state.state for state in registry.sources] == ["up"]
@@ -311,7 +312,7 @@ async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
         changed = asyncio.Event()
         registry.watch(changed.set)
         write(tmp_path, "late.py", "def one() -> int:\n    return 1\n")
-        await asyncio.wait_for(changed.wait(), 20)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
     assert caplog.messages[1:] == ["late is up: 1 operation"]
 
 

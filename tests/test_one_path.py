@@ -13,6 +13,7 @@ from typing import Any, Final
 import pydantic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.waiting import PATIENCE
 
 from enfold import Context, Identity, OperationRegistry, testing
 from enfold.formats import find_format
@@ -240,7 +241,7 @@ async def test_a_body_is_whole_however_long_it_takes_to_know_who_sends_it() -> N
     headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json", "x-request-id": "a"}
     for app, path in ((to_http(OPS, tokens=Slow()), "/functions/t.at_once"),):
         for _ in range(2):  # once before and once after its path is known
-            status, text = await asyncio.wait_for(ask(app, "POST", path, headers, b'{"n": 1}'), 10)
+            status, text = await asyncio.wait_for(ask(app, "POST", path, headers, b'{"n": 1}'), PATIENCE)
             assert (status, json.loads(text)) == (200, {"result": {"n": 1, "a": 2}})
 
 
@@ -256,5 +257,5 @@ async def test_a_body_that_comes_late_after_a_slow_verifier_is_a_timeout() -> No
 
     lines = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
     scope = {"type": "http", "method": "POST", "path": "/functions/t.at_once", "query_string": b"", "headers": lines}
-    await asyncio.wait_for(app({**scope, "server": ("127.0.0.1", 80)}, receive, send), 10)
+    await asyncio.wait_for(app({**scope, "server": ("127.0.0.1", 80)}, receive, send), PATIENCE)
     assert sent[0]["status"] == 504

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, testing
 from enfold.config import ConfiguredRegistry, open_config, reread
@@ -69,7 +70,7 @@ async def until(registry: ConfiguredRegistry, is_true: Callable[[], bool]) -> No
     ends = [registry.sources.watch(hear), registry.watch(changed.set)]
     while not is_true():
         changed.clear()
-        await asyncio.wait_for(changed.wait(), 20)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
     for end in ends:
         end()
 
@@ -187,7 +188,7 @@ async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_to
 
 
 async def until_told(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not any(words in message for message in caplog.messages):  # noqa: ASYNC110  # a log has no event
             await asyncio.sleep(0.01)
 

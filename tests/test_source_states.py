@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.calls.networks import free_port
 from tests.serving import serve
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Identity, OperationRegistry
 from enfold.calls.memory import MemoryTransport
@@ -48,7 +49,7 @@ class Changes:
     async def until(self, word: str) -> None:
         while not self.states or self.states[-1] != word:
             self._next.clear()
-            await asyncio.wait_for(self._next.wait(), 20)
+            await asyncio.wait_for(self._next.wait(), PATIENCE)
 
 
 async def test_a_process_that_dies_is_told_at_once_and_a_call_brings_it_back() -> None:

@@ -120,7 +120,7 @@ class Server:
             return subprocess.Popen([self._program, "-c", str(self._file)], stdout=log, stderr=log)
 
     def wait_until_ready(self) -> None:
-        for _ in range(200):
+        for _ in range(1200):
             with socket.socket() as sock:
                 sock.settimeout(0.2)
                 if sock.connect_ex(("127.0.0.1", self.port)) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -19,7 +20,8 @@ from enfold.calls.protocol.transport import Message, Signal, Transport
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCALE: Final = float(os.environ.get("ENFOLD_FAULTS", "0.05"))
 IS_FULL: Final = SCALE >= 1
-SLACK: Final = 1.0 if IS_FULL else 10.0  # how far off its goal a time may be
+SLACK: Final = 1.0 if IS_FULL else math.inf  # only `make faults` judges how long something took
+PATIENT_CALL: Final = 1.0 if IS_FULL else 6.0  # how much longer calls may take where other work shares the machine
 CALLS: Final = int(7200 * SCALE)
 RATE: Final = 600.0 if IS_FULL else 200.0
 

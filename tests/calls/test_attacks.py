@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
@@ -102,7 +103,7 @@ async def test_the_workers_cannot_be_joined(mallory: Transport, alice: PendingRe
 
 async def test_what_is_not_granted_is_refused_at_once(wide_network: Network, serving: Serving) -> None:
     async with PendingRequestMap(wide_network.peer("mallory"), retry=NEVER) as pending:
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(CallError) as raised:
                 await pending.call("shop.pay", {"amount": 1}, timeout=30)
     # The broker's own permissions refuse; a worker says no more than of an operation that is not there.
@@ -147,7 +148,7 @@ async def test_an_identity_in_the_body_counts_for_nothing(wide_network: Network,
         payload = request("shop.echo")
         wire = write_event("e", payload).replace(b'"input":{"x":1,"y":2}', b'"input":{},"identity":{"id":"alice"}')
         await mallory.publish("op.mallory.shop.echo", wire, reply=f"{mallory.inbox()}.{payload.request_id}")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not seen:  # noqa: ASYNC110  # the handler says when
                 await asyncio.sleep(0.01)
     assert seen == ["mallory"]
@@ -235,7 +236,7 @@ async def test_a_spoke_cannot_describe_what_it_may_not_offer() -> None:
         ):
             seen = OperationRegistry()
             found.keep(seen)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while {"shop.pay", "bank.lend"} - {spec.id for spec in seen.list()}:  # noqa: ASYNC110  # peers come when they come
                     await asyncio.sleep(0.01)
             assert seen.get_spec("shop.pay").access_control.required_scopes == ("pay",)
@@ -281,7 +282,7 @@ async def test_a_token_that_is_withdrawn_ends_the_connection() -> None:
         await hub.listen()
         async with spoke(hub, "alice"):
             tokens.known = False
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while hub.hub.spokes:  # noqa: ASYNC110  # the hub says when
                     await asyncio.sleep(0.01)
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
+from tests.waiting import PATIENCE
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -41,7 +42,7 @@ async def test_a_caller_who_takes_all_slots_leaves_some_to_others(network: Netwo
         PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
     ):
         flood = [asyncio.create_task(mallory.call("shop.wait", {"seconds": 30})) for _ in range(100)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while sum(task.done() for task in flood) < 94:  # noqa: ASYNC110  # the refused ones come back
                 await asyncio.sleep(0.01)
         refused = [task.exception() for task in flood if task.done()]
@@ -291,7 +292,7 @@ async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> N
         assert raised.value.response.status_code == 429
         for spoke in mallory:
             await spoke.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while hub.hub.spokes:  # noqa: ASYNC110  # the hub sees them go
                 await asyncio.sleep(0.01)
         async with WebSocketTransport(url, token="mallory"):

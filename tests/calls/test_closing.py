@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.calls.networks import Server, nats_server_program, shop
 from tests.calls.processes import HubProcess
+from tests.waiting import PATIENCE
 
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import TransportError
@@ -25,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 async def test_a_worker_ends_in_peace_after_its_server_has_died(server: Server) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         async with NATSTransport(server.url) as transport, serve_calls(shop(), transport):
             server.kill()
             while transport.client.is_connected:  # noqa: ASYNC110  # it tells those who listen, and we do not
@@ -33,7 +34,7 @@ async def test_a_worker_ends_in_peace_after_its_server_has_died(server: Server) 
 
 
 async def test_a_peer_ends_though_a_frozen_server_takes_nothing_from_it(server: Server) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         async with NATSTransport(server.url, ping_interval=3600) as transport:
             await transport.connect()
             server.freeze()

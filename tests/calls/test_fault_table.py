@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from tests.calls.checker import judge, paced
 from tests.calls.networks import Server, free_port
-from tests.calls.processes import CALLS, IS_FULL, RATE, SCALE, SLACK, Line, Workers, say
+from tests.calls.processes import CALLS, IS_FULL, PATIENT_CALL, RATE, SCALE, SLACK, Line, Workers, say
+from tests.waiting import PATIENCE
 
 from enfold import CallError
 from enfold.calls import PendingRequestMap
@@ -102,13 +103,13 @@ async def test_row_1_a_worker_is_killed(
     caller = connect(server.url)
     await caller.call("work.write", {"id": "warm", "ms": 0})
     history = await paced(
-        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=1.0),
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=1.0 * PATIENT_CALL),
         CALLS,
         RATE,
-        1.0,
+        1.0 * PATIENT_CALL,
         {CALLS // 2: victims[0].kill},
     )
-    verdict = judge(history, workers.log, 1.0)
+    verdict = judge(history, workers.log, 1.0 * PATIENT_CALL)
     say("1", verdict)
     assert (verdict.failed <= 16, verdict.twice, verdict.lost) == (True, 0, 0)
     assert set(verdict.codes) <= {"TIMEOUT/", "UNAVAILABLE/silence"}
@@ -123,13 +124,13 @@ async def test_row_2_the_caller_s_node_is_killed(
     caller = connect([server.url for server in cluster], PATIENT, silence=1.0, dont_randomize=True)
     await _until_served(caller)
     history = await paced(
-        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0, idempotent=True),
+        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0 * PATIENT_CALL, idempotent=True),
         CALLS,
         RATE,
-        5.0,
+        5.0 * PATIENT_CALL,
         {CALLS // 2: cluster[0].kill},
     )
-    verdict = judge(history, workers.log, 5.0)
+    verdict = judge(history, workers.log, 5.0 * PATIENT_CALL)
     say("2", verdict)
     assert (verdict.failed, verdict.lost) == (0, 0)
     assert verdict.slowest < 1.3 * SLACK
@@ -144,7 +145,7 @@ async def test_row_2_with_a_key_each_effect_is_had_once(
     caller = connect([server.url for server in cluster], PATIENT, silence=2.0, dont_randomize=True)
     await _until_served(caller)
     count = max(40, int(1200 * SCALE))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await caller.call("work.write", {"id": "warm", "ms": 0}, timeout=20, idempotency_key="warm")
     history = await paced(
         lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=20.0, idempotency_key=key),
@@ -167,13 +168,13 @@ async def test_row_3_another_node_is_killed(
     caller = connect([server.url for server in cluster], PATIENT, silence=1.0, dont_randomize=True)
     await _until_served(caller)
     history = await paced(
-        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0, idempotent=True),
+        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0 * PATIENT_CALL, idempotent=True),
         CALLS,
         RATE,
-        5.0,
+        5.0 * PATIENT_CALL,
         {CALLS // 3: cluster[1].kill, CALLS // 3 + CALLS // 4: cluster[1].restart, 2 * CALLS // 3: cluster[2].kill},
     )
-    verdict = judge(history, workers.log, 5.0)
+    verdict = judge(history, workers.log, 5.0 * PATIENT_CALL)
     away = [seconds for process in workers.processes for seconds in _times_away(process)]
     say("3", f"{verdict}; workers were away for {', '.join(f'{seconds * 1000:.0f} ms' for seconds in away)}")
     assert (verdict.failed, verdict.lost) == (0, 0)
@@ -195,6 +196,7 @@ async def test_row_4_the_whole_server_is_down_for_a_while(
     caller = connect(server.url)
     await caller.call("work.write", {"id": "warm", "ms": 0})
     rate = 300.0 if IS_FULL else 150.0
+    ttl = 0.5 * PATIENT_CALL
     count = max(int(3000 * SCALE), int(rate * 4))
 
     async def down() -> None:
@@ -203,9 +205,9 @@ async def test_row_4_the_whole_server_is_down_for_a_while(
         await asyncio.to_thread(server.restart)
 
     history = await paced(
-        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=0.5), count, rate, 0.5, {count // 4: down}
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=ttl), count, rate, ttl, {count // 4: down}
     )
-    verdict = judge(history, workers.log, 0.5)
+    verdict = judge(history, workers.log, ttl)
     say("4", verdict)
     assert (verdict.after_ttl, verdict.twice, verdict.lost) == (0, 0, 0)
     assert verdict.failed < count * 0.9
@@ -310,13 +312,13 @@ async def test_row_13_a_rolling_restart_loses_nothing(
         await asyncio.to_thread(worker.wait)
 
     history = await paced(
-        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=5.0),
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=5.0 * PATIENT_CALL),
         CALLS,
         RATE,
-        5.0,
+        5.0 * PATIENT_CALL,
         {CALLS // 4: lambda: replace(old[0]), CALLS // 2: lambda: replace(old[1])},
     )
-    verdict = judge(history, workers.log, 5.0)
+    verdict = judge(history, workers.log, 5.0 * PATIENT_CALL)
     say("13", verdict)
     assert (verdict.failed, verdict.twice, verdict.lost) == (0, 0, 0)
 
@@ -350,7 +352,7 @@ async def test_row_13_a_server_sends_its_clients_away(
 
 async def _until_served(caller: PendingRequestMap) -> None:
     """Wait until a cluster has told its nodes who listens where."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(20):
             while True:
                 try:

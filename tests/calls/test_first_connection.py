@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.calls.networks import PASSWORD, free_port
+from tests.waiting import PATIENCE
 
 from enfold import CallError
 from enfold.calls import PendingRequestMap
@@ -29,7 +30,7 @@ def mute() -> Iterator[str]:
 async def _failure(servers: str | list[str], **options: Any) -> CallError:
     transport = NATSTransport(servers, **options)
     with pytest.raises(CallError) as raised:
-        await asyncio.wait_for(transport.connect(), 30)
+        await asyncio.wait_for(transport.connect(), PATIENCE)
     await transport.close()
     return raised.value
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from tests.calls.networks import PEERS, shop
+from tests.waiting import PATIENCE
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -201,7 +202,7 @@ async def test_a_worker_too_slow_to_be_reached_is_known_at_once() -> None:
     worker.receive(write_frame(Frame(Op.SUBSCRIBE, 1, "op.*.shop.add", None, "workers")))
     async with PendingRequestMap(hub.transport, retry=NEVER) as caller:
         with pytest.raises(CallError) as raised:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE):
                 await caller.call("shop.add", {"x": 1, "y": 2})
     assert (raised.value.code, raised.value.details["started"], hub.counts.undelivered) == ("UNAVAILABLE", False, 1)
 
@@ -238,11 +239,11 @@ async def test_a_hub_that_comes_back_is_found_again() -> None:
         await asyncio.sleep(0.1)
         await hub.close()
         with pytest.raises(CallError) as raised:
-            await asyncio.wait_for(under_way, 5)
+            await asyncio.wait_for(under_way, PATIENCE)
         assert (raised.value.code, raised.value.details["reason"]) == ("UNAVAILABLE", "connection_lost")
         again = WebSocketHub(Tokens(PEERS))
         await again.listen(port=hub.port)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     assert (await alice.call("shop.add", {"x": 1, "y": 2})).data == 3
@@ -257,7 +258,7 @@ async def test_a_hub_that_comes_back_is_found_again() -> None:
 
 async def _until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # registries tell of changes by being others
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.calls.checker import read_log
 from tests.calls.networks import Server
 from tests.calls.processes import Workers
+from tests.waiting import PATIENCE
 
 from enfold import CallError, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
@@ -96,7 +97,7 @@ async def _outcome(caller: PendingRequestMap) -> str:
 
 
 async def _until_begun(log: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not read_log(log):  # noqa: ASYNC110  # the worker says so in a file
             await asyncio.sleep(0.01)
 
@@ -158,9 +159,10 @@ async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
 
 
 async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: list[NATSOnceStore]) -> None:
-    release = asyncio.Event()
+    begun, release = asyncio.Event(), asyncio.Event()
 
     async def stand_still() -> ResponseEnvelope[Any]:
+        begun.set()
         await release.wait()
         return local_envelope("late", "shop.pay")
 
@@ -168,12 +170,12 @@ async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: 
         return local_envelope("second", "shop.pay")
 
     first = asyncio.create_task(stores[0].once(_key(), "digest", 0.2, stand_still))
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(begun.wait(), PATIENCE)
     with pytest.raises(CallError) as raised:
         await stores[1].once(_key(), "digest", 0.2, run)
     assert raised.value.code == "TIMEOUT"
     await asyncio.sleep(0.2 + LEASE_MARGIN)
-    assert (await stores[1].once(_key(), "digest", 1.0, run)).data == "second"
+    assert (await stores[1].once(_key(), "digest", PATIENCE, run)).data == "second"
     release.set()
     await first
-    assert (await stores[0].once(_key(), "digest", 1.0, stand_still)).data == "second"
+    assert (await stores[0].once(_key(), "digest", PATIENCE, stand_still)).data == "second"

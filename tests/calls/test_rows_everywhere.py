@@ -22,6 +22,7 @@ from tests.calls.noise import make_noise
 from tests.calls.processes import (
     CALLS,
     IS_FULL,
+    PATIENT_CALL,
     RATE,
     SCALE,
     SLACK,
@@ -33,6 +34,7 @@ from tests.calls.processes import (
     say,
     start_noise,
 )
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, ResponseEnvelope
 from enfold.calls import PendingRequestMap
@@ -254,7 +256,7 @@ async def test_row_12_calls_are_given_up_at_random_points(place: Place) -> None:
         for group in range(max(10, int(1000 * SCALE)) // 10):
             keys = [f"{group}-{number}" for number in range(10)]
             await asyncio.gather(*(_give_up(caller, key, chance.uniform(0, 0.05), given_up) for key in keys))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (after := await _state(caller))["running"] > before["running"]:  # noqa: ASYNC110  # the worker says when
                 await asyncio.sleep(0.02)
         assert len(caller) == 0
@@ -296,7 +298,7 @@ async def test_row_15_noise_harms_nobody(place: Place) -> None:
         noise = asyncio.create_task(place.noise(frames, NOISE_RATE))
         loud = await _latencies(caller, noise.done)
         await noise
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (after := await _state(caller))["received"] - before["received"] < frames * 0.85 + len(loud):  # noqa: ASYNC110  # the worker says when
                 await asyncio.sleep(0.05)
         quiet += await _latencies(caller, count=len(quiet))  # a machine may be busy with something else by now
@@ -326,10 +328,11 @@ async def _latencies(
 
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_row_17_a_worker_s_clock_is_wrong(place: Place, hours: int) -> None:
+    ttl = 2.0 * PATIENT_CALL
     await place.start_worker("--clock", str(hours * 3600))
     async with PendingRequestMap(place.peer(), retry=NEVER) as caller:
         history = await paced(
-            lambda key: caller.call("work.write", {"id": key, "ms": 1}, timeout=2.0), CALLS, RATE, 2.0, {}
+            lambda key: caller.call("work.write", {"id": key, "ms": 1}, timeout=ttl), CALLS, RATE, ttl, {}
         )
         code = await _code(caller.call("work.write", {"id": "slow", "ms": 5000}, timeout=1.0))
     say(f"17 ({place.name}, {hours:+} h)", f"{len(history)} calls, {_times(history)}")
@@ -341,7 +344,7 @@ async def test_row_18_a_call_delivered_twice_runs_once(place: Place) -> None:
     peer = FaultyTransport(place.peer(), Faults(duplicate=1.0), 2)
     async with PendingRequestMap(peer, retry=NEVER) as caller:
         history = await paced(
-            lambda key: caller.call("work.write", {"id": key, "ms": 1}, timeout=5.0), CALLS, RATE, 5.0, {}
+            lambda key: caller.call("work.write", {"id": key, "ms": 1}, timeout=30.0), CALLS, RATE, 30.0, {}
         )
         state = await _state(caller)
     runs = Counter(run.id for run in read_log(place.log))

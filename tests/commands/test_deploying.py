@@ -72,7 +72,7 @@ def running(words: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
 def ask(address: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
     sent = {"Content-Type": "application/json", "Authorization": "Bearer owner-secret", **headers}
     try:
-        with urlopen(Request(address, body, sent), timeout=10) as reply:  # noqa: S310  # our own server
+        with urlopen(Request(address, body, sent), timeout=60) as reply:  # noqa: S310  # our own server
             return reply.status, json.load(reply)
     except HTTPError as error:
         return error.code, json.load(error)
@@ -133,7 +133,7 @@ def test_the_entry_and_the_checks_of_container_and_cluster_are_right(folder: Pat
             host = {header["name"]: header["value"] for header in probe["httpGet"]["httpHeaders"]}
             wait_for(f"http://127.0.0.1:{port}/healthz")
             assert ask(f"http://127.0.0.1:{port}{probe['httpGet']['path']}", **host)[0] == 200
-        subprocess.run([sys.executable, *check[1:]], check=True, timeout=10)
+        subprocess.run([sys.executable, *check[1:]], check=True, timeout=60)
         assert ask(f"http://127.0.0.1:{port}/functions/shop.price?item=tea") == (200, {"result": 350})
     assert f"USER {pod['securityContext']['runAsUser']}:" in text
     assert service["spec"]["selector"] == manifest["spec"]["template"]["metadata"]["labels"]
@@ -212,7 +212,7 @@ def test_what_the_unit_starts_is_read_again_and_ends_as_the_unit_says(folder: Pa
     reload = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)[0]
     with running(words, folder) as process:
         wait_for(f"http://127.0.0.1:{port}/readyz")
-        subprocess.run(reload.replace("$MAINPID", str(process.pid)).split(), check=True, timeout=10)
+        subprocess.run(reload.replace("$MAINPID", str(process.pid)).split(), check=True, timeout=60)
         assert ask(f"http://127.0.0.1:{port}/functions/shop.price?item=tea") == (200, {"result": 350})
     assert process.returncode == 0
 

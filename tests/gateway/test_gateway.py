@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.waiting import PATIENCE
 
 from mcp import Client, types
 
@@ -176,7 +177,7 @@ async def test_a_change_of_a_servers_list_reaches_the_clients_list(gateway: Open
         changed = asyncio.Event()
         stop = open_gateway.registry.watch(lambda: changed.set() if "old.plus" in open_gateway.registry else None)
         await client.call_tool("old_grow", {"name": "plus"})
-        await asyncio.wait_for(changed.wait(), 5)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         stop()
         names = {tool.name for tool in (await client.list_tools()).tools}
     assert "old_plus" in names

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
+from tests.waiting import PATIENCE
 
 from mcp import Client, StdioServerParameters, types
 
@@ -41,7 +42,7 @@ class News:
                 self._uris.put_nowait(event.uri)
 
     async def next(self) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             return await self._uris.get()
 
 
@@ -126,7 +127,7 @@ async def test_a_resource_that_is_not_there_cannot_be_followed(gateway: Open) ->
 async def test_a_list_that_its_server_says_has_changed_is_told_of_even_if_it_looks_the_same(gateway: Open) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp) as client:
         await client.call_tool("old_grow", {"name": "plus"})
-        async with asyncio.timeout(5), client.listen(tools_list_changed=True) as subscription:
+        async with asyncio.timeout(PATIENCE), client.listen(tools_list_changed=True) as subscription:
             await client.call_tool("old_grow", {"name": "plus"})
             assert await anext(aiter(subscription)) == ToolsListChanged()
 

@@ -14,6 +14,7 @@ import fastmcp
 import httpx2
 import pytest
 from tests.gateway.conftest import ERAS, serve
+from tests.waiting import PATIENCE
 
 from enfold import CallError
 from enfold.config import open_config, read_config
@@ -110,7 +111,7 @@ async def test_a_tool_that_appears_for_one_client_appears_for_all(kind: str, mod
         Client(f"{url}/mcp", mode=mode) as bob,
     ):
         await ann.call_tool("c_grow", {})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             for client in (ann, bob):
                 while "c_new" not in [tool.name for tool in (await client.list_tools()).tools]:  # noqa: ASYNC110  # a poll
                     await asyncio.sleep(0.05)
@@ -140,7 +141,7 @@ async def test_the_process_of_a_session_ends_with_it(tmp_path: Path) -> None:
             await ann.call_tool("c_add", {})
             shared, own = (int(line) for line in pids.read_text().split())
             assert is_alive(own)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while is_alive(own):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
         assert is_alive(shared)

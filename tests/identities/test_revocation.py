@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.issuers.little_issuer import AUDIENCE, ISSUER, Clock, LittleIssuer
+from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
 from enfold.identities import revocation
@@ -155,7 +156,7 @@ async def test_an_open_stream_ends_when_its_token_does(name: str, how: str, tmp_
         entries[1]["scopes"] = ["read"]
         file.write_text(json.dumps(entries))
         assert list_tokens(file)[1].scopes == ["read"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         text = (await stream.body()).decode()
     error = _error_in(text)
     if name == "the news of a session":
@@ -175,7 +176,7 @@ async def test_a_jwt_that_expires_ends_its_stream_and_no_call_that_runs() -> Non
     running = asyncio.ensure_future(server.ask("POST", "/functions/shop.slow", {"n": 1}))
     stream = await _http_events(server)
     issuer.clock.move(301)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert _error_in((await stream.body()).decode())["code"] == "ACCESS_DENIED"
         gate[0].set()
         assert await (await running).json() == {"result": 1}
@@ -194,7 +195,7 @@ async def test_a_stream_goes_on_with_more_rights_and_without_any_token(tmp_path:
     assert not stream.task.done()
     entries[0]["resources"] = {"project:1": ["list"]}
     file.write_text(json.dumps(entries))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert _error_in((await stream.body()).decode())["code"] == "ACCESS_DENIED"
     await server.tasks.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.calls.networks import Server, free_port, nats_server_program
+from tests.waiting import PATIENCE
 
 from enfold import OperationRegistry
 from enfold.calls.nats import NATSTransport
@@ -77,7 +78,7 @@ async def test_the_loss_and_return_of_nats_is_a_line_each_and_a_changed_password
             server._file.write_text(server._file.read_text().replace("right", "changed"))
             with awaited_line(f"{place} does not let us in: check the user, password or token") as told:
                 server.restart()
-                await asyncio.wait_for(told.wait(), 30)
+                await asyncio.wait_for(told.wait(), PATIENCE)
     finally:
         server.close()
     assert caplog.text.count("does not let us in") == 1
@@ -113,7 +114,7 @@ async def test_a_server_that_is_dead_and_one_that_refuses_us_are_told_apart_wher
     async def until(why: str) -> None:
         while registry.sources["nats"].why != why:
             changed.clear()
-            await asyncio.wait_for(changed.wait(), 30)
+            await asyncio.wait_for(changed.wait(), PATIENCE)
 
     try:
         async with (

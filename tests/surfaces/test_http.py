@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pytest
 from tests.serving import Answer, Client, serve
+from tests.waiting import PATIENCE
 
 from enfold import (
     CallError,
@@ -734,8 +735,8 @@ def test_when_the_client_goes_the_handler_is_cancelled(kind: str) -> None:
     with serve(to_http(ops)) as client:
         with client.connect() as connection:
             connection.sendall(_head("GET /functions/wait"))
-            assert started.wait(10)
-        assert ended.wait(10)
+            assert started.wait(PATIENCE)
+        assert ended.wait(PATIENCE)
 
 
 def test_when_the_client_of_a_known_operation_goes_its_handler_is_cancelled() -> None:
@@ -759,8 +760,8 @@ def test_when_the_client_of_a_known_operation_goes_its_handler_is_cancelled() ->
         ended.clear()
         with client.connect() as connection:
             connection.sendall(head + b'{"forever": true}')
-            assert started.wait(10)
-        assert ended.wait(10)
+            assert started.wait(PATIENCE)
+        assert ended.wait(PATIENCE)
 
 
 def test_a_running_call_is_finished_when_the_server_stops() -> None:
@@ -770,17 +771,17 @@ def test_a_running_call_is_finished_when_the_server_stops() -> None:
     @ops.query
     def work() -> str:
         started.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
         return "done"
 
     answers: list[Answer] = []
     with serve(to_http(ops)) as client:
         caller = threading.Thread(target=lambda: answers.append(client.get("/functions/work")))
         caller.start()
-        assert started.wait(10)
+        assert started.wait(PATIENCE)
         client.server.should_exit = True
         go_on.set()
-        caller.join(10)
+        caller.join(PATIENCE)
     assert [answer.json for answer in answers] == [{"result": "done"}]
 
 

@@ -13,6 +13,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.calls.processes import IS_FULL, say
 from tests.surfaces.mcp.test_task_methods import DECLARED
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
@@ -161,7 +162,7 @@ async def test_nothing_is_left_of_who_follows_a_task_and_goes_away(client: Clien
     assert list(waiting.values()).count(task_id) == 20
     for stream in streams:
         stream.leave()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(each.task for each in (*streams, *waits)))
         while task_id in waiting.values():  # noqa: ASYNC110  # of the server
             await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ import pytest
 from tests.calls.networks import Server, free_port, nats_server_program
 from tests.calls.processes import IS_FULL, ROOT, SCALE, say
 from tests.tasks.fault_process import Log, open_store, operations
-from tests.waiting import Said
+from tests.waiting import PATIENCE, Said
 
 from enfold import CallError
 from enfold.tasks import Status, Task, TaskHandle, Tasks
@@ -406,7 +406,7 @@ async def holder(processes: Processes, task_id: str | None) -> subprocess.Popen[
 
 
 async def logged(processes: Processes, word: str, task_id: str | None, times: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while sum(each == task_id for each, _ in processes.logged(word)) < times:  # noqa: ASYNC110  # of other processes
             await asyncio.sleep(0.01)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.calls.networks import Server
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
@@ -47,7 +48,7 @@ def said(size: int) -> dict[str, Any]:
 
 
 async def asked(handle: TaskHandle) -> Task:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         async for task in handle.watch():
             if task.status is Status.INPUT_REQUIRED:
                 return task
@@ -56,7 +57,7 @@ async def asked(handle: TaskHandle) -> Task:
 
 async def code_of(call: Any) -> str:
     with pytest.raises(CallError) as raised:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await call
     return raised.value.code
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
@@ -166,7 +167,7 @@ async def test_one_key_is_one_run_whatever_way_it_is_asked(shop: Shop) -> None:
     while len(shop.effects) == ran:  # noqa: ASYNC110  # until it runs
         await asyncio.sleep(0.01)
     shop.go_on.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*together) == [{"amount": 99, "nth": ran + 1}] * len(WAYS)
     assert len(shop.effects) == ran + 1
     for way in (Shop.plainly_over_http, Shop.later_over_http):
@@ -188,7 +189,7 @@ async def test_a_plain_call_under_a_key_tells_how_far_it_is_and_is_asked(shop: S
     context = Context(identity=ANN, idempotency_key="far", notify=heard.append)
     shop.go_on.clear()
     calling = asyncio.create_task(shop.ops.guarded().execute("shop.pay", {"amount": 1}, context))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not heard:  # noqa: ASYNC110  # until it is told
             await asyncio.sleep(0.01)
     shop.go_on.set()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.tasks.fastmcp_server import INTERVAL
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import from_mcp
@@ -155,6 +156,6 @@ async def test_tasks_of_fastmcp_are_driven_to_their_result_question_failure_and_
         with pytest.raises(CallError) as late:
             await registry.execute("slow", {"seconds": 3600}, Context(timeout=1))
         assert late.value.code == "TIMEOUT"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not heard.times("tasks/cancel"):  # noqa: ASYNC110  # it is told by a line of the server
                 await asyncio.sleep(0.01)

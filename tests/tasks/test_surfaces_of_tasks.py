@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.calls.networks import Memory, Server
 from tests.calls.processes import ROOT
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
@@ -105,7 +106,7 @@ async def test_the_command_runs_what_others_have_ordered(project: Path) -> None:
         ops.register(ops.get_handler("shop.export_all"), name="guarded", durable=True, type="mutation")
         edge = Tasks(ops, SQLiteTasks(project / "t.db"), at_once=0)
         lost = await edge.start("shop.guarded", {"n": 1}, identity=Identity("ann", frozenset({"read", "write"})))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert (await (await edge.start("shop.export_all", {"n": 21})).result()).data == 42
             with pytest.raises(CallError) as raised:  # the scope is gone since the order
                 await lost.result()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import say
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
@@ -127,7 +128,7 @@ async def tasks(store: TaskStore) -> AsyncIterator[Tasks]:
 
 async def until(tasks: Tasks, task_id: str, is_reached: Callable[[Any], bool], identity: Identity | None = None) -> Any:
     handle = await tasks.get(task_id, identity=identity)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async for task in handle.watch():
             if is_reached(task):
                 return task
@@ -166,7 +167,7 @@ async def test_a_failure_of_the_handler_is_the_outcome(tasks: Tasks) -> None:
 @pytest.mark.parametrize(("how", "code"), [("words", "GONE"), ("result", "EXECUTION_ERROR"), ("neither", None)])
 async def test_a_task_ends_although_utf_8_cannot_hold_what_it_says(tasks: Tasks, how: str, code: str | None) -> None:
     handle = await tasks.start("shop.halved", {"how": how}, identity=ANN)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         if code is None:
             assert (await handle.result()).data == "whole"
         else:
@@ -201,7 +202,7 @@ async def test_workers_that_stop_in_order_cost_a_task_none_of_its_attempts(tasks
     begun[:] = [asyncio.Queue()]
     handle = await tasks.start("shop.steady")
     for _ in range(4):  # one more than may die of it
-        await asyncio.wait_for(begun[0].get(), 10)
+        await asyncio.wait_for(begun[0].get(), PATIENCE)
         await tasks.runner.stop()
         tasks.begin()
     go_on.set()
@@ -385,7 +386,7 @@ async def test_a_caller_who_leaves_while_their_order_is_stored_finds_it_done(sto
             leaving.cancel()
             await asyncio.wait([leaving])
             found = await tasks.start("shop.again", {"n": turns}, idempotency_key=key)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 assert (await found.result()).data == turns
         together = [await tasks.start("shop.again", {"n": n}) for n in range(20)]  # more than have room at once
         assert [(await each.result()).data for each in together] == list(range(20))

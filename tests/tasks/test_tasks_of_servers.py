@@ -13,6 +13,7 @@ import pytest
 from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
 from tests.tasks.test_served_tasks import Served
+from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
 from enfold.sources.mcp import from_mcp
@@ -38,13 +39,13 @@ async def worker(url: str, store: TaskStore, on_crash: Any = None, **options: An
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not is_so():  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.01)
 
 
 async def seen(handle: TaskHandle, status: Status) -> Task:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         async for task in handle.watch():
             if task.status is status:
                 return task
@@ -59,7 +60,7 @@ async def test_a_worker_that_stops_leaves_the_servers_task_to_the_next(store: Ta
             task_id = str((await first.start("far.slow")).id)
             await until(lambda: len(server.said("tasks/get")) > 1)
         server.scripts["slow"].append(DONE)
-        async with worker(url, store, on_crash) as second, asyncio.timeout(20):
+        async with worker(url, store, on_crash) as second, asyncio.timeout(PATIENCE):
             assert (await (await second.get(task_id)).result()).text() == "done"
     assert (len(server.said("tools/call")), server.said("tasks/cancel")) == (1, [])
 
@@ -135,7 +136,7 @@ async def test_the_task_of_an_older_server_is_fetched_by_the_next_worker(tmp_pat
             handle = await first.start("far.slow")
             await until(lambda: "tasks/result" in server.methods)
         server.done.set()
-        async with worker(url, store, protocol="2025-11-25") as second, asyncio.timeout(20):
+        async with worker(url, store, protocol="2025-11-25") as second, asyncio.timeout(PATIENCE):
             assert (await (await second.get(str(handle.id))).result()).text() == "done"
         await store.close()
     assert [server.methods.count(name) for name in ("tools/call", "tasks/result", "tasks/cancel")] == [1, 2, 0]
@@ -147,7 +148,7 @@ async def test_a_question_of_the_server_is_answered_by_whoever_runs_the_task_the
         async with worker(url, store) as first:
             handle = await first.start("far.asks")
             (key,) = (await seen(handle, Status.INPUT_REQUIRED)).questions
-        async with worker(url, store) as second, asyncio.timeout(20):
+        async with worker(url, store) as second, asyncio.timeout(PATIENCE):
             server.scripts["asks"] += [working(20), DONE]
             later = await second.get(str(handle.id))
             await later.answer({key: YES})
@@ -163,7 +164,7 @@ async def test_a_cancel_reaches_the_server_whoever_runs_the_task_then(store: Tas
             handle = await first.start("far.slow")
             await until(lambda: server.said("tasks/get"))
         before = len(server.said("tasks/get"))
-        async with worker(url, store) as second, asyncio.timeout(20):
+        async with worker(url, store) as second, asyncio.timeout(PATIENCE):
             later = await second.get(str(handle.id))
             await until(lambda: len(server.said("tasks/get")) > before)
             await later.cancel()

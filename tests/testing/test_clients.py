@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
 from enfold.identities.tokens import Tokens
@@ -131,7 +132,7 @@ async def test_a_stream_that_nobody_reads_any_more_is_ended() -> None:
             stream = client.subscribe("shop.ticks")
             assert (await anext(stream)).data == 1
             await stream.aclose()
-            await asyncio.wait_for(ended.wait(), 30)
+            await asyncio.wait_for(ended.wait(), PATIENCE)
 
 
 async def test_any_request_can_be_sent_over_http(shop: OperationRegistry) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import OperationRegistry
 from enfold.introspection import keep_calls
@@ -56,7 +57,7 @@ async def test_a_call_that_ended_before_a_sibling_was_listened_to_is_seen_once(t
     report = SelfReport({"calls": log.kept}, {"calls": log.watch})
     await theirs.execute("shop.add", {"x": 1})
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE),
         listen_to_siblings(there, no_app, report),
         aclosing(ours.subscribe("enfold.calls")) as calls,
     ):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import not_run
+from tests.waiting import PATIENCE
 
 from enfold import Context, OperationRegistry
 from enfold.operation import LogMessage, Progress
@@ -140,7 +141,7 @@ async def test_its_news_of_a_resource_arrive(target: Any) -> None:
     async with from_mcp(target, limits=MCPLimits(connect=60)) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
-        async with asyncio.timeout(30), aclosing(ops.subscribe("resources.updates", {"uri": uri})) as changes:
+        async with asyncio.timeout(PATIENCE), aclosing(ops.subscribe("resources.updates", {"uri": uri})) as changes:
             begun = await anext(changes)
             await ops.execute("toggle-subscriber-updates", {})
             changed = await anext(changes)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import uvloop
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
@@ -276,7 +277,7 @@ async def test_a_change_of_the_list_reaches_the_registry(little: Little) -> None
         changed = asyncio.Event()
         stop = ops.watch(lambda: changed.set() if "plus" in ops else None)
         await ops.execute("grow", {"name": "plus"})
-        await asyncio.wait_for(changed.wait(), 5)
+        await asyncio.wait_for(changed.wait(), PATIENCE)
         stop()
         assert "hang" not in ops
         assert (await ops.execute("plus", {"x": 1, "y": 2})).data == {"sum": 3}

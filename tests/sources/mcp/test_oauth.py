@@ -126,10 +126,10 @@ async def test_the_newest_revision_is_found_behind_a_login_too(vault: Vault) -> 
 
 async def test_a_slow_user_has_longer_than_a_slow_server(vault: Vault) -> None:
     async def slow_browser(url: str) -> None:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2.5)
         await browser(url)
 
-    limits = MCPLimits(connect=0.4, probe=0.2)
+    limits = MCPLimits(connect=2.0, probe=1.0)
     async with from_mcp(f"{vault.url}/mcp", auth=UserLogin(open_url=slow_browser), limits=limits) as operations:
         assert len(operations) == 3
 
@@ -155,9 +155,9 @@ async def test_a_token_near_its_end_is_renewed_before_it_is_refused(vault: Vault
 
 
 async def test_a_token_that_ends_meanwhile_is_renewed_in_time(vault: Vault) -> None:
-    vault.authority.life = 0.4
+    vault.authority.life = 2.0
     async with opened(vault) as ops:
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.25)
         await ops.execute("read", {})
     assert [form["grant_type"] for form in vault.authority.granted[:2]] == ["authorization_code", "refresh_token"]
     assert vault.refusals == 1

@@ -7,6 +7,7 @@ import gzip
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, HTTPResponseMeta, OperationRegistry
 from enfold.sources.openapi import OpenAPILimits, from_openapi
@@ -405,7 +406,7 @@ async def test_a_call_that_takes_too_long_times_out_and_closes_its_connection(
     registry = connect(http.document({}, method=method), base_url=server.url, timeout=0.1)
     error = await failure(registry.execute("x", {}))
     assert (error.code, error.retryable) == ("TIMEOUT", retryable)
-    await asyncio.wait_for(server.closed.wait(), 5)
+    await asyncio.wait_for(server.closed.wait(), PATIENCE)
 
 
 async def test_a_cancelled_call_closes_its_connection(serve: Serve, connect: Connect, http: Words) -> None:
@@ -422,7 +423,7 @@ async def test_a_cancelled_call_closes_its_connection(serve: Serve, connect: Con
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.wait_for(server.closed.wait(), 5)
+    await asyncio.wait_for(server.closed.wait(), PATIENCE)
 
 
 def test_each_loop_gets_connections_of_its_own(http: Words) -> None:

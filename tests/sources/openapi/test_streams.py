@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, HTTPResponseMeta
 from enfold.sources.openapi import OpenAPILimits
@@ -282,4 +283,4 @@ async def test_a_consumer_that_stops_early_closes_the_connection(serve: Serve, c
     stream = connect(http.document(streamed()), base_url=server.url).subscribe("x", {})
     assert (await anext(stream)).data == "a"
     await stream.aclose()
-    await asyncio.wait_for(server.closed.wait(), 5)
+    await asyncio.wait_for(server.closed.wait(), PATIENCE)

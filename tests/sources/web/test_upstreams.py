@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import PATIENCE
 
 from enfold.sources.web import Request, WebError
 from enfold.sources.web.client import WebClient
@@ -62,7 +63,7 @@ async def test_what_never_ends_is_ended(listen: Any, client: WebClient, talk: An
     with pytest.raises(WebError) as caught:
         await fetched(client, raw)
     assert caught.value.kind == kind
-    await asyncio.wait_for(raw.gone.wait(), 10)
+    await asyncio.wait_for(raw.gone.wait(), PATIENCE)
 
 
 async def test_many_headers_are_too_many(listen: Any, client: WebClient, words: Any) -> None:
@@ -235,7 +236,7 @@ async def test_a_cancelled_caller_leaves_no_connection_behind(listen: Any, clien
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.wait_for(raw.gone.wait(), 10)
+    await asyncio.wait_for(raw.gone.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["before the head", "in the body"])
@@ -256,7 +257,7 @@ async def test_a_caller_who_waits_learns_that_the_client_is_closed(
     await began.wait()
     await client.aclose()
     with pytest.raises(WebError) as caught:
-        await asyncio.wait_for(call, 10)
+        await asyncio.wait_for(call, PATIENCE)
     assert caught.value.kind == "broken"
 
 
@@ -285,7 +286,7 @@ async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(li
     response = await client.send(Request("GET", raw.origin, "/"))
     assert await anext(response.chunks()) == b"d"
     await response.close()
-    await asyncio.wait_for(raw.gone.wait(), 10)
+    await asyncio.wait_for(raw.gone.wait(), PATIENCE)
 
 
 async def test_a_reader_who_rests_makes_the_server_wait(listen: Any, client: WebClient) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import Context, OperationRegistry
 from enfold.mcp import prompt, resource, resource_updated
@@ -36,7 +37,7 @@ async def listening(client: Client, **wanted: Any) -> Any:
 
 
 async def next_message(events: Any) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         _, message = await anext(events)
     assert message is not None
     return dict(message)

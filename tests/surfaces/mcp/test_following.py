@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
 from enfold.identities.tokens import Tokens
@@ -65,7 +66,7 @@ def ops(source: Source) -> OperationRegistry:
 
 
 async def next_message(events: Any) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         _, message = await anext(events)
     assert message is not None
     return dict(message)
@@ -91,7 +92,7 @@ async def follow_in_session(client: Client, uri: str) -> Any:
 
 async def let_go(source: Source) -> None:
     """Wait until nobody listens to the source; a source that is never let go of ends in a timeout."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while source.followed:  # noqa: ASYNC110  # it tells nobody
             await asyncio.sleep(0)
 
@@ -232,6 +233,6 @@ async def test_a_source_that_worked_in_between_is_tried_again_as_soon_as_one_los
 
     following = Following(ops, hear)
     await following.follow(STOCK, "shop.updates")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await has_come_back_often.wait()
     following.stop()

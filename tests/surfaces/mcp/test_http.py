@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.surfaces.mcp.conftest import Conversation
+from tests.waiting import PATIENCE
 
 from enfold import Context, Identity, OperationRegistry, OperationSpec
 from enfold.identities.tokens import Tokens
@@ -404,7 +405,7 @@ async def test_a_plain_call_that_waits_is_given_up_with_its_client(make_client: 
     conversation = client.begin("tools/call", {"name": "wait", "arguments": {}})
     await began.wait()
     conversation.leave()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
     await conversation.task
 
 

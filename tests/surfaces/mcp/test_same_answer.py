@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.surfaces.mcp.conftest import STATELESS, Client, Conversation, MakeClient
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry, OperationSpec
 from enfold.identities.tokens import Tokens
@@ -282,7 +283,7 @@ async def answered(
     shop = Shop()
     client = make_client(shop.ops, max_body=LIMIT, recorder=Recorder(), **options)
     conversation = client.post(text, {**named(client, text), "content-type": kind, **headers})
-    whole = await asyncio.wait_for(conversation.body(), 10)
+    whole = await asyncio.wait_for(conversation.body(), PATIENCE)
     return conversation.status, conversation.headers.get("content-type", ""), alike(whole), shop.runs
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.calls.processes import IS_FULL
+from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
@@ -294,7 +295,7 @@ async def test_who_follows_a_task_hears_of_it_again_when_its_store_is_back(talk:
     await talk.ask("tasks/update", {"taskId": mine, "inputResponses": {key: {"action": "decline"}}})
     await talk.store.was_missed.wait()
     talk.store.is_away = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while (told := (await anext(heard))["params"])["status"] != "completed":
             pass
     assert told["result"]["structuredContent"] == {"result": "decline"}
