@@ -112,7 +112,7 @@ async def test_a_fixed_secret_that_the_service_repeats_is_hidden(given: Any, see
 
 def test_all_fixed_secrets_are_hidden_however_many_there_are() -> None:
     fix = {f"token_{number}": f"secret-{number:03}" for number in range(20)}
-    secrets = KnownSecrets(len(fix))
+    secrets = KnownSecrets()
     secrets.remember_named(fix)
     assert set(secrets.redact(list(fix.values()))) == {"[hidden]"}
 

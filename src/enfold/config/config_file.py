@@ -33,6 +33,7 @@ class SourceEntry(msgspec.Struct, frozen=True):
     namespace: str
     entry: Entry
     line: int
+    secrets: dict[str, str] = {}  # by the names of variables that it refers to
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -189,7 +190,8 @@ class _FileReader:
         for other in ("command", "credentials"):
             if "auth" in entry and other in entry:
                 raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
-        return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path))
+        secrets = dict(self._variables.secrets(raw))
+        return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path), secrets)
 
     def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
         kinds: dict[str, Kind] = {"command": "mcp", "url": "mcp", "openapi": "openapi", "functions": "functions"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from enfold.config.key_lines import Path
@@ -24,6 +24,20 @@ class Variables:
             "pathSeparator": "/",
             "/": "/",
         }
+
+    def secrets(self, value: Any) -> Iterator[tuple[str, str]]:
+        """The variables that the texts of a value refer to and whose names say that they are secret, with what they hold."""
+        from enfold.sources.known_secrets import names_secret  # where a file has sources
+
+        if isinstance(value, str):
+            for _, reference in _REFERENCE.findall(value):
+                name = reference.removeprefix("env:").partition(":-")[0]
+                held = self.value(reference) if names_secret(name) else None
+                if held:
+                    yield name, held
+        elif isinstance(value, dict | list):
+            for each in value.values() if isinstance(value, dict) else value:
+                yield from self.secrets(each)
 
     def value(self, reference: str) -> str | None:
         """What a reference stands for; None where it is none of ours and stays as it is, LookupError where it has no value."""

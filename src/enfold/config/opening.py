@@ -471,6 +471,7 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
         definitions=definitions,
+        secrets=source.secrets,
         **_named(entry, (*_OPTIONS, *_MCP_OPTIONS)),
     ) as operations:
         yield _Opened(operations, lambda: operations.is_busy, operations)
@@ -493,6 +494,7 @@ async def _open_openapi(source: SourceEntry, config: Config, definitions: Defini
         private_headers=tuple(_patterns(entry.get("private_headers"))),
         limits=limits,
         definitions=definitions,
+        secrets=source.secrets,
         **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
     )
     async with imported:

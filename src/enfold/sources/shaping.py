@@ -111,7 +111,7 @@ class _FixedArguments:
 
     @cached_property
     def secrets(self) -> KnownSecrets:
-        secrets = KnownSecrets(len(self._values))
+        secrets = KnownSecrets()
         secrets.remember_named(self._values)
         return secrets
 

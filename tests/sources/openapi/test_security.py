@@ -425,3 +425,25 @@ async def test_a_header_of_the_user_that_a_stream_repeats_is_hidden(
     stream = registry.subscribe("x", {})
     assert [(await anext(stream)).data, (await anext(stream)).data] == [{"sent": "Custom [hidden]"}, "[hidden]"]
     await stream.aclose()
+
+
+async def test_a_fixed_secret_that_a_stream_repeats_in_pieces_is_hidden(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    """In the data, the name and the id of an event, cut by chunks of the transport."""
+
+    async def respond() -> AsyncIterator[bytes]:
+        yield http.stream_head()
+        for piece in ("id: at-tok", "en-of-ann\nevent: of-token-", "of-ann\ndata: it is token", "-of-ann\n\n"):
+            yield http.chunk(piece)
+
+    server = await serve(lambda _: respond())
+    events = {"200": {"description": "ok", "content": {"text/event-stream": {}}}}
+    parameter = {"name": "api_key", "in": "query", "schema": {"type": "string"}}
+    document = http.document({"responses": events, "parameters": [parameter]})
+    registry = connect(document, base_url=server.url, fix={"api_key": "token-of-ann"})
+    stream = registry.subscribe("x", {})
+    found = (await anext(stream)).to_wire()
+    await stream.aclose()
+    assert found["data"] == "it is [hidden]"
+    assert "token-of-ann" not in repr(found)

@@ -28,6 +28,7 @@ from enfold.mcp.json_rpc import (
     result_message,
 )
 from enfold.mcp.revisions import Revision
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.mcp.mcp_callers import MCPCaller
 from enfold.sources.mcp.mcp_settings import MCPLimits
 from enfold.sources.mcp.message_repair import repair_message
@@ -84,10 +85,13 @@ class Dispatcher:
 
     connection: ServerConnection  # which the transport sets that is opened with this dispatcher
 
-    def __init__(self, name: str, notice: Notice, source: MCPCaller, limits: MCPLimits) -> None:
-        """`source` answers the questions that belong to no call."""
+    def __init__(
+        self, name: str, notice: Notice, source: MCPCaller, limits: MCPLimits, secrets: KnownSecrets | None = None
+    ) -> None:
+        """`source` answers the questions that belong to no call; `secrets` are hidden in all that the server sends."""
         self.name = name
         self.limits = limits
+        self.redact = (secrets or KnownSecrets()).redact_bytes
         self.is_stateless = False  # whether the revision agreed on has no requests of servers
         self.takes_turns = False  # whether a question does not say to which call it belongs
         self._notice = notice
@@ -193,7 +197,7 @@ class Dispatcher:
 
     def take_text(self, text: bytes, call: OutgoingCall | None = None) -> None:
         """Take in one text of the server, on the stream of `call`; what is no message is passed over with a warning."""
-        text = text.strip()
+        text = self.redact(text.strip())
         if not text or (len(text) > self.limits.list_bytes and self._refuse_list(text)):
             return
         try:

@@ -83,7 +83,7 @@ class SSEConnection:
 
     def _take(self, kind: str, data: str) -> None:
         if kind != "endpoint":
-            self._dispatcher.take_text(self._web.redact(data.encode("utf-8", "surrogatepass")))
+            self._dispatcher.take_text(data.encode("utf-8", "surrogatepass"))
         elif not self._endpoint.done():
             self._set_endpoint(joined(self._web.url, data))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.editor_entries import TABLES, URL_KEYS, is_enabled
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.web.supplied import Supplied
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     client: Any = None
     per: Per = "source"
     handshake_first: bool = False
+    secrets: KnownSecrets = msgspec.field(default_factory=KnownSecrets)  # which nothing that it sends may repeat
 
 
 # --- targets ------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class StdioConnection:
         dispatcher.connection = self
         self._limits = dispatcher.limits
         lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
-        self.process = _Process(dispatcher.name, lines.feed, self._fail_all)
+        self.process = _Process(dispatcher.name, lines.feed, self._fail_all, dispatcher.redact)
 
     @property
     def is_open(self) -> bool:
@@ -153,13 +153,21 @@ class StdioConnection:
 class _Process(asyncio.SubprocessProtocol):
     """The process as the event loop sees it: lines of its output, the tail of its stderr, and its end."""
 
-    def __init__(self, name: str, take_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        take_output: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        redact: Callable[[bytes], bytes],
+    ) -> None:
         self._name = name
+        self._redact = redact
         self._take_output = take_output
         self._on_end = on_end
         self._transport: asyncio.SubprocessTransport | None = None
         self.stdin: asyncio.WriteTransport | None = None
         self._stderr = b""
+        self._stderr_line = b""  # the one that has not ended
         self._exit_code: int | None = None
         self.is_connected = False  # until its output ends, or it does
         self._has_answered = False  # of one that never has, whoever opens the source is told what it printed
@@ -180,8 +188,15 @@ class _Process(asyncio.SubprocessProtocol):
             self._has_answered = True
             self._take_output(data)
         else:
-            self._stderr = (self._stderr + data)[-MAX_STDERR:]
-            log.debug("%s: %s", self._name, data.decode("utf-8", "replace").rstrip())
+            self._take_stderr(data)
+
+    def _take_stderr(self, data: bytes) -> None:
+        """Keep the end of it, and log whole lines: a secret may come in two pieces."""
+        self._stderr = (self._stderr + data)[-MAX_STDERR:]
+        *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
+        self._stderr_line = self._stderr_line[-MAX_STDERR:]
+        for line in lines:
+            log.debug("%s: %s", self._name, self._redact(line).decode("utf-8", "replace").rstrip())
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
@@ -235,7 +250,7 @@ class _Process(asyncio.SubprocessProtocol):
     @property
     def stderr_tail(self) -> str:
         """The end of what it printed, as one line for the log or for whoever opens the source."""
-        words = self._stderr.decode("utf-8", "replace").split()
+        words = self._redact(self._stderr).decode("utf-8", "replace").split()
         return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_TOLD:]
 
     def _how_it_ended(self) -> str:

@@ -16,6 +16,7 @@ from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
 from enfold.sources.definitions import DefinitionLedger
 from enfold.sources.durability import DurableChoice, durability
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_callers import Answerers
 from enfold.sources.mcp.mcp_settings import (
@@ -80,6 +81,7 @@ def from_mcp(
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
     definitions: DefinitionLedger | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> MCPOperations:
     """The operations of an MCP server, as `async with from_mcp(target) as operations`.
 
@@ -92,6 +94,8 @@ def from_mcp(
     `per="session"` opens a connection, and starts a process, for each session of an MCP client.
     `fix` fills arguments and hides them, `describe="short"` shows one sentence of each description, `select` names the
     fields of results that are given unasked. `definitions` remembers what operations were, for a source that is opened anew.
+    Callers read `[hidden]` where a server repeats one of `secrets`, by name, or what
+    else it was given as a secret: credentials, headers, variables, words of its command and fixed arguments.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -114,8 +118,12 @@ def from_mcp(
         raise ValueError("A server is given credentials or auth, not both")
 
     def server_of(name: str, server: Server, options: Options) -> _Server:
+        login = _login(server, auth, name)
+        known = _known_secrets(server, name, login, sent, fix or {})
+        for variable, secret in (secrets or {}).items():
+            known.remember(secret, variable, lasts=True)
         settings = ServerSettings(
-            server, name, limits or MCPLimits(), protocol, sent, _login(server, auth, name), client, per
+            server, name, limits or MCPLimits(), protocol, sent, login, client, per, secrets=known
         )
         return _Server(settings, answers or {}, log_level, options)
 
@@ -334,6 +342,24 @@ def _merged(before: Imported, after: Imported) -> Imported:
 
 
 # --- what the user gives ------------------------------------------------------------------------------------------
+
+
+def _known_secrets(
+    server: Server, name: str, login: OAuthLogin | None, headers: GivenHeaders, fix: Mapping[str, Any]
+) -> KnownSecrets:
+    """What a server is given that it must not repeat to callers."""
+    secrets = KnownSecrets() if login is None else login.secrets
+    secrets.owner = name
+    secrets.remember_named(fix, "fix")
+    if isinstance(server, Address):
+        secrets.remember_url(server.url, "url")
+        secrets.remember_named(server.headers, "headers")
+    else:
+        secrets.remember_words(server.words, "command")
+        secrets.remember_named(server.env, "env")
+    if isinstance(headers, Mapping):
+        secrets.remember_named(headers, "headers")
+    return secrets
 
 
 def _login(server: Server, auth: Auth | None, name: str) -> OAuthLogin | None:

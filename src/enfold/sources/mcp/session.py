@@ -247,7 +247,7 @@ class _Opening(msgspec.Struct, frozen=True):
         return await _begin(dispatcher, LATEST_HANDSHAKE.name)
 
     def _dispatcher(self) -> Dispatcher:
-        return Dispatcher(self.settings.name, self.notice, self.source, self.settings.limits)
+        return Dispatcher(self.settings.name, self.notice, self.source, self.settings.limits, self.settings.secrets)
 
 
 def _may_be_older(error: Exception) -> bool:

@@ -134,7 +134,7 @@ class HTTPConnection:
             body = await reply.body()
         finally:
             await reply.close()
-        self._dispatcher.take_text(self._web.redact(body), call)
+        self._dispatcher.take_text(body, call)
         if not call.answer.done() and not self.is_open:
             raise LostError(closed_connection(self._web.name), may_have_run=True)
         if not call.answer.done():
@@ -184,7 +184,7 @@ class HTTPConnection:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             details = {"status": 405, "reason": "transport"}
             raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", details)
-        self._dispatcher.take_text(self._web.redact(event.data.encode("utf-8", "surrogatepass")), call)
+        self._dispatcher.take_text(event.data.encode("utf-8", "surrogatepass"), call)
 
     async def _resume(self, decoder: EventDecoder) -> OpenResponse:
         await asyncio.sleep(RECONNECT_SECONDS if decoder.retry is None else decoder.retry / 1000)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.mcp.mcp_settings import Address, ServerSettings
 from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 from enfold.sources.web import Request, Response, WebError, open_client
@@ -58,7 +57,7 @@ class Web:
         self._static: dict[str, str] | None = None
         if self._login is None and isinstance(self._given, Mapping):
             self._static = _lower({**self._fixed, **self._given})
-        self._secrets = KnownSecrets() if self._login is None else self._login.secrets
+        self._secrets = settings.secrets
         self.redact = self._secrets.redact_bytes
         self._given_client = settings.client
         self._client: AnyClient | None = None
@@ -117,7 +116,8 @@ class Web:
             nonlocal sent
             own = self._static if self._static is not None else await self._own_headers(method, request.url)
             sent = own.get("authorization", "")
-            self._secrets.remember_authorization(sent)
+            if self._static is None:
+                self._secrets.remember_named(own, "headers", lasts=False)
             if self._client is None:
                 self._client = open_client(self._given_client)
             # Headers of the protocol come before what a user gave under the same name.

@@ -259,7 +259,7 @@ class Security:
         for name, scopes in chosen.items():
             scheme = self._schemes[name]
             value = await self._value(scheme, self._credentials[name], scopes)
-            self._secrets.remember(value)
+            self._secrets.remember(value, f"credentials.{name}")
             if scheme.location == "query":
                 request.query.append(f"{styles.encode(scheme.parameter)}={styles.encode(value)}")
             elif scheme.location == "cookie":

@@ -13,6 +13,7 @@ from enfold.operation.names import distinct_names
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.definitions import Definition, DefinitionLedger, definition_of
+from enfold.sources.known_secrets import KnownSecrets
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
@@ -141,6 +142,7 @@ def from_openapi(
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
     definitions: DefinitionLedger | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> ImportedOperations:
     """The operations of an OpenAPI document: data, a path, an address, or its text.
 
@@ -151,6 +153,7 @@ def from_openapi(
     `rename` maps a name, an operationId or `METHOD /path` to the new name. `fix` fills arguments and hides them,
     `describe="short"` shows one sentence of each description, `select` names the fields of results that are given unasked.
     `definitions` remembers what operations were, for a document that is read again.
+    Callers read `[hidden]` where the service repeats a credential, a fixed secret, or one of `secrets`, by name.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or OpenAPILimits()
@@ -166,13 +169,18 @@ def from_openapi(
     library = loader.load(document)
     servers = Servers(library, base_url, server_variables or {}, allowed)
     http = ServiceClient(servers.reach, bounds, client, headers)
-    http.secrets.remember_named({**(headers or {}), **dict(parse_qsl(servers.query))})
     problems: list[Problem] = []
     schemes = read_schemes(library, problems)
     for unknown in unknown_credentials(credentials, schemes):
         _log.warning("%s", unknown.why)
         problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
+    http.secrets.owner = namespace
+    http.secrets.remember_named(headers or {}, "headers")
+    http.secrets.remember_named(fix or {}, "fix")
+    http.secrets.remember_url(base_url or "", "base_url")
+    http.secrets.remember_named(dict(parse_qsl(servers.query)), "base_url")
+    _remember_credentials(http.secrets, {**known, **(secrets or {})})
     security = Security(schemes, known, TokenStore(http, servers.base), http.secrets, namespace)
     shared = SharedByEndpoints(
         library,
@@ -187,6 +195,17 @@ def from_openapi(
     )
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout, definitions)
     return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select))
+
+
+def _remember_credentials(secrets: KnownSecrets, credentials: Mapping[str, Credential]) -> None:
+    """Remember what is secret of the credentials; what a function gives is remembered when it is sent."""
+    for name, credential in credentials.items():
+        if isinstance(credential, str):
+            secrets.remember(credential, name, lasts=True)
+        elif isinstance(credential, Mapping):
+            secrets.remember_named(credential, name)
+        elif isinstance(credential, tuple | list):
+            secrets.remember(credential[-1], name, lasts=True)
 
 
 class _Importer:

@@ -113,7 +113,10 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
         self, item: ServerSentEvent, status: int, headers: Headers, content_type: str
     ) -> ResponseEnvelope[Any]:
         data, warnings = self._data(item)
-        meta: dict[str, Any] = {"event_type": item.event, "last_event_id": item.id} if item.event else {}
+        redact = self.client.secrets.redact
+        meta: dict[str, Any] = (
+            {"event_type": redact(item.event), "last_event_id": redact(item.id)} if item.event else {}
+        )
         envelope = http_envelope(
             data,
             status_code=status,
