@@ -413,10 +413,11 @@ async def test_what_a_class_says_that_cannot_be_written_is_hidden_like_any_error
     async def broken() -> dict[str, Any]:
         return {"a": Unwritable()}
 
-    with pytest.raises(CallError, match=r"^failed to marshal response: /a$") as caught:
+    with pytest.raises(CallError, match=r"^failed to marshal response: /a(: |$)") as caught:
         await ops.execute("t.broken", {})
     assert caught.value.details["path"] == "/a"
     assert ("hunter2" in str(caught.value.details)) is expose_errors
+    assert ("hunter2" in caught.value.message) is expose_errors
 
 
 # streams

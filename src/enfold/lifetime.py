@@ -23,7 +23,17 @@ class Lifetime:
     hooks, and `during` runs the `on_stop` hooks after a piece of work.
     """
 
-    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready", "once", "tasks")
+    __slots__ = (
+        "_is_open",
+        "_on_start",
+        "_on_stop",
+        "_opening",
+        "_stop_watching",
+        "_users",
+        "is_ready",
+        "once",
+        "tasks",
+    )
 
     def __init__(self) -> None:
         self._on_start: list[Hook] = []
@@ -31,6 +41,7 @@ class Lifetime:
         self._users = 0
         self._is_open = False
         self._opening: asyncio.Future[None] | None = None
+        self._stop_watching: Callable[[], None] | None = None
         self.is_ready = True  # as long as there is nothing to run
         self.once: OnceStore | None = None  # first results for idempotency keys, made with the first key
         self.tasks: DurableCalls | None = None  # runs durable operations as tasks
@@ -53,12 +64,16 @@ class Lifetime:
         return bool(self._on_stop)
 
     async def start(self) -> None:
-        """Add a user; the first one runs the `on_start` hooks."""
+        """Add a user; the first one runs the `on_start` hooks. Operations that block the event loop are warned of."""
+        from enfold.observing.blocked_loop import watch_running_loop  # for servers alone
+
         self._users += 1
+        if self._stop_watching is None:
+            self._stop_watching = watch_running_loop()
         try:
             await self.make_ready()
         except BaseException:
-            self._users -= 1
+            self._leave()
             raise
 
     async def make_ready(self) -> None:
@@ -76,12 +91,18 @@ class Lifetime:
 
     async def stop(self) -> None:
         """Remove a user; the last one runs the `on_stop` hooks in reverse order."""
-        self._users = max(0, self._users - 1)
+        self._leave()
         if self._users or not self._is_open:
             return
         self._is_open = self.is_ready = False
         for hook in reversed(self._on_stop):
             await _run(hook)
+
+    def _leave(self) -> None:
+        self._users = max(0, self._users - 1)
+        if not self._users and self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
     async def during(self, work: Awaitable[T]) -> T:
         """Await a piece of work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""

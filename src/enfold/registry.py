@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -284,6 +284,21 @@ class Registry(ABC):
         return View(self, lambda spec: spec, policy)
 
 
+def _on_registry(method: F) -> F:
+    """A method of a registry that says what to do where it is called on the class: `@OperationRegistry.query`."""
+
+    @wraps(method)
+    def checked(*given: Any, **options: Any) -> Any:
+        if not given or not isinstance(given[0], OperationRegistry):
+            name = method.__name__
+            raise TypeError(
+                f"OperationRegistry.{name} needs a registry: write ops = OperationRegistry(), then @ops.{name}"
+            )
+        return method(*given, **options)
+
+    return checked  # type: ignore[return-value]
+
+
 class OperationRegistry(Registry):
     """One registry of typed operations."""
 
@@ -367,6 +382,7 @@ class OperationRegistry(Registry):
 
     # registering
 
+    @_on_registry
     def register(self, operation: Operation | Callable[..., Any], **options: Unpack[OperationOptions]) -> Operation:
         """Register an operation, or a function with the options of a decorator."""
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
@@ -510,6 +526,7 @@ class OperationRegistry(Registry):
     def query(self, function: F, /) -> F: ...
     @overload
     def query(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    @_on_registry
     def query(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register a function that only reads."""
         return self._decorate(OperationType.QUERY, function, options)
@@ -518,6 +535,7 @@ class OperationRegistry(Registry):
     def mutation(self, function: F, /) -> F: ...
     @overload
     def mutation(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    @_on_registry
     def mutation(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register a function that changes something."""
         return self._decorate(OperationType.MUTATION, function, options)
@@ -525,6 +543,7 @@ class OperationRegistry(Registry):
     tool = mutation
     """`mutation` under the name that MCP frameworks give it."""
 
+    @_on_registry
     def resource(
         self,
         uri: str,
@@ -560,6 +579,7 @@ class OperationRegistry(Registry):
     def prompt(self, function: F, /) -> F: ...
     @overload
     def prompt(self, /, *, icons: Icons | None = None, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    @_on_registry
     def prompt(
         self, function: F | None = None, /, *, icons: Icons | None = None, **options: Unpack[OperationOptions]
     ) -> F | Callable[[F], F]:
@@ -573,6 +593,7 @@ class OperationRegistry(Registry):
     def subscription(self, function: F, /) -> F: ...
     @overload
     def subscription(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    @_on_registry
     def subscription(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register an async generator: a stream of values."""
         return self._decorate(OperationType.SUBSCRIPTION, function, options)

@@ -129,9 +129,8 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     """The operations of the target; none where only those of peers are served."""
     target, worker = terms.options.target, terms.worker
     if target is None:
-        address = _peers(terms.options)
-        if address is not None:
-            return nullcontext(registry_of_peers(address))
+        if _peers(terms.options) is not None:
+            return nullcontext(registry_of_peers())
         from enfold.commands.shared.missing_target import missing_target
 
         raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -61,6 +62,7 @@ def operation_from_function(
     **fields: Any,
 ) -> Operation:
     """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
+    function = _checked(function)
     # It reads types: a registry of imported operations needs none of it.
     from enfold.schema.signature import read_signature
 
@@ -88,6 +90,45 @@ def operation_from_function(
         **fields,
     )
     return Operation(spec, function, signature=signature, policy=policy, inline=inline)
+
+
+def _checked(function: Any) -> Any:
+    """The function; a TypeError where something else was decorated or passed, which says what to do."""
+    if isinstance(function, staticmethod):
+        return function.__func__
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if isinstance(function, type):
+        raise TypeError(f"{name} is a class: register a function, or a method of an instance")
+    if isinstance(function, str):
+        raise TypeError(f"{function!r} is a text, not a function: write name={function!r}")
+    if isinstance(function, CoroutineType):
+        function.close()
+        raise TypeError(f"{name} was called: register the function itself, without parentheses")
+    if isinstance(function, classmethod) or _takes_self(function):
+        method = name.rpartition(".")[2]
+        raise TypeError(
+            f"{name} is a method without its instance: register a bound method, as in ops.register(instance.{method}), "
+            "or move the function out of the class"
+        )
+    if not callable(function):
+        raise TypeError(f"{name} is not a function")
+    return function
+
+
+def _takes_self(function: Any) -> bool:
+    """Whether the first parameter stands for an instance, which no caller can give."""
+    while (inner := getattr(function, "__wrapped__", None) or _unfilled(function)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__self__") or not code.co_argcount:
+        return False
+    first = code.co_varnames[0]
+    return first in ("self", "cls") and first not in function.__annotations__
+
+
+def _unfilled(function: Any) -> Any:
+    """The function of a `functools.partial` without positional arguments."""
+    return function.func if hasattr(function, "func") and not getattr(function, "args", True) else None
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
+from types import CoroutineType
 from typing import Any, Final, get_args
 from uuid import UUID
 
@@ -26,7 +27,9 @@ from enfold.envelope import (
 )
 from enfold.errors import CallError, sentence_of, writable
 from enfold.json_pointer import escape
+from enfold.log import printable
 
+_MAX_REASON: Final = 300  # characters of a class's own words
 DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
 _DEEPEST_LENIENTLY: Final = 8  # those of a value that has no form in JSON as a whole
 
@@ -105,7 +108,7 @@ def _names_for_msgspec(kind: type) -> tuple[str, ...] | None:
     if issubclass(kind, msgspec.Struct):
         return None if issubclass(kind, _WITH_WIRE_FORM) else kind.__struct_fields__
     if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__pydantic_serializer__"):
-        return tuple(_field_names(kind, ""))
+        return tuple(_field_names(kind) or ())
     return None
 
 
@@ -147,8 +150,18 @@ class _Walk:
         if is_array or isinstance(value, Sequence | AbstractSet):
             return [self.to_plain(item, _below(path, place)) for place, item in enumerate(_items(value))]
         if hasattr(type(value), "__pydantic_serializer__"):
-            return self.to_plain(_dump(value, path), path)
+            return self.to_plain(self._dump(value, path), path)
         return {name: self.to_plain(item, _below(path, name)) for name, item in _fields(value, path)}
+
+    def _dump(self, value: Any, path: str) -> Any:
+        from enfold.schema.types.foreign import dump
+
+        try:
+            return dump(value)
+        except Exception as error:
+            for name, item in getattr(value, "__dict__", {}).items():
+                self.to_plain(item, _below(path, name))  # which says where, if it is the field's fault
+            raise _not_json(path, str(error)) from error
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
         plain: dict[str, Any] = {}
@@ -243,21 +256,36 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, msgspec.Struct):
         yield from _struct_fields(value)
         return
-    for name in _field_names(type(value), path):
+    names = _field_names(type(value))
+    if names is None:
+        raise _not_json(path, _why_not_json(value))
+    for name in names:
         item = getattr(value, name, msgspec.UNSET)
         if item is not msgspec.UNSET:
             yield name, item
 
 
-def _field_names(kind: type, path: str) -> list[str]:
-    """As msgspec has it, a field whose name starts with an underscore is private and not written."""
+def _field_names(kind: type) -> list[str] | None:
+    """As msgspec has it, a field whose name starts with an underscore is private and not written. None without fields."""
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses
 
         return [field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")]
     if hasattr(kind, "__attrs_attrs__"):
         return [field.name for field in kind.__attrs_attrs__ if not field.name.startswith("_")]
-    raise _not_json(path, f"{kind.__qualname__} has no form in JSON")
+    return None
+
+
+def _why_not_json(value: Any) -> str:
+    kind, name = type(value).__qualname__, getattr(value, "__qualname__", "")
+    named = f"{kind} {name}".rstrip()
+    if hasattr(value, "__await__"):
+        if isinstance(value, CoroutineType):
+            value.close()  # else Python complains, too
+        return f"{named} was not awaited: write `await` before it"
+    if hasattr(value, "__next__") or hasattr(value, "__anext__"):
+        return f"{named} gives its items one by one: collect them in a list, or register a subscription"
+    return f"{named} has no form in JSON: return a dict, a list, a dataclass or a model"
 
 
 def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
@@ -276,15 +304,6 @@ def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 def _is_default(item: Any, default: Any) -> bool:
     """What msgspec takes for a default it may omit: the same object, or an empty container where one is made anew."""
     return item is default or (type(item) is getattr(default, "factory", None) and not item)
-
-
-def _dump(value: Any, path: str) -> Any:
-    from enfold.schema.types.foreign import dump
-
-    try:
-        return dump(value)
-    except Exception as error:
-        raise _not_json(path, str(error)) from error
 
 
 def plain_details(details: Any) -> dict[str, Any]:
@@ -371,6 +390,7 @@ def _below(path: str, key: Any) -> str:
 def _not_json(path: str, reason: str) -> CallError:
     """The reason may be the words of a user's class, which are shown where those of exceptions are."""
     sentence = f"failed to marshal response: {path or '/'}"
-    error = CallError("EXECUTION_ERROR", sentence, {"path": path, "reason": reason})
+    words = printable(reason)[:_MAX_REASON]
+    error = CallError("EXECUTION_ERROR", f"{sentence}: {words}", {"path": path, "reason": reason})
     error.hidden = sentence
     return error

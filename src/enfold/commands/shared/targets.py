@@ -337,14 +337,14 @@ def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
 
 
 def _peers(target: Target) -> AbstractAsyncContextManager[Registry]:
-    return with_peers(registry_of_peers(target.text), target.text)
+    return with_peers(registry_of_peers(), target.text)
 
 
-def registry_of_peers(address: str) -> OperationRegistry:
-    """An empty registry for the operations of running peers, with the name of their address."""
-    from enfold.calls.protocol.outage import address_name
-
-    return OperationRegistry(title=address_name(address))
+def registry_of_peers() -> OperationRegistry:
+    """An empty registry for the operations of running peers, which are no application of one name."""
+    registry = OperationRegistry()
+    registry.module = {}
+    return registry
 
 
 @asynccontextmanager
