@@ -27,6 +27,7 @@ from enfold.operation import (
     is_coroutine_function,
 )
 from enfold.operation.context import DETACHABLE, TASK
+from enfold.schema.nodes.budget import shared_budget
 
 if TYPE_CHECKING:
     from enfold.env import Env
@@ -447,10 +448,11 @@ class PreparedOperation:
         if not isinstance(input, Mapping):
             raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
         given = dict(input)
-        try:
-            return input, self._decode(given)
-        except DecodeError:
-            return self._read_again(given)
+        with shared_budget():  # whatever has to be tried, its patterns take no more time together
+            try:
+                return input, self._decode(given)
+            except DecodeError:
+                return self._read_again(given)
 
     def _read_again(self, input: dict[str, Any]) -> tuple[Mapping[str, Any], Any]:
         """Convert text that stands for its type, or say exactly what is wrong."""

@@ -292,8 +292,9 @@ def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
 
 def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
     found = _size_faults(node.min_length, node.max_length, "character", value, place)
-    if node.pattern is not None and not node.pattern.search(value):
-        found.append(_broken(place, wording.cut(f"text matching {node.pattern.source}"), value))
+    if node.pattern is not None and not (is_matched := node.pattern.search(value)):
+        kind = "text matching" if is_matched is False else "a shorter text, because it takes too long to match"
+        found.append(_broken(place, wording.cut(f"{kind} {node.pattern.source}"), value))
     return found
 
 

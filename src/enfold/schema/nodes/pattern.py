@@ -54,6 +54,10 @@ class Pattern:
         """Whether no text makes a search take long, but by its length."""
         return self._work.degree <= 1 and self._safe_length > 0
 
+    def is_quick_within(self, length: int | None) -> bool:
+        """Whether no text, or none up to a length, makes a search take long."""
+        return self.is_quick or (length is not None and length <= self._quick_length)
+
     def search(self, text: str, steps: int = STEPS) -> bool | None:
         """Whether the pattern matches anywhere in the text; None when that could not be told within the steps."""
         length = len(text)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from functools import partial
-from typing import Annotated, Any, Final, Literal, Union
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union
 
 import msgspec
 from msgspec import UNSET, ValidationError
@@ -49,7 +50,7 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeS
 
     It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
     """
-    struct = _arguments_struct(record, definitions)
+    struct = _struct(record, definitions, {})
     _check_types(struct)
     if all(_is_unconverted(field.shape) and field.wire_name == field.keyword for field in record.fields):
         return _checking_reader(struct, schema)
@@ -83,15 +84,19 @@ def _with_finite_decimals(read: Read, part: shapes.Part, definitions: Definition
     return read_finite
 
 
-def to_annotation(shape: Shape, definitions: Definitions) -> Any:
-    """The shape as an annotation in msgspec's own words; a shape it has no words for is a TypeError."""
+def to_annotation(shape: Shape, definitions: Definitions, own: OwnRecords | None = None) -> Any:
+    """The shape as an annotation in msgspec's own words, without patterns; a shape it has no words for is a TypeError.
+
+    `own` are the records that were found to need a reader of our own.
+    """
+    own = {} if own is None else own
     match shape:
         case shapes.Anything():
             return Any
         case shapes.Scalar("number"):
             return _finite_number(shape.limits)
         case shapes.Scalar():
-            return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
+            return _with_limits(_PYTHON_TYPES[shape.type], msgspec.structs.replace(shape.limits, pattern=None))
         case shapes.Text():
             return _with_limits(shape.cls, shape.limits)
         case shapes.Enumeration():
@@ -99,28 +104,76 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
         case shapes.Flags():
             return shape.cls
         case shapes.Items():
-            item = to_annotation(shape.item, definitions)
+            item = to_annotation(shape.item, definitions, own)
             return _with_limits(_generic(shape.build, (item, ...) if shape.build is tuple else item), shape.limits)
         case shapes.Row():
-            return _generic(tuple, tuple(to_annotation(item, definitions) for item in shape.items))
+            return _generic(tuple, tuple(to_annotation(item, definitions, own) for item in shape.items))
         case shapes.Table():
-            key, value = to_annotation(shape.key, definitions), to_annotation(shape.value, definitions)
+            key, value = (to_annotation(part, definitions, own) for part in (shape.key, shape.value))
             return _with_limits(_generic(shape.build, (key, value)), shape.limits)
         case shapes.Either():
-            return _generic(Union, tuple(to_annotation(member, definitions) for member in shape.members))
+            return _generic(Union, tuple(to_annotation(member, definitions, own) for member in shape.members))
         case shapes.Named():
             definition = definitions[shape.key]
             if isinstance(definition, shapes.Alias):
                 raise TypeError("msgspec does not follow a type alias that refers to itself")
-            return definition.annotation
+            return _own_record(shape, definition, definitions, own)
         case shapes.Noted():
-            return to_annotation(shape.shape, definitions)
+            return to_annotation(shape.shape, definitions, own)
         case shapes.Foreign():
             raise TypeError("only pydantic reads this type")
 
 
+def _own_record(shape: shapes.Named, record: RecordShape, definitions: Definitions, own: OwnRecords) -> Any:
+    """The class of a record; where a text could make its patterns take long, one that `read_hook` reads.
+
+    msgspec would run the patterns of the class in `re`, without an end.
+    """
+    if not any(map(_has_slow_pattern, shapes.all_parts(shape, definitions))):
+        return record.annotation
+    if shape.key not in own:
+        own[shape.key] = type(record.name, (_OwnRecord,), {"record": record})
+        own[shape.key].struct = _struct(record, definitions, own)
+        _check_types(own[shape.key].struct)
+    return own[shape.key]
+
+
+def _has_slow_pattern(part: shapes.Part) -> bool:
+    if not isinstance(part, shapes.Scalar) or part.limits.pattern is None:
+        return False
+    from enfold.schema.nodes.pattern import compile_pattern  # few types have a pattern
+
+    return not compile_pattern(part.limits.pattern).is_quick_within(part.limits.max_length)
+
+
+class _BuiltElsewhere(type):
+    """The type of classes that msgspec takes all objects for instances of: what the hook gives has another class."""
+
+    def __instancecheck__(cls, _: object) -> bool:
+        return True
+
+
+class _OwnRecord(metaclass=_BuiltElsewhere):
+    """A record that msgspec leaves to us: read as another struct, from which the class is built."""
+
+    record: ClassVar[RecordShape]
+    struct: ClassVar[type[msgspec.Struct]]
+
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        fields = cls.record.read_fields
+        values = msgspec.structs.astuple(convert(value, cls.struct, **_OPTIONS))
+        given = {field.keyword: each for field, each in zip(fields, values, strict=True) if each is not UNSET}
+        return cls.record.build(*given.values()) if cls.record.is_row else cls.record.build(**given)
+
+
+OwnRecords: TypeAlias = dict[Hashable, type[_OwnRecord]]
+
+
 def read_hook(cls: Any, value: Any) -> Any:
     """What msgspec calls for a class it does not know: a path or an address is read from its text."""
+    if issubclass(cls, _OwnRecord):
+        return cls.read(value)
     if isinstance(value, cls):
         return value
     try:
@@ -152,17 +205,22 @@ def _finite_number(limits: ValueLimits) -> Any:
     return Annotated[float, msgspec.Meta(**given)]
 
 
-def _arguments_struct(record: RecordShape, definitions: Definitions) -> type[msgspec.Struct]:
-    """One struct for all arguments; its fields are numbered where the names cannot be those of fields."""
+def _struct(record: RecordShape, definitions: Definitions, own: OwnRecords) -> type[msgspec.Struct]:
+    """One struct for all fields, or all arguments; they are numbered where the names cannot be those of fields."""
     is_legal = _has_legal_names(record)
-    names = [field.keyword if is_legal else f"a{number}" for number, field in enumerate(record.fields)]
+    names = [field.keyword if is_legal else f"a{number}" for number, field in enumerate(record.read_fields)]
     fields: list[Any] = []
-    for name, field in zip(names, record.fields, strict=True):
-        annotation = to_annotation(field.shape, definitions)
+    for name, field in zip(names, record.read_fields, strict=True):
+        annotation = to_annotation(field.shape, definitions, own)
         fields.append((name, annotation) if field.required else (name, annotation, UNSET))
-    rename = {name: field.wire_name for name, field in zip(names, record.fields, strict=True)}
+    rename = {name: field.wire_name for name, field in zip(names, record.read_fields, strict=True)}
+    options: dict[str, Any] = {"rename": rename, "forbid_unknown_fields": record.is_closed}
+    if record.tag is not None:
+        options |= {"tag_field": record.tag[0], "tag": record.tag[1]}
     # It is taken apart as soon as it is made: the collector has nothing to find in it.
-    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=rename, gc=False)
+    return msgspec.defstruct(
+        "Arguments", fields, kw_only=not record.is_row, array_like=record.is_row, gc=False, **options
+    )
 
 
 def _check_types(annotation: Any) -> None:

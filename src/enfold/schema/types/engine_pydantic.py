@@ -34,7 +34,7 @@ from enfold.schema.types.decoding import (
     sentence,
 )
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation
-from enfold.schema.types.foreign import with_base64, with_finite_numbers
+from enfold.schema.types.foreign import with_base64, with_finite_numbers, with_own_patterns
 from enfold.schema.types.shapes import Definitions, Field, Part, RecordShape, Shape, ValueLimits
 
 Core = core_schema.CoreSchema
@@ -117,7 +117,7 @@ def _make_core(part: Part, definitions: Definitions) -> Core:
         adapter.rebuild(raise_errors=True)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise TypeError(str(error).splitlines()[0]) from error
-    core: Core = with_tags(with_finite_numbers(with_base64(adapter.core_schema)))
+    core: Core = with_tags(with_finite_numbers(with_base64(with_own_patterns(adapter.core_schema))))
     return core
 
 
@@ -247,13 +247,13 @@ class _CoreBuilder:
 
 
 def _scalar(shape: shapes.Scalar) -> Core:
-    limits = shape.limits.given()
+    limits = msgspec.structs.replace(shape.limits, pattern=None).given()  # `_matching` asks for the pattern
     if shape.type == "integer":
         return core_schema.int_schema(**limits, strict=True)
     if shape.type == "number":
         return core_schema.float_schema(**limits, strict=True, allow_inf_nan=False)
     if shape.type == "string":
-        return core_schema.str_schema(**limits, strict=True, regex_engine="python-re")
+        return core_schema.str_schema(**limits, strict=True)
     return core_schema.none_schema() if shape.type == "null" else core_schema.bool_schema(strict=True)
 
 

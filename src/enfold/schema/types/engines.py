@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -13,7 +13,10 @@ from enfold.schema.types import engine_msgspec
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.decoding import MakeSchema, Read, rewritten, whole_number
 from enfold.schema.types.function_parameters import Arguments
-from enfold.schema.types.shapes import Definitions, Part, Shape
+from enfold.schema.types.shapes import Definitions, Part, Shape, has_pattern
+
+if TYPE_CHECKING:
+    from enfold.schema.check import Schema
 
 Engine = Literal["msgspec", "pydantic"]
 Decode = Callable[[dict[str, Any]], dict[str, Any]]
@@ -26,6 +29,7 @@ def choose_engine(arguments: Arguments, first: Engine, schema: MakeSchema) -> tu
     The second reader is the first at its fastest: what it refuses may still be right.
     """
     engine, read = _choose_reader(arguments, first, schema)
+    read = _matching(read, arguments.record, arguments.definitions, schema)
     decode = _decoder(read, arguments)
     return engine, decode, decode if arguments.defaults else read
 
@@ -110,6 +114,28 @@ def _taking_whole_numbers(read: Read, part: Part, definitions: Definitions) -> R
     return decode
 
 
+def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
+    """The reader, which for types with patterns leaves these to our own matcher: `re` could take hours for a short text."""
+    if not has_pattern(part, definitions):
+        return read
+    from enfold.schema.check import compile_schema  # few types have a pattern
+
+    @functools.cache
+    def compiled() -> Schema:
+        return compile_schema(schema())
+
+    def read_matching(data: Any) -> Any:
+        value = read(data)
+        if compiled().check(data):
+            return value
+        from enfold.schema.arguments import faults  # with the first fault
+
+        fault = faults(schema(), data)[0]
+        raise DecodeError(fault.argument, fault.expected or "", fault.reason)
+
+    return read_matching
+
+
 _PLAIN: Final = frozenset({str, int, bool, type(None), dict, list})
 _DEEP: Final = 200
 
@@ -152,7 +178,7 @@ def _value_reader(annotation: Any) -> Read:
     reader = TypeReader()
     shape = reader.read(annotation)
     schema = functools.cache(functools.partial(describe, shape, reader.definitions, "input"))
-    read = _read_by_either(annotation, reader, shape, schema)
+    read = _matching(_read_by_either(annotation, reader, shape, schema), shape, reader.definitions, schema)
     return _taking_whole_numbers(read, shape, reader.definitions)
 
 

@@ -9,10 +9,12 @@ from typing import Any, Final, Literal
 import msgspec
 from pydantic import EncodedBytes, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import SchemaSerializer, core_schema
+from pydantic_core import PydanticCustomError, SchemaSerializer, core_schema
 
+from enfold.schema.nodes.pattern import compile_pattern
 from enfold.schema.types.core_parts import with_parts
 from enfold.schema.types.decoding import NotTextOfError
+from enfold.schema.types.value_limits import usable_pattern
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
@@ -99,6 +101,31 @@ def with_finite_numbers(core: Any) -> Any:
     if "allow_inf_nan" in core or "allow_inf_nan" in core.get("config", {}):
         return core
     return {**core, "allow_inf_nan": False} if core.get("type") == "float" else with_parts(core, with_finite_numbers)
+
+
+def with_own_patterns(core: Any, engine: str = "rust-regex") -> Any:
+    """The schema with patterns that Python's `re` would search for, without an end, left to our own matcher."""
+    if isinstance(core, dict):
+        engine = core.get("config", {}).get("regex_engine", engine)
+        if core.get("type") == "str" and "pattern" in core:
+            is_for_re = not isinstance(core["pattern"], str) or core.get("regex_engine", engine) == "python-re"
+            return _own_pattern_core(core) if is_for_re else core
+    return with_parts(core, functools.partial(with_own_patterns, engine=engine))
+
+
+def _own_pattern_core(core: dict[str, Any]) -> Any:
+    source = core["pattern"] if isinstance(core["pattern"], str) else core["pattern"].pattern
+    pattern = compile_pattern(usable_pattern(source))
+
+    def match(text: Any) -> Any:
+        if pattern.search(text):
+            return text
+        raise PydanticCustomError(
+            "string_pattern_mismatch", "String should match pattern '{pattern}'", {"pattern": source}
+        )
+
+    rest: Any = {word: value for word, value in core.items() if word not in ("pattern", "regex_engine")}
+    return core_schema.no_info_after_validator_function(match, rest)
 
 
 def _with_finite_decimals(core: Any) -> Any:

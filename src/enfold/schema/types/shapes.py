@@ -182,6 +182,11 @@ def is_decimal(part: Part) -> bool:
     return isinstance(part, Text) and part.format == "decimal"
 
 
+def has_pattern(part: Part, definitions: Definitions) -> bool:
+    """Whether some text in it has to match a pattern; of types that are pydantic's own, pydantic knows."""
+    return any(isinstance(each, Scalar) and each.limits.pattern is not None for each in all_parts(part, definitions))
+
+
 def all_parts(part: Part, definitions: Definitions) -> list[Part]:
     """A shape and all that it is made of; what is defined by name comes once."""
     found = [part]

@@ -92,12 +92,28 @@ def field_alias(field: Any) -> str | None:
 def limit(shape: Shape, limits: ValueLimits) -> Shape:
     """The shape with the limits put where they belong; a limit that fits nowhere is a TypeError."""
     given = limits.given()
+    if limits.pattern is not None:
+        given["pattern"] = usable_pattern(limits.pattern)
     used: set[str] = set()
     limited = _limited(shape, given, used)
     if unused := given.keys() - used:
         listed = ", ".join(f"{name}={given[name]!r}" for name in sorted(unused))
         raise TypeError(f"the constraint {listed} does not apply to this type")
     return limited
+
+
+def usable_pattern(source: str) -> str:
+    """A pattern in the words of JSON Schema, of which our own matcher knows what it can take; otherwise a TypeError."""
+    from enfold.schema.nodes.pattern import PatternError, compile_pattern  # few types have a pattern
+    from enfold.schema.regexp.syntax import portable_pattern  # as above
+
+    try:
+        return compile_pattern(source).source
+    except PatternError as error:
+        written = portable_pattern(source)
+        if written in (None, source):
+            raise TypeError(str(error)) from None
+        return usable_pattern(written)
 
 
 def _limited(shape: Shape, given: dict[str, Any], used: set[str]) -> Shape:
