@@ -15,7 +15,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 .PHONY: setup test check bench demo docs conformance faults console clean
 
 $(VENV)/ready: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) --upgrade "pip>=25.1"
 	$(BIN)/python $(PIP_INSTALL) --group dev --editable ".[all]"
 	$(BIN)/python -m compileall -q src
@@ -49,7 +49,7 @@ bench: setup
 # The demo needs far less than the tests, so it has its own small environment.
 $(DEMO)/ready: pyproject.toml
 	@echo "Installing the demo into $(DEMO)/ ..."
-	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@$(PYTHON) -m venv --clear $(DEMO)
 	@$(DEMO)/bin/python $(PIP_INSTALL) --editable ".[http,mcp]"
 	@touch $@
 

@@ -78,6 +78,15 @@ def test_every_example_says_first_what_it_shows_and_is_on_the_front_page() -> No
     assert [path for path in programs if f"({path.relative_to(ROOT).as_posix()})" not in front] == []
 
 
+def test_the_readme_opens_with_two_commands_and_ci_runs_the_second() -> None:
+    opening = re.search(
+        r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert opening is not None
+    assert [line.partition("#")[0].strip() for line in opening[1].splitlines()] == ["make demo", "make test"]
+    assert (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()[-1] == "REQUIRE_ALL=1 make test"
+
+
 def test_make_check_finds_phrases_to_avoid(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("Say who calls.\nIn the place\nof `app.py` may stand a file.\n")
     search = [sys.executable, str(ROOT / "docs/phrases.py")]

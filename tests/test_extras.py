@@ -116,7 +116,9 @@ COMMANDS = {
 def test_every_command_that_lacks_an_extra_says_how_to_install_it(machine: Machine) -> None:
     machine.pip(["uninstall", "--yes", "enfold", "pyyaml", "httptools", "idna"])
     machine.install("--no-deps", str(machine.checkout))
+    installed = machine.enfold("doctor").stdout
     for extra, words in COMMANDS.items():
+        assert f"missing: pip install '.[{extra}]'" in installed
         done = machine.enfold(*words)
         assert (done.returncode, done.stdout) == (7, ""), (extra, done.stderr)
         assert f"pip install '.[{extra}]' (in the checkout of Enfold)" in done.stderr, extra

@@ -23,7 +23,7 @@ from enfold.mcp.tool_names import tool_names
 from enfold.operation import legal_name
 from enfold.registry import Registry
 from enfold.schema.check import compile_schema
-from enfold.version import installed_version
+from enfold.version import install_command, installed_version
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -60,8 +60,14 @@ def run(words: list[str], registry: Registry | None) -> int:
         return _check_up(options)
     print(f"enfold {installed_version()}, Python {python_version()}")
     for extra, package in EXTRAS.items():
-        print(f"  {extra:<10} {package:<14} {'there' if find_spec(package) else 'missing'}")
+        print(
+            f"  {extra:<10} {package:<17} {'installed' if find_spec(package) else f'missing: {_how_to_install(extra)}'}"
+        )
     return 0
+
+
+def _how_to_install(extra: str) -> str:
+    return "pip install pydantic" if extra == "(models)" else install_command(extra)
 
 
 def _add_options(parser: ArgumentParser) -> None:
