@@ -122,7 +122,23 @@ def test_what_a_name_says_is_secret_is_hidden(values: dict[str, Any]) -> None:
     assert known.redact("it is very-secret") == "it is [hidden]"
 
 
-@pytest.mark.parametrize("name", ["author", "authority", "keyword", "keyboard", "monkey", "tenant", "pinned", "path"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "author",
+        "authority",
+        "keyword",
+        "keyboard",
+        "monkey",
+        "tenant",
+        "pinned",
+        "path",
+        "KEY_FILE",
+        "token_type",
+        "max_tokens",
+        "SSH_AUTH_SOCK",
+    ],
+)
 def test_what_no_name_says_is_secret_is_not_hidden(name: str) -> None:
     known = KnownSecrets()
     known.remember_named({name: "ann-example"})

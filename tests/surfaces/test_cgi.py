@@ -221,6 +221,8 @@ def test_the_format_is_chosen_by_header_or_query_string(app: Path) -> None:
 
 def test_the_web_server_says_who_asks_and_a_header_never_does(app: Path) -> None:
     assert cgi(app, "/who", REMOTE_USER="ann").body == {"result": "ann"}
+    for reserved in ("owner", "local"):  # whose tasks and keys are the shell's and the owner's
+        assert cgi(app, "/who", REMOTE_USER=reserved).status == "401 Unauthorized"
     assert cgi(app, "/who", HTTP_REMOTE_USER="eve", HTTP_AUTHORIZATION="Bearer x").body == {"result": None}
     assert cgi(app, "/secret").status == "401 Unauthorized"
     assert cgi(app, "/secret", REMOTE_USER="ann").status == "404 Not Found"

@@ -31,6 +31,12 @@ _SECRET_NAME: Final = re.compile(
     r"|bearer|jwt|signature|(?<![a-z])(?:pin|pat)(?![a-z])",
     re.IGNORECASE,
 )
+# Names about a secret: where it is, what it is called, how many there may be.
+_HARMLESS_NAME: Final = re.compile(
+    r"(?:files?|paths?|dirs?|folders?|names?|types?|modes?|methods?|urls?|uris?|hosts?|ports?|socks?|sockets?|ttl|timeout"
+    r"|sizes?|lengths?|counts?|limits?|expiry|expires(?:_in)?|algs?|algorithms?|(?:max|min|num)\w*tokens?)\Z",
+    re.IGNORECASE,
+)
 _OPTION: Final = re.compile(r"-{1,2}([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _HEADER: Final = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)\Z", re.DOTALL)
 # An escape of a letter that needs none, in as many layers of JSON as anybody would read.
@@ -39,7 +45,7 @@ _ESCAPE: Final = re.compile(rb"\\{1,15}(?:u00(2[013-9a-fA-F]|[346][0-9a-fA-F]|5[
 
 def names_secret(name: str) -> bool:
     """Whether an argument, a header or a variable of this name holds a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return _SECRET_NAME.search(name) is not None and _HARMLESS_NAME.search(name) is None
 
 
 class KnownSecrets:
