@@ -86,7 +86,7 @@ faults: setup
 		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
 		tests/calls/test_attacks.py tests/calls/test_nats_store.py \
 		tests/tasks/test_faults.py tests/tasks/test_attacks.py tests/tasks/test_served_tasks.py \
-		tests/surfaces/mcp/test_task_methods.py
+		tests/surfaces/mcp/test_task_methods.py tests/idempotency/test_faults.py
 	$(BIN)/python -m tests.running.changes_under_load --changes 100
 	$(BIN)/python -m tests.running.faults_under_load --seconds 600
 

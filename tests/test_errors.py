@@ -29,6 +29,7 @@ TABLE = [
     ("DATA_LOSS", 502, False, "network", False, 1),
     ("EXECUTION_ERROR", 500, False, "execution", False, 1),
     ("UNKNOWN_ERROR", 500, False, "internal", False, 1),
+    ("OUTCOME_UNKNOWN", 409, False, "execution", False, 1),
 ]
 
 

@@ -63,6 +63,7 @@ CODES: Final[dict[str, Code]] = {
         _row("DATA_LOSS", 502, False, "network", False, 1),
         Code("EXECUTION_ERROR", 500, False, "execution", False, _EXECUTION_FAILED, 1),
         _row("UNKNOWN_ERROR", 500, False, "internal", False, 1),
+        _row("OUTCOME_UNKNOWN", 409, False, "execution", False, 1),
     )
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from enfold.operation import is_coroutine_function
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
 T = TypeVar("T")
+
+GRACE: Final = 25.0  # seconds for calls to end
 
 
 class Lifetime:
@@ -30,7 +32,9 @@ class Lifetime:
         "_opening",
         "_stop_watching",
         "_users",
+        "grace",
         "is_ready",
+        "new_store",
         "once",
         "tasks",
     )
@@ -43,7 +47,9 @@ class Lifetime:
         self._opening: asyncio.Future[None] | None = None
         self._stop_watching: Callable[[], None] | None = None
         self.is_ready = True  # as long as there is nothing to run
-        self.once: OnceStore | None = None  # first results for idempotency keys, made with the first key
+        self.once: OnceStore | None = None  # the idempotency store, made with the first key
+        self.new_store: Callable[[], OnceStore | None] | None = None  # makes it; in memory where nothing else is said
+        self.grace: Callable[[], float] = lambda: GRACE  # what is left of it when the last call has ended
         self.tasks: DurableCalls | None = None  # runs durable operations as tasks
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
@@ -89,10 +95,17 @@ class Lifetime:
             self._opening = asyncio.ensure_future(self._open())
         await asyncio.shield(self._opening)
 
-    async def stop(self) -> None:
-        """Remove a user; the last one runs the `on_stop` hooks in reverse order."""
+    async def stop(self, grace: float | None = None) -> None:
+        """Remove a user; the last one runs the `on_stop` hooks in reverse order.
+
+        Calls with an idempotency key that run on after their callers have left get `grace` seconds to end first.
+        """
         self._leave()
-        if self._users or not self._is_open:
+        if self._users:
+            return
+        if self.once is not None:
+            await self.once.close(self.grace() if grace is None else grace)
+        if not self._is_open:
             return
         self._is_open = self.is_ready = False
         for hook in reversed(self._on_stop):

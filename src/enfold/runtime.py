@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from enfold.observing.observers import Observers
     from enfold.operation.limits import CallLimits
     from enfold.operation.ports import CallPayload, PayloadLog
-    from enfold.operation.repeats import DurableCalls, OnceStore
+    from enfold.operation.repeats import DurableCalls, EntryKey, KeyedCall, OnceStore
     from enfold.pipeline import Finish
     from enfold.selection.selecting import Selection
     from enfold.threads import Threads
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
+SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first call tells how it ended
+CALLS: Final = "calls"  # the kind of an operation that another Enfold process runs
 MAX_SELECTIONS: Final = 64  # compiled selections that one operation caches
 _STRAY_CANCELLATION: Final = "what the handler waited for was cancelled"
 
@@ -215,7 +217,7 @@ class PreparedOperation:
                 if context is not None or self.needs_context:
                     context = self._enter_context(context)
             elif context is not None and context.is_late:
-                raise self._timed_out()  # noqa: TRY301  # handled below like an error of the handler
+                raise self._timed_out(context)  # noqa: TRY301  # handled below like an error of the handler
             if not self._is_async:
                 result = await self._run_def(arguments, context)
             elif self._may_wait and (deadline := self._deadline(context)) is not None:
@@ -379,23 +381,55 @@ class PreparedOperation:
         return tasks if may_be and not is_begun else None
 
     async def _execute_once(self, input: Any, context: Context, key: str) -> ResponseEnvelope[Any]:
-        """The result of this caller's first call with this key, which may be this one; queries ignore keys."""
+        """The result of this caller's first call with this key, which may be this one; queries ignore keys.
+
+        The process that runs the handler owns the key: with a call of another Enfold process it is only passed on.
+        """
         context.unused_key = None
         if self.spec.type is not OperationType.MUTATION:
             return await self._run(input, context)
         if self._is_guarded:
             check_access(self.spec, context.identity, input)  # also before a stored result is given
-        from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
+        from enfold.operation.repeats import EntryKey, owned_by  # only keys need it
 
         entry = EntryKey(owned_by(context.identity), self.id, key)
-        context.idempotency_key, context.keeps_result = entry.digest(), True
-        left, own = context.remaining(), self.spec.timeout
-        wait = min(limit for limit in (left, own, MAX_REPEAT_WAIT) if limit is not None)
+        if self.operation.origin.kind == CALLS:
+            passed_on = context.copy()
+            passed_on.idempotency_key = entry.digest()
+            return await self._run(input, passed_on)
         try:
-            digest = input_digest(self._read_whole(input)[0], context.select)
-            return await self._once_store().once(entry, digest, wait, lambda: self._run(input, context))
+            call = self._keyed_call(entry, input, context)
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
+            return await self._once_store().once(call)
         except CallError as error:
             raise self._with_ids(error, context) from error.__cause__
+
+    def _keyed_call(self, entry: EntryKey, input: Any, context: Context) -> KeyedCall:
+        """The call as its idempotency store sees it; VALIDATION_ERROR for what would not be started."""
+        import asyncio  # only keys need it here
+
+        from enfold.operation.repeats import KeyedCall, input_digest
+
+        if self._selects or context.select is not None:
+            self._selection(context.select)
+        own_time, left = self.spec.timeout, context.remaining()
+        if left is None:  # the caller waits as long as it may run
+            left = MAX_REPEAT_WAIT if own_time is None else own_time + SETTLE
+
+        async def run() -> ResponseEnvelope[Any]:
+            context.first_call, own = asyncio.current_task(), context.on_its_own()
+            own.idempotency_key, own.keeps_result = entry.digest(), True
+            return await self._run(input, own)
+
+        return KeyedCall(
+            entry,
+            input_digest(self._read_whole(input)[0], context.select),
+            run,
+            time.monotonic() + left,
+            own_time,
+            self.spec.on_crash == "retry",
+        )
 
     async def _execute_as_task(self, tasks: DurableCalls, input: Any, context: Context) -> ResponseEnvelope[Any]:
         """The result of the task that this call starts, or that an earlier call with the same key started."""
@@ -405,12 +439,15 @@ class PreparedOperation:
             raise self._with_ids(error, context) from error.__cause__
 
     def _once_store(self) -> OnceStore:
-        """The configured store of first results, or one in memory that all surfaces of the registry share."""
-        store = self._policy.once or self._lifetime.once
+        """The configured idempotency store, or one in memory that all surfaces of the registry share."""
+        lifetime = self._lifetime
+        store = lifetime.once
+        if store is None and lifetime.new_store is not None:
+            store = lifetime.once = lifetime.new_store()
         if store is None:
             from enfold.idempotency.first_results import MemoryOnceStore  # which needs asyncio
 
-            store = self._lifetime.once = MemoryOnceStore()
+            store = lifetime.once = MemoryOnceStore()
         return store
 
     def _subscribe_counted(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
@@ -435,7 +472,11 @@ class PreparedOperation:
         try:
             yield
         finally:
-            limits.release(caller)
+            running = None if context is None else context.first_call
+            if running is None or running.done():
+                limits.release(caller)
+            else:  # its caller has left, and it runs on
+                running.add_done_callback(lambda _: limits.release(caller))
 
     # reading the input
 
@@ -472,7 +513,7 @@ class PreparedOperation:
         """The context of this call; TIMEOUT if its deadline has passed before it starts."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
         if context.is_late:
-            raise self._timed_out()
+            raise self._timed_out(context)
         return context
 
     def _env(self, context: Context) -> Env:
@@ -509,7 +550,7 @@ class PreparedOperation:
         except BaseException as error:
             has_passed = limit.end()
             if has_passed and is_cancellation(error):
-                raise self._timed_out() from None
+                raise self._timed_out(context) from None
             raise
         finally:
             if not has_passed:
@@ -601,7 +642,11 @@ class PreparedOperation:
 
     # failures
 
-    def _timed_out(self) -> CallError:
+    def _timed_out(self, context: Context | None) -> CallError:
+        if self.operation.origin.kind == CALLS and context is not None and context.idempotency_key is not None:
+            from enfold.operation.repeats import in_progress  # only keys need it
+
+            return in_progress()  # where it runs it has its own time
         return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
     def error_for_caller(self, error: CallError) -> CallError:
@@ -631,7 +676,7 @@ class PreparedOperation:
         if has_passed and is_cancellation(error):
             if context is not None:
                 context.cancel()
-            return self._with_ids(self._timed_out(), context)
+            return self._with_ids(self._timed_out(context), context)
         if not isinstance(error, Exception) and _comes_from_outside(error):
             if context is not None:
                 context.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from enfold.calls.worker.nats_once_store import idempotency_stream
 from enfold.idempotency.first_results import MemoryOnceStore
 from enfold.identities.tokens import Tokens
 from enfold.operation import OperationSpec
-from enfold.operation.repeats import EntryKey
+from enfold.operation.repeats import EntryKey, KeyedCall, Run
 from enfold.surfaces.calls import serve_calls
 
 # --- slots --------------------------------------------------------------------------------------------------------
@@ -89,6 +90,10 @@ def _key(owner: str, key: str) -> EntryKey:
     return EntryKey((owner, None), "shop.pay", key)
 
 
+def _call(key: EntryKey, run: Run, seconds: float) -> KeyedCall:
+    return KeyedCall(key, "digest", run, time.monotonic() + seconds)
+
+
 class _Effects:
     """Counts how often something really happened."""
 
@@ -103,39 +108,39 @@ class _Effects:
 
 async def test_one_identity_s_keys_do_not_push_out_another_s() -> None:
     store, effects = MemoryOnceStore(), _Effects()
-    first = await store.once(_key("ann", "k"), "digest", 5, effects)
+    first = await store.once(_call(_key("ann", "k"), effects, 5))
     refused = 0
     for number in range(10_050):
         try:
-            await store.once(_key("mallory", str(number)), "digest", 5, effects)
+            await store.once(_call(_key("mallory", str(number)), effects, 5))
         except CallError as error:
             assert (error.code, error.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")  # noqa: PT017
             refused += 1
     assert refused == 50
-    assert (await store.once(_key("ann", "k"), "digest", 5, effects)).data == first.data
-    assert (await store.once(_key("mallory", "0"), "digest", 5, effects)).data == 2
+    assert (await store.once(_call(_key("ann", "k"), effects, 5))).data == first.data
+    assert (await store.once(_call(_key("mallory", "0"), effects, 5))).data == 2
 
 
 async def test_large_results_push_out_only_their_own() -> None:
     store = MemoryOnceStore(bytes_per_identity=10_000)
     first, large = _Effects(), _Effects("x" * 4_000)
-    await store.once(_key("ann", "k"), "digest", 5, first)
+    await store.once(_call(_key("ann", "k"), first, 5))
     for number in range(10):
-        await store.once(_key("mallory", str(number)), "digest", 5, large)
-    await store.once(_key("ann", "k"), "digest", 5, first)
-    await store.once(_key("mallory", "0"), "digest", 5, large)
+        await store.once(_call(_key("mallory", str(number)), large, 5))
+    await store.once(_call(_key("ann", "k"), first, 5))
+    await store.once(_call(_key("mallory", "0"), large, 5))
     assert (first.count, large.count) == (1, 11)
 
 
 async def test_entries_are_forgotten_after_their_time_of_those_too_who_do_not_come_back() -> None:
     store, effects = MemoryOnceStore(keep=0.05, per_identity=1), _Effects()
-    await store.once(_key("ann", "k"), "digest", 5, effects)
+    await store.once(_call(_key("ann", "k"), effects, 5))
     with pytest.raises(CallError):
-        await store.once(_key("ann", "other"), "digest", 5, effects)
+        await store.once(_call(_key("ann", "other"), effects, 5))
     await asyncio.sleep(0.06)
-    await store.once(_key("bob", "k"), "digest", 5, effects)
+    await store.once(_call(_key("bob", "k"), effects, 5))
     assert set(store._owners) == {("bob", None)}
-    await store.once(_key("ann", "k"), "digest", 5, effects)
+    await store.once(_call(_key("ann", "k"), effects, 5))
     assert effects.count == 3
 
 
@@ -146,12 +151,12 @@ async def test_a_repeat_waits_for_the_first_no_longer_than_its_own_time() -> Non
         await go_on.wait()
         return local_envelope(1, "shop.pay")
 
-    first = asyncio.create_task(store.once(_key("ann", "k"), "digest", 5, slow))
-    await asyncio.sleep(0)
+    first = asyncio.create_task(store.once(_call(_key("ann", "k"), slow, 5)))
+    await asyncio.sleep(0.01)
     with pytest.raises(CallError) as raised:
-        await store.once(_key("ann", "k"), "digest", 0.02, slow)
+        await store.once(_call(_key("ann", "k"), slow, 0.02))
     assert raised.value.code == "TIMEOUT"
-    repeat = asyncio.create_task(store.once(_key("ann", "k"), "digest", 5, slow))
+    repeat = asyncio.create_task(store.once(_call(_key("ann", "k"), slow, 5)))
     await asyncio.sleep(0)
     go_on.set()
     assert (await first).data == (await repeat).data == 1
@@ -168,7 +173,7 @@ async def test_only_errors_that_are_final_are_kept(code: str, runs: int) -> None
 
     for _ in range(2):
         with pytest.raises(CallError) as raised:
-            await store.once(_key("ann", "k"), "digest", 5, fail)
+            await store.once(_call(_key("ann", "k"), fail, 5))
         assert raised.value.code == code
     assert ran == runs
 
@@ -242,7 +247,8 @@ async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, N
         name: NATSTransport(server.url, user=name, password=PASSWORD) for name in ("shop", "bank", "operator")
     }
     await transports["operator"].connect()
-    await make_stream(transports["operator"].client.jetstream(), idempotency_stream())
+    client = transports["operator"].client
+    await make_stream(client, client.jetstream(), idempotency_stream())
     yield {name: NATSOnceStore(transport, per_identity=3) for name, transport in transports.items()}
     for transport in transports.values():
         await transport.close()
@@ -253,24 +259,24 @@ async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(sto
     key = EntryKey(("ann", None), "bank.pay", "k")
     forged, true = _Effects("forged"), _Effects("true")
     with pytest.raises(CallError) as raised:
-        await stores["shop"].once(key, "digest", 1.5, forged)
+        await stores["shop"].once(_call(key, forged, 1.5))
     assert (raised.value.code, forged.count) == ("UNAVAILABLE", 0)
     for _ in range(2):
-        assert (await stores["bank"].once(key, "digest", 5, true)).data == "true"
+        assert (await stores["bank"].once(_call(key, true, 5))).data == "true"
     with pytest.raises(CallError):  # nor does it read them
-        await stores["shop"].once(key, "digest", 1.5, forged)
+        await stores["shop"].once(_call(key, forged, 1.5))
     assert (forged.count, true.count) == (0, 1)
 
 
 async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSOnceStore]) -> None:
     effects = _Effects()
     for number in range(3):
-        await stores["shop"].once(_key("mallory", str(number)), "digest", 5, effects)
+        await stores["shop"].once(_call(_key("mallory", str(number)), effects, 5))
     with pytest.raises(CallError) as raised:
-        await stores["shop"].once(_key("mallory", "one more"), "digest", 5, effects)
+        await stores["shop"].once(_call(_key("mallory", "one more"), effects, 5))
     assert (raised.value.code, raised.value.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")
-    assert (await stores["shop"].once(_key("mallory", "0"), "digest", 5, effects)).data == 1
-    assert (await stores["shop"].once(_key("ann", "k"), "digest", 5, effects)).data == 4
+    assert (await stores["shop"].once(_call(_key("mallory", "0"), effects, 5))).data == 1
+    assert (await stores["shop"].once(_call(_key("ann", "k"), effects, 5))).data == 4
 
 
 # --- connections of a hub -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""First results in a bucket of NATS: one worker runs a key, the others wait for it, and one takes over when it dies."""
+"""The idempotency store in a bucket of NATS: leases, takeovers, what is written over, and how many nodes keep it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.calls.checker import read_log
-from tests.calls.networks import Server
-from tests.calls.processes import Workers
-from tests.waiting import PATIENCE
+from tests.calls.networks import Server, free_port
 
-from enfold import CallError, ResponseEnvelope, local_envelope
+from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
-from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import NEVER
-from enfold.calls.worker.nats_once_store import LEASE_MARGIN, NATSOnceStore
-from enfold.operation.repeats import EntryKey
+from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.transports.nats_permissions import BUCKET
+from enfold.operation.repeats import EntryKey, KeyedCall, Run
+from enfold.surfaces.calls import serve_calls
 
-TTL = 2.0
-KEY = {"idempotency_key": "order-7", "timeout": TTL}
-INPUT = {"id": "order", "ms": 300}
+LEASE = 1.0
+KEY = EntryKey(("ann", None), "shop.pay", "key")
 
 
 @pytest.fixture
@@ -34,148 +30,209 @@ def server(nats_program: str, tmp_path: Path) -> Iterator[Server]:
     server.close()
 
 
-@pytest.fixture
-def workers(server: Server, tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(server.url, tmp_path / "log")
-    yield workers
-    workers.close()
+class Line:
+    """A line to the server that can be held: what is sent meanwhile arrives later."""
+
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    async def listen(self) -> str:
+        self._listening = await asyncio.start_server(self._connect, "127.0.0.1")
+        return f"nats://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+
+    def hold(self) -> None:
+        self._is_open.clear()
+
+    def release(self) -> None:
+        self._is_open.set()
+
+    async def close(self) -> None:
+        self.release()
+        self._listening.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._is_open.wait()
+            writer.write(data)
+        writer.close()
 
 
 @pytest.fixture
-async def caller(server: Server) -> AsyncIterator[PendingRequestMap]:
-    async with (
-        NATSTransport(server.url, name="caller") as transport,
-        PendingRequestMap(transport, retry=NEVER) as caller,
-    ):
-        yield caller
-
-
-async def test_another_worker_takes_over_after_the_lease_and_not_before(
-    workers: Workers, caller: PendingRequestMap
-) -> None:
-    first = workers.start("--name", "w0", "--store", "1")
-    dying = asyncio.create_task(_outcome(caller))
-    await _until_begun(workers.log)
-    first.kill()
-    first.wait()
-    for name in ("w1", "w2"):
-        workers.start("--name", name, "--store", "1")
-    seen_at = time.monotonic()
-    assert set(await _asked_by_many(caller)) == {"TIMEOUT"}
-    assert len(read_log(workers.log)) == 1
-    await dying
-    await asyncio.sleep(TTL + LEASE_MARGIN)  # both have watched the entry, which nobody can be at any more
-    assert set(await _asked_by_many(caller)) == {"order"}
-    died, taken_over = read_log(workers.log)
-    assert taken_over.started - seen_at > TTL + LEASE_MARGIN
-    assert [run.request_id for run in read_log(workers.log, "end")] == [taken_over.request_id]
-    assert died.request_id != taken_over.request_id
-
-
-async def test_a_call_that_its_caller_leaves_and_repeats_has_its_effect_once(
-    workers: Workers, caller: PendingRequestMap
-) -> None:
-    workers.start("--name", "w0", "--store", "1")
-    leaving = asyncio.create_task(_outcome(caller))
-    await _until_begun(workers.log)
-    leaving.cancel()
-    await asyncio.wait({leaving})
-    assert await _outcome(caller) == "order"
-    assert len(read_log(workers.log)) == 1
-
-
-async def _asked_by_many(caller: PendingRequestMap) -> list[str]:
-    return await asyncio.gather(*(_outcome(caller) for _ in range(8)))
-
-
-async def _outcome(caller: PendingRequestMap) -> str:
-    try:
-        answer: str = (await caller.call("work.write", INPUT, **KEY)).data  # type: ignore[arg-type]  # two named arguments
-    except CallError as error:
-        return error.code
-    return answer
-
-
-async def _until_begun(log: Path) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not read_log(log):  # noqa: ASYNC110  # the worker says so in a file
-            await asyncio.sleep(0.01)
-
-
-# --- two clients of one bucket ------------------------------------------------------------------------------------
-
-
-def _key(key: str = "key") -> EntryKey:
-    return EntryKey(("ann", None), "shop.pay", key)
+async def line(server: Server) -> AsyncIterator[Line]:
+    """The line of the first of the two stores."""
+    line = Line(server)
+    yield line
+    await line.close()
 
 
 @pytest.fixture
-async def stores(server: Server) -> AsyncIterator[list[NATSOnceStore]]:
-    transports = [NATSTransport(server.url, name=f"w{number}") for number in range(2)]
-    yield [NATSOnceStore(transport) for transport in transports]
+async def stores(server: Server, line: Line) -> AsyncIterator[list[NATSOnceStore]]:
+    addresses = [await line.listen(), server.url]
+    transports = [NATSTransport(address, name=f"w{number}") for number, address in enumerate(addresses)]
+    yield [NATSOnceStore(transport, lease=LEASE) for transport in transports]
     for transport in transports:
         await transport.close()
 
 
-async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATSOnceStore]) -> None:
-    runs = 0
-
-    async def run() -> ResponseEnvelope[Any]:
-        nonlocal runs
-        runs += 1
-        await asyncio.sleep(0.1)
-        return local_envelope(runs, "shop.pay")
-
-    calls = [stores[number % 2].once(_key(), "digest", 10.0, run) for number in range(20)]
-    answers = await asyncio.gather(*calls)
-    assert ({answer.data for answer in answers}, runs) == ({1}, 1)
+def call(run: Run, seconds: float = 10.0, *, reruns: bool = False) -> KeyedCall:
+    return KeyedCall(KEY, "digest", run, time.monotonic() + seconds, reruns=reruns)
 
 
-async def test_the_same_key_with_another_input_is_refused(stores: list[NATSOnceStore]) -> None:
-    async def run() -> ResponseEnvelope[Any]:
-        return local_envelope(1, "shop.pay")
+class Paying:
+    """A handler that takes its time, and counts its runs."""
 
-    await stores[0].once(_key(), "digest", 10.0, run)
+    def __init__(self, data: str = "paid") -> None:
+        self.runs = 0
+        self.go_on = asyncio.Event()
+        self._data = data
+
+    async def __call__(self) -> ResponseEnvelope[Any]:
+        self.runs += 1
+        await self.go_on.wait()
+        return local_envelope(self._data, "shop.pay")
+
+    async def begun(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.runs:  # noqa: ASYNC110  # it counts
+                await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_runs_longer_than_a_lease_is_not_taken_for_dead(stores: list[NATSOnceStore]) -> None:
+    paying, second = Paying(), Paying("second")
+    first = asyncio.create_task(stores[0].once(call(paying)))
+    await paying.begun()
     with pytest.raises(CallError) as raised:
-        await stores[1].once(_key(), "another", 10.0, run)
-    assert raised.value.code == "VALIDATION_ERROR"
+        await stores[1].once(call(second, 3 * LEASE, reruns=True))
+    assert (raised.value.code, raised.value.details) == ("TIMEOUT", {"reason": "in_progress"})
+    paying.go_on.set()
+    assert (await first).data == "paid"
+    assert (await stores[1].once(call(second))).data == "paid"
+    assert (paying.runs, second.runs) == (1, 0)
 
 
-@pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
-async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
-    stores: list[NATSOnceStore], code: str, runs: int
+async def test_an_entry_that_is_not_renewed_has_an_unknown_outcome_until_its_holder_is_back(
+    stores: list[NATSOnceStore], line: Line
 ) -> None:
-    tried = 0
-
-    async def run() -> ResponseEnvelope[Any]:
-        nonlocal tried
-        tried += 1
-        raise CallError(code, "not today")
-
-    for store in stores:
-        with pytest.raises(CallError, match="not today"):
-            await store.once(_key(), "digest", 10.0, run)
-    assert tried == runs
-
-
-async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: list[NATSOnceStore]) -> None:
-    begun, release = asyncio.Event(), asyncio.Event()
-
-    async def stand_still() -> ResponseEnvelope[Any]:
-        begun.set()
-        await release.wait()
-        return local_envelope("late", "shop.pay")
-
-    async def run() -> ResponseEnvelope[Any]:
-        return local_envelope("second", "shop.pay")
-
-    first = asyncio.create_task(stores[0].once(_key(), "digest", 0.2, stand_still))
-    await asyncio.wait_for(begun.wait(), PATIENCE)
+    paying, second = Paying(), Paying("second")
+    first = asyncio.create_task(stores[0].once(call(paying, 60)))
+    await paying.begun()
+    line.hold()
     with pytest.raises(CallError) as raised:
-        await stores[1].once(_key(), "digest", 0.2, run)
-    assert raised.value.code == "TIMEOUT"
-    await asyncio.sleep(0.2 + LEASE_MARGIN)
-    assert (await stores[1].once(_key(), "digest", PATIENCE, run)).data == "second"
-    release.set()
-    await first
-    assert (await stores[0].once(_key(), "digest", PATIENCE, stand_still)).data == "second"
+        await stores[1].once(call(second, 60))
+    assert (raised.value.code, raised.value.retryable, second.runs) == ("OUTCOME_UNKNOWN", False, 0)
+    line.release()
+    paying.go_on.set()
+    assert (await first).data == "paid"
+    async with asyncio.timeout(30):
+        while (found := await told(stores[1], second)) == "OUTCOME_UNKNOWN":  # noqa: ASYNC110  # a call says
+            await asyncio.sleep(0.05)
+    assert (found, second.runs) == ("paid", 0)
+
+
+async def test_a_late_outcome_does_not_replace_that_of_who_took_over(stores: list[NATSOnceStore], line: Line) -> None:
+    paying, second = Paying("late"), Paying("second")
+    second.go_on.set()
+    first = asyncio.create_task(stores[0].once(call(paying, 60)))
+    await paying.begun()
+    line.hold()
+    assert (await stores[1].once(call(second, 60, reruns=True))).data == "second"
+    line.release()
+    paying.go_on.set()
+    assert (await first).data == "late"  # its own caller has had this effect
+    for store in stores:
+        assert await told(store, second) == "second"
+    assert second.runs == 1
+
+
+async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSOnceStore], line: Line) -> None:
+    """Purging checks the revision."""
+    second, begun, ends = Paying("second"), asyncio.Event(), asyncio.Event()
+    second.go_on.set()
+
+    async def fail() -> ResponseEnvelope[Any]:
+        begun.set()
+        await ends.wait()
+        raise CallError("UNAVAILABLE", "not now")
+
+    first = asyncio.create_task(stores[0].once(call(fail, 60)))
+    await begun.wait()
+    line.hold()
+    assert (await stores[1].once(call(second, 60, reruns=True))).data == "second"
+    line.release()
+    ends.set()
+    with pytest.raises(CallError, match="not now"):
+        await first
+    assert await told(stores[1], second) == "second"
+    assert second.runs == 1
+
+
+async def told(store: NATSOnceStore, run: Run) -> str:
+    try:
+        return str((await store.once(call(run))).data)
+    except CallError as error:
+        return error.code
+
+
+async def test_the_workers_of_a_library_share_their_store_without_being_told(server: Server) -> None:
+    runs: list[str] = []
+
+    def shop(name: str) -> OperationRegistry:
+        ops = OperationRegistry("shop")
+
+        @ops.mutation
+        async def pay() -> str:
+            runs.append(name)
+            return name
+
+        return ops
+
+    async with (
+        NATSTransport(server.url, name="w0") as first,
+        NATSTransport(server.url, name="w1") as second,
+        NATSTransport(server.url, name="caller") as transport,
+        PendingRequestMap(transport) as caller,
+    ):
+        async with serve_calls(shop("first"), first):
+            assert (await caller.call("shop.pay", {}, idempotency_key="k")).data == "first"
+        async with serve_calls(shop("second"), second):
+            assert (await caller.call("shop.pay", {}, idempotency_key="k")).data == "first"
+    assert runs == ["first"]
+
+
+@pytest.mark.parametrize(("given", "kept_by"), [(None, 3), (1, 1)], ids=["by default", "as configured"])
+async def test_three_nodes_of_a_cluster_keep_the_entries(
+    nats_program: str, tmp_path: Path, given: int | None, kept_by: int
+) -> None:
+    routes = [free_port() for _ in range(3)]
+    addresses = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in routes)
+    servers = [
+        Server(
+            nats_program,
+            tmp_path,
+            f'server_name: "n{number}"\njetstream {{ store_dir: "{tmp_path / f"store{number}"}" }}\n'
+            f'cluster {{ name: "c", listen: "127.0.0.1:{port}", routes: [{addresses}] }}\n',
+            name=f"n{number}",
+        )
+        for number, port in enumerate(routes)
+    ]
+    try:
+        for server in servers:
+            server.wait_until_ready()
+        paying = Paying()
+        paying.go_on.set()
+        async with NATSTransport(servers[0].url, name="w") as transport:
+            store = NATSOnceStore(transport, replicas=given)
+            async with asyncio.timeout(60):
+                while await told(store, paying) != "paid":  # noqa: ASYNC110  # until the cluster has a leader
+                    await asyncio.sleep(0.1)
+            info = await transport.client.jetstream().stream_info(f"KV_{BUCKET}")
+        assert (info.config.num_replicas, paying.runs) == (kept_by, 1)
+    finally:
+        for server in servers:
+            server.close()

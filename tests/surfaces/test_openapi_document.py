@@ -153,6 +153,7 @@ def test_every_status_is_there() -> None:
     assert list(operation("shop.add", "get")["responses"]) == [
         status for status in statuses if status not in ("413", "415")
     ]
+    assert "409" in operation("shop.create")["responses"]  # what may be sent with an idempotency key
 
 
 def test_codes_of_an_operations_own_stand_at_their_status() -> None:

@@ -59,7 +59,7 @@ def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, 
     if "--idempotency-key" in asked:
         from enfold.commands.shared.task_store import first_results, task_settings
 
-        registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")), in_file=True)
+        registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")))
     return registry
 
 

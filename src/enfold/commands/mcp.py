@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.shared.callers import LOCAL, local_caller
@@ -16,6 +17,7 @@ from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from enfold.operation.repeats import OnceStore
     from enfold.tasks import Tasks
 
 _AT_A_TERMINAL: Final = (
@@ -42,9 +44,16 @@ def _serve(target: Target, **settings: Any) -> int:
     if target.kind != "program":
         return _serve_sources(target, settings)
     found = load_program(target)
+    found.lifetime.new_store = partial(_new_store, target)
     signal.signal(signal.SIGTERM, _interrupt)
     serve_stdio(found, tasks=_tasks_of(found, target, settings), **settings)
     return 0
+
+
+def _new_store(target: Target) -> OnceStore | None:
+    from enfold.commands.shared.task_store import first_results, task_settings  # with the first idempotency key
+
+    return first_results(task_settings(target))
 
 
 def _interrupt(*_: object) -> None:
@@ -115,6 +124,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
             opened(target, rereads=True) as registry,
             opened_tasks(registry, task_settings(target), recorder=settings.get("recorder")) as tasks,
         ):
+            registry.lifetime.new_store = partial(_new_store, target)
             await run_stdio(registry, bounds=bounds_of(target), tasks=tasks, **settings)
 
     run_in_loop(serve())

@@ -105,7 +105,7 @@ def _init_parser() -> ArgumentParser:
     parser = ArgumentParser("enfold nats init", description=told, allow_abbrev=False)
     parser.add_argument("address", metavar="URL", help="the server, with an operator's user: nats://operator:…@host")
     parser.add_argument(
-        "--replicas", type=int, default=1, help="servers of a cluster that keep each stream (default 1)"
+        "--replicas", type=int, help="nodes that keep each stream (default 1, or 3 in a cluster of three or more)"
     )
     parser.add_argument("--keep", type=float, help="seconds that results are kept for idempotency keys (default 3600)")
     parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
@@ -127,11 +127,12 @@ async def _init(options: Namespace) -> int:
     async with reached(options.address, token=os.environ.get(TOKEN), insecure=options.insecure) as transport:
         if not keeps_state(transport):
             raise CallError("VALIDATION_ERROR", f"{options.address} is no NATS server: say nats://…")
-        context = transport.client.jetstream(timeout=API_TIMEOUT)
+        client = transport.client
+        context = client.jetstream(timeout=API_TIMEOUT)
         for config in wanted:
             try:
                 async with reachable():
-                    await make_stream(context, config)
+                    await make_stream(client, context, config)
             except CallError as error:
                 message = f'{config.name} cannot be created: {error.message}. The user needs "operator": true'
                 raise CallError(error.code, message) from None

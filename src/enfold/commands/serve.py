@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -287,9 +288,9 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
             _with_peers(own, terms, settings) as registry,
             opened_tasks(_hiding_errors(registry, terms), settings, grace, **how) as tasks,
         ):
-            if registry.lifetime.once is None:  # the store of tasks has none
-                shared = None if terms.worker is None else terms.worker.folder
-                registry.lifetime.once = first_results(settings, in_file=False, shared=shared)
+            shared = None if terms.worker is None else terms.worker.folder
+            registry.lifetime.grace = lambda: grace.left
+            registry.lifetime.new_store = partial(first_results, settings, shared=shared)
             await _Serving(registry, terms, tasks, grace).serve(listening)
 
 

@@ -14,6 +14,7 @@ from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport, keeps_state
 from enfold.calls.transports.addresses import reached
+from enfold.calls.worker.nats_once_store import NO_JETSTREAM
 from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
@@ -23,10 +24,18 @@ from enfold.commands.shared.order_keys import OrderKeys, add_order_options
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, run_server
 from enfold.commands.shared.targets import TOKEN, opened
-from enfold.commands.shared.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_servers
+from enfold.commands.shared.task_store import (
+    TaskSettings,
+    first_results,
+    opened_tasks,
+    shared_results,
+    task_settings,
+    tasks_on_servers,
+)
 from enfold.identities.tokens import AnyOf
 from enfold.introspection import introduce
 from enfold.log import counted
+from enfold.operation.repeats import OnceStore
 from enfold.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls
 from enfold.tasks import Tasks
@@ -106,10 +115,12 @@ async def _serve(
     recorder: Recorder | None,
 ) -> None:
     stopping, grace = asyncio.Event(), Grace(GRACE)
-    tasks = await _tasks_on(registry, transport, settings, recorder)
+    store, why_alone = await _outcome_store(transport, settings)
+    tasks = None if why_alone == NO_JETSTREAM else await _tasks_on(registry, transport, settings, recorder)
+    registry.lifetime.once = registry.lifetime.once or store
     with ended_by_signals(stopping.set):
         async with serve_calls(registry, transport, service=service, limits=limits, recorder=recorder) as serving:
-            announce(_report(serving, transport))
+            announce(_report(serving, transport, why_alone))
             await stopping.wait()
             grace.begin()
         if tasks is not None:
@@ -128,7 +139,18 @@ async def _tasks_on(
     return tasks
 
 
-def _report(serving: Serving, transport: Transport) -> Iterator[str]:
+async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[OnceStore | None, str | None]:
+    """The idempotency store of all workers, or one of our own in memory, and why it is not shared."""
+    why = None
+    if keeps_state(transport):
+        store = shared_results(transport, settings)
+        why = await store.why_not()
+        if why is None:
+            return store, None
+    return first_results(msgspec.structs.replace(settings, target="")), why
+
+
+def _report(serving: Serving, transport: Transport, why_alone: str | None) -> Iterator[str]:
     count = len(serving.handler.offered)
     yield f"Enfold serves {counted(count, 'operation')} as {transport.name}. Press Ctrl-C to stop."
     for operation_id, reason in serving.refused.items():
@@ -136,3 +158,7 @@ def _report(serving: Serving, transport: Transport) -> Iterator[str]:
     guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
     if guarded and not transport.capabilities.peer_identity:
         yield f"  Nobody can call {', '.join(guarded)}: the server does not say who calls. See: enfold nats permissions"
+    if why_alone is not None:
+        yield f"  Idempotency keys hold for this worker alone: {why_alone}"
+    if why_alone == NO_JETSTREAM and any(spec.durable != "never" for spec in serving.handler.registry.list()):
+        yield "  Durable operations run as plain calls only, for the same reason"

@@ -173,7 +173,9 @@ COMMON: Final[Keys] = {
         "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
         "which operations may run as tasks",
     ),
-    "on_crash": _one_of("retry", "fail", about="what becomes of a task whose worker died"),
+    "on_crash": _one_of(
+        "retry", "fail", about="what happens to a task, or a call with an idempotency key, whose process died"
+    ),
     "access": _ACCESS,
     "expose": _one_of("all", "search", "auto", about="whether its tools are listed, or found by a search"),
     "describe": _one_of("short", "full", about="how much of the descriptions models are shown"),
@@ -296,7 +298,10 @@ BY_KIND: Final[dict[Kind, Keys]] = {
 
 _APP: Final[Keys] = {"title": _text("the name of the application"), "version": _text("its version")}
 _IDEMPOTENCY: Final[Keys] = {
-    "keep": _number("seconds", "how long the first result of a key is kept; 3600 unless it is said")
+    "keep": _number("seconds", "how long the outcome of a call is kept under its key; 3600 unless it is said")
+}
+_NATS: Final[Keys] = {
+    "replicas": ConfigKey(_Count, "a whole number above 0", "nodes that keep each entry; 1, or 3 in a cluster of three")
 }
 _TASKS: Final[Keys] = {
     "store": _text("a file beside the configuration, or `nats://…`; by default `.enfold/tasks.db`"),
@@ -357,6 +362,7 @@ TABLES: Final[Keys] = {
     "agents": _table("a table", "what models are shown", _AGENTS),
     "tasks": _table("a table", "where durable calls are kept", _TASKS),
     "idempotency": _table("a table", "of calls that may come twice", _IDEMPOTENCY),
+    "nats": _table("a table", "how NATS servers keep tasks and idempotency keys", _NATS),
     "auth": ConfigKey(Any, "a table, or a list of tables", "whose tokens the server takes"),
     "bounds": _table("a table", "what a stranger may take of the server; the page on bounds explains them", _BOUNDS),
     "record": _one_of("mutations", "all", about="which calls are recorded without being asked"),

@@ -1,6 +1,8 @@
-"""Calls that come twice under one key: the first is run, its outcome is kept, and repeats get it. Kept in memory here.
+"""Idempotency: the first call with a key is run, its outcome is kept, and repeats get it. The store in memory is here.
 
-How many keys each identity may use is bounded: nobody pushes out another's.
+An entry is absent, running (by the process that holds it), or has an outcome; an outcome may be "unknown". Only its holder
+changes an entry, with one exception: where the holder has died or the outcome is unknown, a call that `reruns` takes it
+over. How many keys each identity may use is limited.
 """
 
 from __future__ import annotations
@@ -9,16 +11,16 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
-from enfold.operation.repeats import EntryKey, Owner, Run
+from enfold.idempotency.outcomes import Outcome, failure, is_unknown, kept_of, result_of, success, unknown
+from enfold.log import Log
+from enfold.operation.repeats import EntryKey, KeyedCall, Owner, in_progress
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -27,77 +29,156 @@ KEEP: Final = 3600.0  # seconds in which a second call with the same key gets th
 PER_IDENTITY: Final = 10_000  # keys of one identity that are kept at the same time
 BYTES_PER_IDENTITY: Final = 64 * 1024 * 1024
 PAUSE: Final = 0.05  # seconds between two looks at a first call that another process runs
+LONGEST_PAUSE: Final = 0.5
+RECORDING: Final = 5.0  # seconds that an answer waits for the store to take it
+
+DIED: Final = "ended with the process that ran it"
 
 
 class FirstResults(ABC, Generic[C]):
-    """A store of first results. A subclass keeps the entries, by three steps; `C` is its record of a call that was begun."""
+    """An idempotency store. A subclass keeps the entries, by three steps; `C` is its record of a call that it has claimed."""
 
     def __init__(self, quota: KeyQuota | None = None) -> None:
         self._quota = quota
-        self._running: set[asyncio.Task[Any]] = set()
+        self._first_calls: dict[EntryKey, _FirstCall] = {}  # that run in this process
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
-        """The result of `run`, or of the first call with this key."""
-        return result_of(await self._to_its_end(self._outcome(key, digest, time.monotonic() + ttl, run)))
-
-    async def _outcome(self, key: EntryKey, digest: str, ends_at: float, run: Run) -> Outcome:
+    async def once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+        """The result of this call, or of the first one with its key."""
+        pause = PAUSE
         while True:
-            found = await self._begin(key, digest, ends_at)
-            if isinstance(found, Outcome):
-                return found
-            if found is not None:
-                return await self._first(key, found, run)
-            if time.monotonic() + PAUSE >= ends_at:
-                raise not_ended_yet()
-            await asyncio.sleep(PAUSE)
+            task = self._first_call(call)
+            await asyncio.wait({task}, timeout=max(0.0, call.waits_until - time.monotonic()))
+            if not task.done():  # the first call runs on when this caller leaves
+                raise in_progress()
+            outcome = unknown("was cancelled") if task.cancelled() else task.result()
+            if outcome is not None:
+                return result_of(outcome)
+            if call.key not in self._first_calls:  # another process runs it
+                left = call.waits_until - time.monotonic()
+                if left <= 0:
+                    raise in_progress()
+                await asyncio.sleep(min(pause, left))
+                pause = min(LONGEST_PAUSE, pause * 1.5)
 
-    async def _first(self, key: EntryKey, begun: C, run: Run) -> Outcome:
+    async def close(self, grace: float) -> None:
+        """Let running calls end; those that take longer than `grace` seconds are cancelled, and their outcome is unknown."""
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._tasks if task.get_loop() is loop]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1.0)
+
+    def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | None]:
+        """The first call with this key if it runs in this process, else an attempt to be the first."""
+        running = self._first_calls.get(call.key)
+        if running is None:
+            return self._in_background(self._attempt(call))
+        refuse_other_input(running.digest, call.digest)
+        return running.task
+
+    async def _attempt(self, call: KeyedCall) -> Outcome | None:
+        """Claim the key and run the call; or the outcome there is; None while another process runs it."""
+        found = await self._claim(call)
+        if found is None or isinstance(found, Outcome):
+            return found
+        task: Any = asyncio.current_task()
+        self._first_calls[call.key] = _FirstCall(call.digest, task)
         try:
-            with nullcontext() if self._quota is None else self._quota.used_by(key.owner):
-                outcome = await outcome_of(run)
-        except BaseException as error:
-            await asyncio.shield(self._give_up(key, begun, error))
+            return await self._run(call, found)
+        finally:
+            del self._first_calls[call.key]
+
+    async def _run(self, call: KeyedCall, claim: C) -> Outcome | None:
+        """Run a first call to its end, and record what is definite."""
+        if not await self._may_start(call, claim):
+            return None
+        started = time.monotonic()
+        try:
+            outcome = kept = success(await call.run())
+        except CallError as error:
+            overran = call.timeout is not None and time.monotonic() - started >= call.timeout
+            outcome, found = failure(error), kept_of(error, overran=overran)
+            if found is None:
+                await self._free(call.key, claim)
+                if not error.is_final:
+                    raise
+                return outcome
+            kept = found
+        except BaseException:  # the process ends
+            await self._record(call.key, claim, unknown("was cancelled"))
             raise
-        await self._keep(key, begun, outcome)
+        await self._record(call.key, claim, kept)
         return outcome
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end even if the caller is cancelled: a repeat finds the outcome."""
-        return await asyncio.shield(self._in_background(work))
+    async def _may_start(self, call: KeyedCall, claim: C) -> bool:
+        """Whether a claimed call is run: its caller still waits for it, and may use another key."""
+        try:
+            if time.monotonic() < call.waits_until:
+                if self._quota is not None:
+                    self._quota.take(call.key.owner)
+                return True
+        except CallError:
+            await self._release(call.key, claim)
+            raise
+        await self._release(call.key, claim)
+        return False
+
+    async def _free(self, key: EntryKey, claim: C) -> None:
+        """Free the key: the call has not begun, or may be made again."""
+        if self._quota is not None:
+            self._quota.give_back(key.owner)
+        await self._release(key, claim)
+
+    async def _record(self, key: EntryKey, claim: C, outcome: Outcome) -> None:
+        """Record an outcome; where the store cannot take it now, the answer does not wait, and it is recorded later."""
+        recording = self._in_background(self._keep(key, claim, outcome))
+        await asyncio.wait({recording}, timeout=RECORDING)
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        running = asyncio.get_running_loop().create_task(work)
-        self._running.add(running)
-        running.add_done_callback(self._forget_task)
-        return running
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
 
-    def _forget_task(self, running: asyncio.Task[Any]) -> None:
-        self._running.discard(running)
-        if not running.cancelled():
-            running.exception()  # seen, though perhaps by nobody
-
-    @abstractmethod
-    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | C | None:
-        """The outcome of the first call, a `C` if this call is the first, or None while another process runs it."""
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CallError):
+            Log("enfold").error("An idempotency store failed", error=error)
 
     @abstractmethod
-    async def _keep(self, key: EntryKey, begun: C, outcome: Outcome) -> None:
-        """Keep the outcome of a first call."""
+    async def _claim(self, call: KeyedCall) -> Outcome | C | None:
+        """The outcome of the first call, a `C` if this call is the first, or None while another runs it."""
 
     @abstractmethod
-    async def _give_up(self, key: EntryKey, begun: C, error: BaseException) -> None:
-        """Forget a first call that ended without an outcome."""
+    async def _keep(self, key: EntryKey, claim: C, outcome: Outcome) -> None:
+        """Keep the outcome of a claimed call, unless another has taken it over."""
+
+    @abstractmethod
+    async def _release(self, key: EntryKey, claim: C) -> None:
+        """Remove the entry of a claimed call, unless another has taken it over."""
+
+
+class _FirstCall(msgspec.Struct, frozen=True, eq=False):
+    """A first call that runs in this process."""
+
+    digest: str  # of its input
+    task: asyncio.Task[Outcome | None]
+
+
+def settled(outcome: Outcome, *, reruns: bool) -> Outcome | None:
+    """The outcome for a repeat; None where the repeat may start the handler again."""
+    return None if reruns and is_unknown(outcome) else outcome
 
 
 def refuse_other_input(expected: str, digest: str) -> None:
     if expected != digest:
         message = "This idempotency key was used with another input"
         raise invalid_argument("idempotencyKey", "constraint", "the same input", message)
-
-
-def not_ended_yet() -> CallError:
-    """The error of a repeat whose deadline comes before the first call has ended."""
-    return CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
 
 
 def too_many_keys(limit: int, wait: float) -> CallError:
@@ -119,18 +200,8 @@ class KeyQuota:
         self._used: dict[Owner, deque[float]] = {}
         self._sweep_at = 0.0
 
-    @contextmanager
-    def used_by(self, owner: Owner) -> Iterator[None]:
-        """Count one more key, or raise RESOURCE_EXHAUSTED; where the block raises, nothing is kept, and nothing counted."""
-        self._take(owner)
-        try:
-            yield
-        except BaseException:
-            if self._used.get(owner):
-                self._used[owner].pop()
-            raise
-
-    def _take(self, owner: Owner) -> None:
+    def take(self, owner: Owner) -> None:
+        """Count one more key, or raise RESOURCE_EXHAUSTED."""
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep(now)
@@ -139,6 +210,11 @@ class KeyQuota:
         if len(used) >= self._per_identity:
             raise too_many_keys(self._per_identity, round(used[0] + self._keep - now, 3) if used else self._keep)
         used.append(now)
+
+    def give_back(self, owner: Owner) -> None:
+        """Count one less: nothing is kept under the key."""
+        if self._used.get(owner):
+            self._used[owner].pop()
 
     def _drop_old(self, used: deque[float], now: float) -> None:
         while used and used[0] + self._keep <= now:
@@ -153,15 +229,14 @@ class KeyQuota:
 # --- in memory ----------------------------------------------------------------------------------------------------
 
 
-class _FirstResult(msgspec.Struct):
+class _MemoryEntry(msgspec.Struct, eq=False):
     digest: str
-    outcome: asyncio.Future[bytes]
-    expires_at: float = float("inf")  # while it runs
-    size: int = 0
+    outcome: bytes | None = None  # None while it runs
+    expires_at: float = float("inf")
 
 
-class MemoryOnceStore(FirstResults[_FirstResult]):
-    """First results of one process."""
+class MemoryOnceStore(FirstResults[_MemoryEntry]):
+    """The idempotency store of one process."""
 
     def __init__(
         self,
@@ -176,33 +251,33 @@ class MemoryOnceStore(FirstResults[_FirstResult]):
         self._owners: dict[Owner, _Entries] = {}
         self._sweep_at = 0.0
 
-    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _FirstResult | None:
+    async def _claim(self, call: KeyedCall) -> Outcome | _MemoryEntry | None:
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep(now)
-        entries = self._owners.get(key.owner)
+        entries = self._owners.get(call.key.owner)
         if entries is None:
-            entries = self._owners[key.owner] = _Entries(self._bytes_per_identity)
+            entries = self._owners[call.key.owner] = _Entries(self._bytes_per_identity)
         entries.drop_old(now)
-        entry = entries.get(key)
-        if entry is None:
-            entry = entries[key] = _FirstResult(digest, asyncio.get_running_loop().create_future())
-            return entry
-        refuse_other_input(entry.digest, digest)
-        try:
-            return _read(await asyncio.wait_for(asyncio.shield(entry.outcome), ends_at - now))
-        except TimeoutError:
-            raise not_ended_yet() from None
+        entry = entries.get(call.key)
+        if entry is not None:
+            refuse_other_input(entry.digest, call.digest)
+            if entry.outcome is None:
+                return None
+            outcome = settled(_read(entry.outcome), reruns=call.reruns)
+            if outcome is not None:
+                return outcome
+            entries.remove(call.key)
+        entry = entries[call.key] = _MemoryEntry(call.digest)
+        return entry
 
-    async def _keep(self, key: EntryKey, begun: _FirstResult, outcome: Outcome) -> None:
-        text = _write(outcome)
-        begun.outcome.set_result(text)
-        self._owners[key.owner].keep(key, begun, len(text), time.monotonic() + self._seconds)
+    async def _keep(self, key: EntryKey, claim: _MemoryEntry, outcome: Outcome) -> None:
+        claim.outcome, claim.expires_at = _write(outcome), time.monotonic() + self._seconds
+        self._owners[key.owner].keep(key, claim)
 
-    async def _give_up(self, key: EntryKey, begun: _FirstResult, error: BaseException) -> None:
+    async def _release(self, key: EntryKey, claim: _MemoryEntry) -> None:
+        del claim
         self._owners[key.owner].pop(key, None)
-        begun.outcome.set_exception(_for_others(error))
-        begun.outcome.exception()  # whether anybody waits for it or not
 
     def _sweep(self, now: float) -> None:
         """Drop expired entries of all identities, also of those that do not come back."""
@@ -213,8 +288,8 @@ class MemoryOnceStore(FirstResults[_FirstResult]):
                 del self._owners[owner]
 
 
-class _Entries(dict[EntryKey, _FirstResult]):
-    """The entries of one identity: those that run, and then those that are kept, the oldest first."""
+class _Entries(dict[EntryKey, _MemoryEntry]):
+    """The entries of one identity: those that run, and those that are kept, the oldest first."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -222,28 +297,21 @@ class _Entries(dict[EntryKey, _FirstResult]):
         self._size = 0
         self._kept: deque[EntryKey] = deque()
 
-    def keep(self, key: EntryKey, entry: _FirstResult, size: int, until: float) -> None:
+    def keep(self, key: EntryKey, entry: _MemoryEntry) -> None:
         """Keep what has ended; where it is too much, the oldest of the same identity go."""
-        entry.expires_at, entry.size = until, size
         self._kept.append(key)
-        self._size += size
+        self._size += len(entry.outcome or b"")
         while self._size > self._limit:
-            self._drop()
+            self.remove(self._kept[0])
 
     def drop_old(self, now: float) -> None:
         while self._kept and self[self._kept[0]].expires_at <= now:
-            self._drop()
+            self.remove(self._kept[0])
 
-    def _drop(self) -> None:
-        self._size -= self.pop(self._kept.popleft()).size
+    def remove(self, key: EntryKey) -> None:
+        self._kept.remove(key)
+        self._size -= len(self.pop(key).outcome or b"")
 
 
 _write: Final = msgspec.json.Encoder().encode
 _read: Final = msgspec.json.Decoder(Outcome).decode
-
-
-def _for_others(error: BaseException) -> CallError:
-    """The error of repeats that waited for a first call without an outcome."""
-    if isinstance(error, CallError):
-        return error
-    return CallError("UNAVAILABLE", "The first call with this idempotency key was given up")

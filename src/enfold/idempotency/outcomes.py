@@ -8,7 +8,6 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, from_wire, to_wire
 from enfold.errors import CallError
-from enfold.operation.repeats import Run
 from enfold.schema.plain import unwritable
 
 MAX_MESSAGE: Final = 2_000  # characters
@@ -58,14 +57,30 @@ def failure(error: CallError) -> Outcome:
     return Outcome(partial.output, partial.warnings, error.provenance, kept)
 
 
-async def outcome_of(run: Run) -> Outcome:
-    """Run a call and give its outcome; errors that are retryable or not final are raised instead."""
-    try:
-        return success(await run())
-    except CallError as error:
-        if error.retryable or not error.is_final:
-            raise
-        return failure(error)
+# Codes that do not say how the call ended.
+_INDEFINITE: Final = frozenset({"ABORTED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "OUTCOME_UNKNOWN"})
+
+
+def unknown(reason: str) -> Outcome:
+    """The outcome of a call that was started, and of which nobody can say whether it had its effect."""
+    message = f"The first call with this idempotency key {reason}: its outcome is unknown, and it is not started again"
+    return failure(CallError("OUTCOME_UNKNOWN", message))
+
+
+def is_unknown(outcome: Outcome) -> bool:
+    return outcome.failure is not None and outcome.failure.code == "OUTCOME_UNKNOWN"
+
+
+def kept_of(error: CallError, *, overran: bool) -> Outcome | None:
+    """What an idempotency store keeps of a failed call; None where the key is free again.
+
+    A failure that the handler produced is definite, unless it is retryable. `overran`: the operation's own time was over.
+    """
+    if overran and error.code == "TIMEOUT":
+        return unknown("ran longer than its operation may")
+    if error.retryable or not error.is_final:
+        return None
+    return unknown(f"ended with {error.code}") if error.code in _INDEFINITE else failure(error)
 
 
 def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:

@@ -13,6 +13,8 @@ from enfold.errors import CallError, writable
 from enfold.operation.identity import Identity
 
 if TYPE_CHECKING:
+    import asyncio
+
     from enfold.env import Env
     from enfold.operation.asking import Answer
     from enfold.operation.ports import RecordedRun, RunningTask
@@ -103,6 +105,7 @@ class Context:
         "_parent",
         "_request_id",
         "call",
+        "first_call",
         "idempotency_key",
         "identity",
         "inline",
@@ -149,6 +152,7 @@ class Context:
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.select: str | None = None  # what of the result is wanted, where its caller says so
         self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
+        self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
@@ -274,11 +278,20 @@ class Context:
 
     def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
         """Begin a call: its context is this one, or, where another call has begun under it, a copy."""
-        context = self if self.call is None else self._copy()
+        context = self if self.call is None else self.copy()
         context.call = CallState(make_env, None if timeout is None else time.monotonic() + timeout)
         return context
 
-    def _copy(self) -> Context:
+    def copy(self) -> Context:
+        """The same call once more: it ends with this one."""
+        another = self.on_its_own()
+        another._deadline = self._deadline
+        another._parent = self._parent
+        another._origin = self
+        return another
+
+    def on_its_own(self) -> Context:
+        """The same call without its caller's deadline, which goes on when the caller leaves."""
         another = Context(
             request_id=self.request_id,
             parent_request_id=self.parent_request_id,
@@ -288,9 +301,6 @@ class Context:
             inline=self.inline,
             meta=self.meta,
         )
-        another._deadline = self._deadline
-        another._parent = self._parent
-        another._origin = self
         another.recording = self.recording
         another.select = self.select
         another.keeps_result = self.keeps_result

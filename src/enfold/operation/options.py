@@ -25,7 +25,7 @@ class _Described(TypedDict, total=False):
     resumable: bool
     timeout: float | Literal["default"] | None
     durable: Durable | bool  # may or must run as a task; True is "optional"
-    on_crash: OnCrash | None  # what becomes of a task whose worker died: "retry" or "fail"
+    on_crash: OnCrash | None  # what happens to a task, or a call with a key, whose process died: "retry" or "fail"
     asks_first: bool  # runs in the call until `context.detach()`, then again as a task
     meta: Mapping[str, Any] | None
 

@@ -9,7 +9,6 @@ import msgspec
 if TYPE_CHECKING:
     from enfold.operation.limits import CallLimits
     from enfold.operation.ports import PayloadLog
-    from enfold.operation.repeats import OnceStore
 
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]
 
@@ -25,7 +24,6 @@ class Policy(msgspec.Struct, frozen=True):
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
     detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
     limits: CallLimits | None = None  # of what callers from outside may do
-    once: OnceStore | None = None  # where first results are kept for idempotency keys; in memory where none is given
     payloads: PayloadLog | None = None  # who keeps what calls are given and give; nobody where none is given
 
     def __post_init__(self) -> None:

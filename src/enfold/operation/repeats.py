@@ -1,4 +1,4 @@
-"""Idempotency keys as values: whose key it is, for which operation; and the store of first results as a protocol."""
+"""Idempotency keys as values: whose key it is, for which operation; and the idempotency store as a protocol."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enfold.operation.context import Context
 
 MAX_KEY: Final = 256  # characters
+IN_PROGRESS: Final = "in_progress"  # the reason of a TIMEOUT after which the first call with a key still runs
 
 Owner: TypeAlias = tuple[str | None, str | None]  # an identity, and on whose behalf it acts
 Run: TypeAlias = "Callable[[], Awaitable[ResponseEnvelope[Any]]]"
@@ -33,14 +34,29 @@ class EntryKey(msgspec.Struct, frozen=True):
         return sha256(msgspec.json.encode(self))
 
 
+class KeyedCall(msgspec.Struct, frozen=True):
+    """A call with an idempotency key, as its store sees it."""
+
+    key: EntryKey
+    digest: str  # of the input
+    run: Run  # starts the handler, with the operation's own time
+    waits_until: float  # by `time.monotonic()`: when this caller stops waiting
+    timeout: float | None = None  # the operation's own time, in seconds
+    reruns: bool = False  # whether the handler may be started again where the outcome is unknown
+
+
 class OnceStore(Protocol):
-    """Remembers first results, so that a call with the same key has its effect once."""
+    """Keeps the outcomes of calls with an idempotency key: under one key the handler is started at most once."""
 
-    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
-        """The result of `run`, or of the first call with this key; another digest is a VALIDATION_ERROR.
+    async def once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+        """The result of this call, or of the first one with its key; another input is a VALIDATION_ERROR.
 
-        A repeat waits for the first call at most `ttl` seconds.
+        The handler runs to its end even if its caller stops waiting, who then gets a TIMEOUT. Where the outcome of the
+        first call is unknown, that is OUTCOME_UNKNOWN, or the handler is started again if the call `reruns`.
         """
+
+    async def close(self, grace: float) -> None:
+        """Let running calls end; those that take longer than `grace` seconds are cancelled."""
 
 
 class DurableCalls(Protocol):
@@ -73,6 +89,12 @@ def check_key(key: str) -> None:
         is_right = False
     if not is_right:
         raise invalid_argument("idempotencyKey", "constraint", f"1 to {MAX_KEY} characters of text")
+
+
+def in_progress() -> CallError:
+    """The error of a caller whose time ends before the first call with their key has ended."""
+    message = "The first call with this idempotency key has not ended yet: repeat it with the same key"
+    return CallError("TIMEOUT", message, {"reason": IN_PROGRESS}, retryable=True)
 
 
 def input_digest(input: Any, select: str | None = None) -> str:

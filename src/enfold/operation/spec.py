@@ -92,8 +92,9 @@ class OperationSpec:
     def __init__(self, **fields: Unpack[SpecFields]) -> None:
         """`values` is how many values the handler returns: one, none (0), or several.
 
-        `durable` says whether it may, or must, run as a task; `on_crash` what becomes of the task when its worker dies (by
-        default it is run again if the operation is idempotent); with `asks_first` it runs in the call up to `context.detach()`.
+        `durable` says whether it may, or must, run as a task; `on_crash` what happens to a task, or a call with an
+        idempotency key, whose process dies (by default it runs again if the operation is idempotent); with `asks_first`
+        it runs in the call up to `context.detach()`.
         """
         _check_names(fields)
         kept = self.__dict__

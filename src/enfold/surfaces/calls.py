@@ -44,8 +44,8 @@ def serve_calls(
 ) -> Serving:
     """Serve a registry: `async with serve_calls(registry, transport):`, or `await` it and close it later.
 
-    `store` keeps first results for idempotency keys (in memory unless given), `verify` reads delegations, `recorder`
-    records the runs of callers who ask for provenance.
+    `store` is the idempotency store (unless given, a bucket that all workers of NATS share, else memory), `verify` reads
+    delegations, `recorder` records the runs of callers who ask for provenance.
     """
     handler = CallHandler(
         registry,

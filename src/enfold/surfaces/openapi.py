@@ -35,6 +35,7 @@ _DESCRIPTIONS: Final = {
     403: "The caller may not do this, or the host or the origin is not allowed",
     404: "There is no such operation",
     406: "The answer has no form that Accept allows",
+    409: "The outcome of the first call with this idempotency key is unknown",
     413: "The body is too large",
     415: "The body is not JSON",
     429: "Too many calls",
@@ -46,6 +47,7 @@ _DESCRIPTIONS: Final = {
 }
 _INLINE: Final = (400, 500)
 _OF_A_BODY: Final = (413, 415)
+_OF_A_MUTATION: Final = (409,)
 
 
 def to_openapi(
@@ -236,8 +238,10 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
     responses = {"200": _success(spec, components)}
     if components.runs_as_task(spec):
         responses["202"] = ACCEPTED
+    left_out: tuple[int, ...] = () if with_body else _OF_A_BODY
+    left_out += () if spec.type is OperationType.MUTATION else _OF_A_MUTATION
     for status in _DESCRIPTIONS:
-        if with_body or status not in _OF_A_BODY:
+        if status not in left_out:
             responses[str(status)] = components.failure(status) if status in _INLINE else components.shared(status)
     for status, errors in _own_errors(spec).items():
         responses[str(status)] = {**components.failure(status), "x-enfold-errors": errors}

@@ -17,7 +17,7 @@ from enfold.log import Log
 from enfold.operation import Context, Identity, Progress
 from enfold.operation.asking import META, Peer
 from enfold.operation.handing_over import SERVER_TASK, TAKES_TASK, TakeTask, TaskQuestion
-from enfold.operation.repeats import check_key, input_digest
+from enfold.operation.repeats import IN_PROGRESS, check_key, input_digest
 from enfold.registry import Registry
 from enfold.reserved import ADMIN
 from enfold.tasks.handed_over import SEALED, HandedOverTask, SealedTasks, Secret, watch
@@ -223,7 +223,10 @@ class Tasks:
         except TimeoutError:
             goes_on = "is given up here: see" if self._runs_own else "goes on as"
             message = f"{operation_id} takes longer than its caller waits, and {goes_on} the task {handle.id}"
-            raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
+            if context.unused_key is None:
+                raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
+            details = {"reason": IN_PROGRESS, "task": handle.id}
+            raise CallError("TIMEOUT", message, details, retryable=True) from None
         if context.recording is not None:
             context.recording.recorded_elsewhere(envelope.provenance)
         return envelope

@@ -90,7 +90,7 @@ class NATSTasks:
         transport: KeepingTransport,
         *,
         ack_wait: float = ACK_WAIT,
-        replicas: int = 1,
+        replicas: int | None = None,
         name: str = DEFAULT_NAME,
         sign: SignOrder | None = None,
         verify: VerifyOrder | None = None,

@@ -45,7 +45,7 @@ class Version(msgspec.Struct, frozen=True):
 class Streams:
     """The queue and the bucket on the current connection; both are checked when they are opened."""
 
-    def __init__(self, transport: KeepingTransport, names: Names, replicas: int) -> None:
+    def __init__(self, transport: KeepingTransport, names: Names, replicas: int | None) -> None:
         self._transport = transport
         self.names = names
         self._replicas = replicas
@@ -171,7 +171,7 @@ class Streams:
         return await self.client.subscribe(f"{self.names.changed}.{pattern}", cb=heard)
 
 
-def task_streams(names: Names, replicas: int) -> tuple[StreamConfig, StreamConfig]:
+def task_streams(names: Names, replicas: int | None) -> tuple[StreamConfig, StreamConfig]:
     """The configuration of queue and bucket."""
     from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StreamConfig
 

@@ -104,7 +104,11 @@ class PendingRequestMap:
         idempotency_key: str | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> ResponseEnvelope[Any]:
-        """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds."""
+        """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds.
+
+        It is sent again by itself only where it surely did not start, or is `idempotent`: whether the workers share what
+        they keep under an `idempotency_key` is not known here.
+        """
         ttl = timeout if context is None and deadline is None else _ttl(context, timeout, deadline)
         now = monotonic()
         ends_at = now + (DEFAULT_TTL if ttl is None else ttl)
@@ -117,8 +121,7 @@ class PendingRequestMap:
             new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
         )
         subject = self._subjects.get(operation_id) or self._subject(operation_id)
-        repeatable = idempotent or idempotency_key is not None
-        waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, repeatable)
+        waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, idempotent)
         waiting = await self._wait_with_retries(waiting, context)
         if waiting.result is None:
             raise waiting.error or call_failures.aborted(operation_id)
@@ -188,7 +191,7 @@ class PendingRequestMap:
             self._waiting[request_id] = waiting
             try:
                 if request.ttl_ms == 0:
-                    waiting.fail(call_failures.timed_out(request.operation_id, idempotent=waiting.idempotent))
+                    waiting.fail(waiting.timed_out())
                 else:
                     headers: Mapping[str, str] | None = None
                     if self._sign is not None and context is not None:
@@ -239,17 +242,20 @@ class PendingRequestMap:
     def respond(
         self, request_id: str, output: Any, seq: int | None = None, event_id: str | None = None
     ) -> Awaitable[None]:
-        """Answer with an envelope, and nothing else; an id nobody waits for is ignored."""
+        """Answer a request with an envelope, and nothing else: `call.responded` is published to its caller.
+
+        The request may be one that this peer's transport has received, or a call of our own. An unknown id is ignored.
+        """
         if not is_response_envelope(output):
             raise TypeError(f"Only an envelope is an answer, not {type(output).__name__}")
         return self._answer(responded(request_id, from_wire(output), seq, event_id))
 
     def emit_error(self, request_id: str, error: CallError) -> Awaitable[None]:
-        """Answer with a failure."""
+        """Answer with a failure: `call.error` is published to the caller."""
         return self._answer(failed(request_id, error))
 
     def complete(self, request_id: str, seq: int) -> Awaitable[None]:
-        """Say that a stream has ended after `seq` items."""
+        """Say that a stream has ended after `seq` items: `call.completed` is published to the caller."""
         return self._answer(Completed(request_id, seq))
 
     async def _answer(self, payload: Payload) -> None:
@@ -374,7 +380,7 @@ class PendingRequestMap:
     def _fail_after_loss(self, under_way: list[WaitingCall]) -> None:
         self._lost_timer = None
         for waiting in under_way:
-            waiting.fail(call_failures.lost(waiting.operation_id, idempotent=waiting.idempotent))
+            waiting.fail(call_failures.lost(waiting.operation_id, retryable=waiting.is_retryable))
 
     def _recover(self) -> None:
         if self._lost_timer is not None:

@@ -25,6 +25,7 @@ from enfold.calls.protocol.events import (
 )
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
+from enfold.operation.repeats import in_progress
 
 
 class WaitingCall(msgspec.Struct, eq=False):
@@ -56,6 +57,17 @@ class WaitingCall(msgspec.Struct, eq=False):
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether its caller may make it again although it may have started."""
+        return self.idempotent or self.request.idempotency_key is not None
+
+    def timed_out(self) -> CallError:
+        """The error at its deadline; with an idempotency key its worker goes on."""
+        if self.request.idempotency_key is not None:
+            return in_progress()
+        return call_failures.timed_out(self.operation_id, idempotent=self.idempotent)
 
     def again(self, request: Requested, silence: float, now: float) -> Self:
         """The state of another attempt at the same request."""
@@ -115,9 +127,9 @@ class WaitingCall(msgspec.Struct, eq=False):
     def check(self, now: float) -> None:
         """End it when its time is over, or when nobody has been heard for too long."""
         if self.deadline is not None and now >= self.deadline:
-            self.fail(call_failures.timed_out(self.operation_id, idempotent=self.idempotent))
+            self.fail(self.timed_out())
         elif now - self.heard_at > self.silence:
-            self.fail(call_failures.silent(self.operation_id, idempotent=self.idempotent))
+            self.fail(call_failures.silent(self.operation_id, retryable=self.is_retryable))
 
     def change(self) -> asyncio.Future[None]:
         """A future that is done with the next change: an event of the worker, or the end."""

@@ -27,14 +27,14 @@ def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
     return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}{hint}", details)
 
 
-def lost(operation_id: str, *, idempotent: bool) -> CallError:
+def lost(operation_id: str, *, retryable: bool) -> CallError:
     message = f"The connection was lost while {operation_id} was under way"
-    return CallError("UNAVAILABLE", message, {"reason": "connection_lost"}, idempotent)
+    return CallError("UNAVAILABLE", message, {"reason": "connection_lost"}, retryable)
 
 
-def silent(operation_id: str, *, idempotent: bool) -> CallError:
+def silent(operation_id: str, *, retryable: bool) -> CallError:
     message = f"Whoever runs {operation_id} is not heard any more"
-    return CallError("UNAVAILABLE", message, {"reason": "silence"}, idempotent)
+    return CallError("UNAVAILABLE", message, {"reason": "silence"}, retryable)
 
 
 def timed_out(operation_id: str, *, idempotent: bool) -> CallError:

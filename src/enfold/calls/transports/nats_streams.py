@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig
 
+CLUSTER: Final = 3
+NO_CLUSTER: Final = 10074  # the server's code for replicas without a cluster
+MISSING: Final = "missing"  # the reason where the operator has not created a stream
 _REQUIRED: Final = ("allow_direct", "allow_msg_ttl")
 _FORBIDDEN: Final = (
     "no_ack",
@@ -40,8 +43,8 @@ async def ensure_stream(client: Client, context: JetStreamContext, wanted: Strea
     except NotFoundError:
         if asks_for_credentials(client):
             message = f"The stream {wanted.name} does not exist on the NATS server: create it with `enfold nats init`"
-            raise CallError("UNAVAILABLE", message) from None
-        await context.add_stream(wanted)
+            raise CallError("UNAVAILABLE", message, {"reason": MISSING}) from None
+        await _create(client, context, wanted)
         return
     check_stream(found, wanted)
 
@@ -59,16 +62,33 @@ async def reachable() -> AsyncIterator[None]:
         raise CallError("UNAVAILABLE", f"JetStream cannot be used: {str(error) or 'it does not answer'}") from error
 
 
-async def make_stream(context: JetStreamContext, wanted: StreamConfig) -> None:
+async def make_stream(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
     """Create a stream, or give an existing one its configuration; for operators."""
     from nats.js.errors import NotFoundError
 
     try:
-        await context.stream_info(str(wanted.name))
+        found = (await context.stream_info(str(wanted.name))).config
     except NotFoundError:
-        await context.add_stream(wanted)
+        await _create(client, context, wanted)
     else:
-        check_stream((await context.update_stream(wanted)).config, wanted)
+        update = wanted.evolve(num_replicas=wanted.num_replicas or found.num_replicas)
+        check_stream((await context.update_stream(update)).config, wanted)
+
+
+async def _create(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
+    """Create a stream; unless it says by how many nodes it is kept, by three of a cluster of three or more, else by one."""
+    from nats.js.errors import APIError
+
+    is_cluster = len(client.servers) >= CLUSTER
+    if wanted.num_replicas or not is_cluster:
+        await context.add_stream(wanted)
+        return
+    try:
+        await context.add_stream(wanted.evolve(num_replicas=CLUSTER))
+    except APIError as error:
+        if error.err_code != NO_CLUSTER:
+            raise
+        await context.add_stream(wanted)  # one server that has several addresses
 
 
 def check_stream(found: StreamConfig, wanted: StreamConfig) -> None:

@@ -33,9 +33,10 @@ from enfold.calls.protocol.events import (
     responded,
 )
 from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject, operation_of
-from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport
+from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport, keeps_state
 from enfold.calls.worker.answers import AnswerSender
 from enfold.calls.worker.gate import FROZEN, Gate
+from enfold.calls.worker.nats_once_store import NATSOnceStore
 from enfold.calls.worker.producer import Producer
 from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
 from enfold.envelope import ResponseEnvelope
@@ -43,7 +44,7 @@ from enfold.errors import CallError, FormatError
 from enfold.log import Log
 from enfold.observing.call_record import SpanStart
 from enfold.observing.watching import Watch
-from enfold.operation import Context, Identity, OperationSpec, Policy
+from enfold.operation import Context, Identity, OperationSpec
 from enfold.operation.repeats import OnceStore, checked_key
 from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
@@ -77,8 +78,8 @@ class CallHandler:
     ) -> None:
         """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
-        repeatable = registry if store is None else registry.with_policy(Policy(once=store))
-        self._guarded = repeatable.guarded(is_observed=False)
+        self._guarded = registry.guarded(is_observed=False)
+        self._store = store
         self._observers = registry.observers
         self.counts = Counts()
         self.operations: dict[str, OperationCounts] = {}
@@ -107,6 +108,7 @@ class CallHandler:
         """Connect, and subscribe to control events: credits, heartbeats and aborts of callers."""
         if self._control is None:
             await self._transport.connect()
+            await self._install_store()
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._take_control)
             self._gate.vouches = self._transport.capabilities.peer_identity
@@ -115,6 +117,24 @@ class CallHandler:
             self._gate.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
+
+    async def _install_store(self) -> None:
+        """Keep outcomes for idempotency keys where all workers find them, if the servers of the transport can."""
+        lifetime, transport, store = self.registry.lifetime, self._transport, self._store
+        if store is None and lifetime.once is None and keeps_state(transport):
+            store = NATSOnceStore(transport)
+        if isinstance(store, NATSOnceStore) and (why := await store.why_not()) is not None:
+            _log.warning("Idempotency keys hold for each worker by itself: %s", why)
+            store = None
+        if store is not None:
+            self._store = lifetime.once = store
+
+    async def _leave_store(self, grace: float) -> None:
+        """Let calls end that run on under an idempotency key, and leave the store, which ends with the transport."""
+        lifetime = self.registry.lifetime
+        if lifetime.once is not None:
+            await lifetime.once.close(grace)
+            lifetime.once = None if lifetime.once is self._store else lifetime.once
 
     async def offer(self, operation_id: str) -> None:
         """Take calls of an operation; raises a TransportError where the transport refuses."""
@@ -139,11 +159,12 @@ class CallHandler:
 
     async def close(self, *, drain: bool = True) -> None:
         """Take no more calls; with `drain` let those that run come to their end first."""
+        ends_at = monotonic() + (DRAIN if drain else 0.0)
         # All at once: a server that does not answer is waited for once.
         await asyncio.gather(*(self.withdraw(operation_id, drain=drain) for operation_id in self.offered))
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if drain and (tasks or self._queue):
-            await self._wait_for_running()
+            await self._wait_for_running(ends_at)
         for call in list(self._calls.values()):
             call.abort()
         for timer in (self._clock, self._pulse):
@@ -157,10 +178,10 @@ class CallHandler:
         unfinished = [task for task in tasks if not task.done()]
         if unfinished:
             await asyncio.wait(unfinished, timeout=1.0)
+        await self._leave_store(max(0.0, ends_at - monotonic()))
         await self._answers.close()
 
-    async def _wait_for_running(self) -> None:
-        ends_at = monotonic() + DRAIN
+    async def _wait_for_running(self, ends_at: float) -> None:
         while self._running and monotonic() < ends_at:
             tasks = [call.task for call in self._calls.values() if call.task is not None and not call.task.done()]
             if not tasks:
@@ -356,18 +377,25 @@ class CallHandler:
         raise asyncio.CancelledError
 
     def _finish(self, call: ServedCall, error: CallError | None) -> None:
-        self._running -= 1
         counts = call.served.counts
         counts.requests += 1
         counts.seconds += monotonic() - call.arrived_at
         if error is not None:
             counts.errors += 1
             counts.last_error = error.code
-        self._gate.release(call)
         if call.producer is not None and not call.is_aborted:
             self._keep_ended_stream(call)
         else:
             self._calls.pop(call.request.request_id, None)
+        running_on = None if call.context is None else call.context.first_call
+        if running_on is None or running_on.done():
+            self._free_slot(call)
+        else:  # under an idempotency key: its caller has left
+            running_on.add_done_callback(lambda _: self._free_slot(call))
+
+    def _free_slot(self, call: ServedCall) -> None:
+        self._running -= 1
+        self._gate.release(call)
         while self._queue and self._running < self._gate.limits.running:
             self._launch_if_due(self._queue.popleft())
 
@@ -452,8 +480,7 @@ class CallHandler:
     def _take_control_event(self, call: ServedCall, payload: Payload, event_id: str) -> None:
         producer = call.producer
         if isinstance(payload, Aborted):
-            if not call.runs_to_its_end:
-                call.abort()
+            call.abort()
         elif producer is not None and producer.is_new(event_id):
             producer.heard_at = monotonic()
             if isinstance(payload, Credit):

@@ -1,50 +1,69 @@
-"""First results for idempotency keys in a NATS key-value bucket, shared by every worker and kept when a node dies."""
+"""The idempotency store in a NATS key-value bucket, shared by all workers and kept when a node dies.
+
+The holder of an entry renews it as long as its call runs. A worker that has watched an entry for the length of a lease
+without seeing a renewal takes its holder for dead. No clock of another machine is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from enfold.calls.protocol.transport import KeepingTransport
+from enfold.calls.protocol.transport import KeepingTransport, TransportError
 from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.calls.transports.nats_streams import ensure_stream, reachable
+from enfold.calls.transports.nats_streams import MISSING, ensure_stream, reachable
 from enfold.errors import CallError
-from enfold.idempotency.first_results import KEEP, PAUSE, PER_IDENTITY, FirstResults, KeyQuota, refuse_other_input
-from enfold.idempotency.outcomes import Outcome, failure
+from enfold.idempotency.first_results import (
+    DIED,
+    KEEP,
+    PAUSE,
+    PER_IDENTITY,
+    FirstResults,
+    KeyQuota,
+    refuse_other_input,
+    settled,
+)
+from enfold.idempotency.outcomes import Outcome, failure, unknown
 from enfold.operation import new_request_id
-from enfold.operation.repeats import EntryKey
+from enfold.operation.repeats import EntryKey, KeyedCall
 
 if TYPE_CHECKING:
     from nats.js.api import StreamConfig
 
 T = TypeVar("T")
 
+LEASE: Final = 5.0  # seconds after which an entry that is not renewed has lost its holder
+RENEWALS: Final = 4  # in the length of a lease
+STEP: Final = 1.0  # seconds that a server may take to answer
 PATIENCE: Final = 10.0  # seconds that a server may be away before a call is refused that has not begun
-LEASE_MARGIN: Final = 1.0
 MAX_WATCHED: Final = 10_000
+NO_JETSTREAM: Final = "the NATS server has no JetStream"
+_NO_JETSTREAM_CODES: Final = (None, 10039, 10076)  # nobody answers; not enabled for the account, or not at all
 
 
-class _FirstCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    owner: str
+class _BucketEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the bucket holds under a key."""
+
+    holder: str
     digest: str
-    lease: float  # seconds after which whoever has watched it all the while may take it over
+    lease: float = LEASE
     outcome: Outcome | None = None
 
 
-class _OwnFirstCall(msgspec.Struct, frozen=True):
-    """A first call of ours: its entry, the revision it has in the bucket, and until when the call has time."""
+class _BucketClaim(msgspec.Struct, eq=False):
+    """A first call of ours: its entry, and the revision that this has in the bucket."""
 
-    entry: _FirstCall
+    entry: _BucketEntry
     revision: int
-    ends_at: float
+    is_over: bool = False  # given back, or taken over by another: we write nothing there any more
 
 
-class NATSOnceStore(FirstResults[_OwnFirstCall]):
+class NATSOnceStore(FirstResults[_BucketClaim]):
     """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
 
     def __init__(
@@ -53,15 +72,22 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
         *,
         keep: float = KEEP,
         per_identity: int = PER_IDENTITY,
-        replicas: int = 1,
+        replicas: int | None = None,
+        lease: float = LEASE,
     ) -> None:
-        """`per_identity` is how many keys of one identity this worker writes within `keep` seconds."""
+        """`per_identity` is how many keys of one identity this worker writes within `keep` seconds.
+
+        `replicas` is how many nodes keep the entries: one, or three of a cluster with as many, unless given.
+        """
         super().__init__(KeyQuota(keep, per_identity))
         self._transport = transport
         self._seconds = keep
         self._replicas = replicas
+        self._lease = lease
         self._opened: Any = None
-        # Kept from call to call: who tries again and again has watched all the while.
+        self._claims: dict[str, _BucketClaim] = {}  # that run here, by the name of their entry
+        self._renewing: asyncio.Task[None] | None = None
+        # Kept from call to call: whoever tries again and again has watched all the while.
         self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
 
     async def check(self) -> None:
@@ -69,92 +95,173 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
         async with reachable():
             await self._open()
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the call end with its caller: a worker that is stopped releases the key, and another runs the call."""
-        return await work
+    async def why_not(self) -> str | None:
+        """Why the bucket is not there for us; None where it is, or may be as soon as the servers answer.
 
-    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _OwnFirstCall | None:
-        now = time.monotonic()
-        entry = _FirstCall(new_request_id(), digest, ends_at - now + LEASE_MARGIN)
-        name = _name(key)
-        found = await self._patiently(lambda: self._take(name, entry, ends_at), min(ends_at, now + PATIENCE))
-        if found is not None:
-            self._watched.pop(name, None)
+        A bucket that is not what it should be is an error.
+        """
+        from nats.errors import Error
+        from nats.js.errors import APIError
+
+        try:
+            await self._open()
+        except APIError as error:
+            return NO_JETSTREAM if error.err_code in _NO_JETSTREAM_CODES else None
+        except CallError as error:
+            if error.details.get("reason") != MISSING:
+                raise
+            return error.message
+        except (Error, TransportError, OSError, TimeoutError):
+            return None
+        return None
+
+    async def _claim(self, call: KeyedCall) -> Outcome | _BucketClaim | None:
+        name = _name(call.key)
+        entry = _BucketEntry(new_request_id(), call.digest, self._lease)
+        tries_until = min(call.waits_until - STEP, time.monotonic() + PATIENCE)
+        found = await self._patiently(lambda: self._take(name, entry, call.reruns), tries_until)
+        if isinstance(found, _BucketClaim):
+            self._claims[name] = found
+            if self._renewing is None or self._renewing.done():
+                self._renewing = asyncio.get_running_loop().create_task(self._renew())
         return found
 
-    async def _keep(self, key: EntryKey, begun: _OwnFirstCall, outcome: Outcome) -> None:
-        done = self._within_payload(msgspec.structs.replace(begun.entry, outcome=outcome))
-        await self._patiently(lambda: self._write(_name(key), done, begun.revision), begun.ends_at)
+    async def _keep(self, key: EntryKey, claim: _BucketClaim, outcome: Outcome) -> None:
+        """Keep an outcome, as soon as the servers can be reached; until then the entry is renewed if that is possible."""
+        name, entry = _name(key), msgspec.structs.replace(claim.entry, outcome=outcome)
 
-    async def _give_up(self, key: EntryKey, begun: _OwnFirstCall, error: BaseException) -> None:
-        from nats.errors import Error
+        async def write() -> None:
+            claim.entry = self._within_payload(entry)
+            await self._write(name, claim)
 
-        del error
         try:
-            await (await self._open()).delete(_name(key), last=begun.revision)
-        except (Error, OSError, TimeoutError, CallError):
-            return  # the lease will end by itself
+            await self._patiently(write, time.monotonic() + self._seconds)
+        finally:
+            self._forget(name, claim)
 
-    def _within_payload(self, entry: _FirstCall) -> _FirstCall:
+    async def _release(self, key: EntryKey, claim: _BucketClaim) -> None:
+        name, is_lost = _name(key), claim.is_over
+        self._forget(name, claim)
+        if not is_lost:
+            with suppress(CallError):  # then the lease runs out, and the outcome is unknown
+                await self._patiently(lambda: self._delete(name, claim), time.monotonic() + PATIENCE)
+
+    def _forget(self, name: str, claim: _BucketClaim) -> None:
+        claim.is_over = True
+        if self._claims.get(name) is claim:
+            del self._claims[name]
+
+    def _within_payload(self, entry: _BucketEntry) -> _BucketEntry:
         """The entry as the server accepts it: a result that is too large is replaced by an error that says so."""
         size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
         if size <= limit:
             return entry
         message = f"The first call with this key has ended; its result has {size} bytes, more than the {limit} kept"
-        told = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "result", "size": size, "limit": limit})
-        return msgspec.structs.replace(entry, outcome=failure(told))
+        error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "result", "size": size, "limit": limit})
+        return msgspec.structs.replace(entry, outcome=failure(error))
+
+    async def _renew(self) -> None:
+        """Renew the entries of calls that run here, as long as there are any."""
+        from nats.errors import Error
+
+        while self._claims:
+            await asyncio.sleep(self._lease / RENEWALS)
+            for name, claim in list(self._claims.items()):
+                if claim.entry.outcome is None and not claim.is_over:
+                    with suppress(Error, TransportError, OSError, TimeoutError):
+                        await self._write(name, claim)
 
     # one step each, which may fail while the servers change places
 
-    async def _take(self, name: str, entry: _FirstCall, ends_at: float) -> Outcome | _OwnFirstCall | None:
+    async def _take(self, name: str, entry: _BucketEntry, reruns: bool) -> Outcome | _BucketClaim | None:
         """Claim the key, or give the outcome of whoever has it; None while they may still run the call."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
-        bucket = await self._open()
-        data = msgspec.json.encode(entry)
+        bucket, data = await self._open(), msgspec.json.encode(entry)
         with suppress(KeyWrongLastSequenceError):
-            return _OwnFirstCall(entry, int(await bucket.create(name, data)), ends_at)
+            return _BucketClaim(entry, int(await bucket.create(name, data)))
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
             found = await bucket.get(name)
-            held = msgspec.json.decode(found.value, type=_FirstCall)
-            if held.owner == entry.owner:
-                return _OwnFirstCall(entry, int(found.revision), ends_at)  # our own, whose confirmation was lost
+            held = msgspec.json.decode(found.value, type=_BucketEntry)
+            if held.holder == entry.holder:
+                return _BucketClaim(entry, int(found.revision))  # our own, whose confirmation was lost
             refuse_other_input(held.digest, entry.digest)
-            if held.outcome is not None:
-                return held.outcome
-            if self._watched_for(name, found.revision) > held.lease:
-                return _OwnFirstCall(entry, int(await bucket.update(name, data, last=found.revision)), ends_at)
+            outcome = held.outcome or self._lost(name, held, int(found.revision))
+            if outcome is None or settled(outcome, reruns=reruns) is not None:
+                return outcome
+            return _BucketClaim(entry, int(await bucket.update(name, data, last=found.revision)))
         return None
 
-    def _watched_for(self, name: str, revision: int) -> float:
-        """How many seconds we have seen this entry of somebody else: no clock of another machine is looked at."""
+    def _lost(self, name: str, held: _BucketEntry, revision: int) -> Outcome | None:
+        """The unknown outcome of an entry whose holder is dead: we have watched it for a lease, and it was not renewed."""
+        if name in self._claims:
+            return None  # our own
         seen, since = self._watched.pop(name, (0, 0.0))
+        now = time.monotonic()
         if seen != revision:
-            since = time.monotonic()
+            since = now
         if len(self._watched) >= MAX_WATCHED:
             del self._watched[next(iter(self._watched))]
         self._watched[name] = revision, since
-        return time.monotonic() - since
+        return unknown(DIED) if now - since > held.lease else None
 
-    async def _write(self, name: str, entry: _FirstCall, revision: int) -> bool:
+    async def _write(self, name: str, claim: _BucketClaim) -> None:
+        """Write an entry of ours over the revision we know, unless another has taken it over."""
         from nats.js.errors import KeyWrongLastSequenceError
 
-        with suppress(KeyWrongLastSequenceError):  # written already, and only the confirmation was lost
-            await (await self._open()).update(name, msgspec.json.encode(entry), last=revision)
-        return True
+        while not claim.is_over:
+            entry, bucket = claim.entry, await self._open()
+            data = msgspec.json.encode(entry)
+            with suppress(KeyWrongLastSequenceError):  # a confirmation was lost, or the entry is not ours any more
+                claim.revision = int(await bucket.update(name, data, last=claim.revision))
+                return
+            with suppress(KeyWrongLastSequenceError):
+                held = await self._own(name, claim)
+                if held is None and not claim.is_over:  # somebody has emptied the bucket
+                    claim.revision = int(await bucket.create(name, data))
+                if held is None or held == entry:
+                    return
+            await asyncio.sleep(PAUSE)
 
-    async def _patiently(self, step: Callable[[], Awaitable[T]], ends_at: float) -> T:
-        """Try a step again while servers fail over, as long as the call has time."""
+    async def _delete(self, name: str, claim: _BucketClaim) -> None:
+        from nats.js.errors import KeyWrongLastSequenceError
+
+        while True:
+            with suppress(KeyWrongLastSequenceError):  # a confirmation was lost, or the entry is not ours any more
+                await (await self._open()).delete(name, last=claim.revision)
+                return
+            if await self._own(name, claim) is None:
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _own(self, name: str, claim: _BucketClaim) -> _BucketEntry | None:
+        """The entry as the bucket has it, with its revision, if it is still ours; None where it is gone or another's."""
+        from nats.js.errors import KeyNotFoundError
+
+        try:
+            found = await (await self._open()).get(name)
+        except KeyNotFoundError:
+            return None
+        held = msgspec.json.decode(found.value, type=_BucketEntry)
+        if held.holder != claim.entry.holder:
+            claim.is_over = True
+            return None
+        claim.revision = int(found.revision)
+        return held
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]], tries_until: float) -> T:
+        """Try a step again while servers fail over."""
         from nats.errors import Error
 
         while True:
             try:
                 return await step()
-            except (Error, OSError, TimeoutError) as error:
-                if time.monotonic() + PAUSE >= ends_at:
-                    details = {"reason": "store"}
-                    raise CallError("UNAVAILABLE", "The store of first results cannot be reached", details) from error
+            except (Error, TransportError, OSError, TimeoutError) as error:
                 self._opened = None
+                self._watched.clear()  # who could not be seen could not be renewed either
+                if time.monotonic() + PAUSE >= tries_until:
+                    details = {"reason": "store", "started": False}
+                    raise CallError("UNAVAILABLE", "The idempotency store cannot be reached", details) from error
                 await asyncio.sleep(PAUSE)
 
     async def _open(self) -> Any:
@@ -162,13 +269,13 @@ class NATSOnceStore(FirstResults[_OwnFirstCall]):
         if self._opened is None:
             await self._transport.connect()
             client = self._transport.client
-            context = client.jetstream(timeout=1)
+            context = client.jetstream(timeout=STEP)
             await ensure_stream(client, context, idempotency_stream(self._seconds, self._replicas))
             self._opened = await context.key_value(BUCKET)
         return self._opened
 
 
-def idempotency_stream(keep: float = KEEP, replicas: int = 1) -> StreamConfig:
+def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> StreamConfig:
     """The configuration of the bucket."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 

@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.calls.protocol.events import Requested, ResultTaker
 from enfold.calls.worker.producer import Producer
-from enfold.operation import Context, Identity, OperationType
+from enfold.operation import Context, Identity
 from enfold.operation.repeats import Owner
 from enfold.runtime import PreparedOperation
 
@@ -72,14 +72,11 @@ class ServedCall(msgspec.Struct, eq=False):
     def prepared(self) -> PreparedOperation:
         return self.served.prepared
 
-    @property
-    def runs_to_its_end(self) -> bool:
-        """Whether its caller cannot abort it: a repeat with its key would have the effect a second time."""
-        has_key = self.request.idempotency_key is not None and self.prepared.spec.type is OperationType.MUTATION
-        return has_key and self.task is not None
-
     def abort(self) -> None:
-        """Stop the call. The flag is what counts, checked after every publish; cancelling its task only makes it quicker."""
+        """Stop the call. The flag is what counts, checked after every publish; cancelling its task only makes it quicker.
+
+        What runs under an idempotency key goes on: only nobody waits for it.
+        """
         self.is_aborted = True
         if self.context is not None:
             self.context.cancel()

@@ -16,9 +16,11 @@ from enfold.calls.protocol.outage import address_name
 from enfold.commands.shared.order_keys import OrderKeys
 from enfold.commands.shared.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
+from enfold.operation.names import sha256
 
 if TYPE_CHECKING:
     from enfold.calls.protocol.transport import KeepingTransport
+    from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.commands.shared.signals import Grace
     from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
@@ -37,12 +39,14 @@ class TaskSettings(msgspec.Struct, frozen=True):
     folder: Path
     store: str | None = None  # None where nobody has said
     terms: dict[str, Any] = {}
-    keep_results: float | None = None  # seconds that first results are kept for idempotency keys
+    keep_results: float | None = None  # seconds that outcomes are kept for idempotency keys
+    replicas: int | None = None  # how many nodes of NATS keep each entry
     has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
     may_be_durable: bool = False  # whether sources that come later have durable operations
     of_peers: bool = False  # whether the store is the one that the peers behind us work for
     insecure: bool = False  # use a distant server that asks for no credentials
     orders: OrderKeys = OrderKeys()
+    target: str = ""  # what tells the program apart from others in its folder; "" where it has no operations of its own
 
     @property
     def is_remote(self) -> bool:
@@ -77,7 +81,8 @@ def task_settings(target: Target | None, store: str | None = None, peers: str | 
 def _named_settings(target: Target | None, store: str | None) -> TaskSettings:
     config = config_of(target)
     if config is None:
-        return TaskSettings(_folder(target), store, has_servers=target is not None and target.kind == "server")
+        has_servers = target is not None and target.kind == "server"
+        return TaskSettings(_folder(target), store, has_servers=has_servers, target=_name_of(target))
     terms = dict(config.tasks)
     named = terms.pop("store", None)
     return TaskSettings(
@@ -85,16 +90,30 @@ def _named_settings(target: Target | None, store: str | None) -> TaskSettings:
         store or named,
         terms,
         config.idempotency.get("keep"),
+        config.nats.get("replicas"),
         has_servers=any(source.kind == "mcp" for source in config.sources),
         may_be_durable=any("durable" in source.entry for source in config.sources),
+        target=str(Path(config.path).resolve()),
     )
 
 
 def _folder(target: Target | None) -> Path:
     if target is None or target.kind != "program":
         return Path.cwd()
-    file = Path(sys.argv[0] if target.registry is not None else target.text.partition(":")[0])
+    file = _program(target)
     return file.resolve().parent if file.suffix == ".py" else Path.cwd()
+
+
+def _program(target: Target) -> Path:
+    return Path(sys.argv[0] if target.registry is not None else target.text.partition(":")[0])
+
+
+def _name_of(target: Target | None) -> str:
+    if target is None or target.kind == "peers":
+        return ""
+    if target.kind == "program":
+        return str(_program(target).resolve())
+    return " ".join((target.text, *target.command))
 
 
 def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:
@@ -114,7 +133,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
         return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
     store = open_store(settings)
     if hasattr(store, "path"):  # a file: first results are kept beside it
-        registry.lifetime.once = first_results(settings, in_file=True)
+        registry.lifetime.once = first_results(settings)
     return Tasks(registry, store, **terms)
 
 
@@ -179,14 +198,13 @@ async def _tasks_at_address(
 async def tasks_on_servers(
     registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any
 ) -> Tasks:
-    """The tasks that the servers of a transport keep; first results for idempotency keys are kept there, too.
+    """The tasks that the servers of a transport keep; outcomes for idempotency keys are kept there, too.
 
     UNAVAILABLE where the streams for them are missing, or are not what they should be.
     """
-    from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.tasks import Tasks
 
-    store, first_calls = _store_on(transport, settings), NATSOnceStore(transport, **_result_terms(settings))
+    store, first_calls = _store_on(transport, settings), shared_results(transport, settings)
     await store.check()
     await first_calls.check()
     registry.lifetime.once = first_calls
@@ -196,30 +214,48 @@ async def tasks_on_servers(
 def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
     from enfold.tasks.nats import NATSTasks
 
-    return NATSTasks(transport, **settings.orders.checks(transport.name))
+    return NATSTasks(transport, replicas=settings.replicas, **settings.orders.checks(transport.name))
 
 
-def first_results(settings: TaskSettings, *, in_file: bool, shared: str | None = None) -> OnceStore | None:
-    """Where first results are kept for idempotency keys: in a file beside the tasks, or in memory.
+def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSOnceStore:
+    """The idempotency store that all workers of a NATS server share."""
+    from enfold.calls.worker.nats_once_store import NATSOnceStore  # only NATS needs it
 
-    None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several
-    processes that serve side by side: what one has done, none does again.
+    return NATSOnceStore(transport, replicas=settings.replicas, **_result_terms(settings))
+
+
+def first_results(settings: TaskSettings, *, shared: str | None = None) -> OnceStore | None:
+    """The idempotency store of one machine: a file of the target's own, made with the first key, else memory.
+
+    None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several processes that
+    serve side by side: what one has done, none does again.
     """
     if settings.is_remote and not settings.of_peers:
         return None
-    terms, path = _result_terms(settings), settings.path
-    if in_file and settings.store != MEMORY:
-        _make_folder(path.parent, str(path.parent))
-        file = path.with_name(f"{path.stem}-first-results.db")
-    elif shared is not None:
-        file = Path(shared, "first-results.db")
-    else:
+    terms, file = _result_terms(settings), _results_file(settings)
+    if file is None and shared is not None:
+        file = Path(shared, "idempotency.db")
+    if file is None:
         from enfold.idempotency.first_results import MemoryOnceStore
 
         return MemoryOnceStore(**terms)
     from enfold.idempotency.sqlite_results import SQLiteOnceStore
 
     return SQLiteOnceStore(file, **terms)
+
+
+def _results_file(settings: TaskSettings) -> Path | None:
+    """Beside a store that was named, else below the folder of the target: programs that share a folder share no keys."""
+    path, named = settings.path, None if settings.is_remote else settings.store
+    if named == MEMORY or (named is None and not settings.target):
+        return None
+    if named is not None:
+        _make_folder(path.parent, named)
+        return path.with_name(f"{path.stem}-idempotency.db")
+    made = next(folder for folder in (path.parent, *path.parent.parents) if folder.exists())
+    if not os.access(made, os.W_OK):
+        return None
+    return path.with_name(f"idempotency-{sha256(settings.target.encode())[:8]}.db")
 
 
 def _result_terms(settings: TaskSettings) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unp
             return call
         call.context.inline = True  # A `def` runs in this thread, and without an event loop.
         code: int = drive(
-            registry.lifetime.during(shell.run(call)), call.needs_loop or registry.needs_loop(call.spec.id)
+            registry.lifetime.during(shell.told(call)), call.needs_loop or registry.needs_loop(call.spec.id)
         )
     except (CallError, KeyboardInterrupt) as error:
         return shell.tell(error)
@@ -71,7 +71,7 @@ async def run_command_line(registry: Registry, arguments: Sequence[str], **optio
     shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
-        return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
+        return call if isinstance(call, int) else await registry.lifetime.during(shell.told(call))
     except CallError as error:
         return shell.tell(error)
 
@@ -227,6 +227,13 @@ class Shell:
             lambda error: encode_failure(asked.write_error(error)),
             is_stored="--store" in words.options,
         )
+
+    async def told(self, call: PreparedCall) -> int:
+        """Run it, and tell a failure at once: what runs on under an idempotency key is waited for afterwards."""
+        try:
+            return await self.run(call)
+        except CallError as error:
+            return self.tell(error)
 
     async def run(self, call: PreparedCall) -> int:
         """Run it, write what comes, and give the exit code."""
