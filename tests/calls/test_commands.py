@@ -37,9 +37,12 @@ shop().run(["work", *sys.argv[1:]])
 
 def test_the_page_s_code_runs() -> None:
     page = (ROOT / "docs" / "calls.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "3\n"
+    events = ["call.requested", "call.responded"] * 2
+    for code, said in zip(
+        re.findall(r"```python\n(.*?)```", page, re.DOTALL), ("3\n", f"3\n8\n{events}\n"), strict=True
+    ):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert done.stdout == said
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from enfold.calls.protocol.events import (
     Completed,
     Payload,
     Requested,
+    Responded,
     carried,
     event_ids,
     failed,
@@ -32,6 +33,7 @@ from enfold.calls.protocol.events import (
 from enfold.calls.protocol.subjects import is_token, request_subject
 from enfold.calls.protocol.transport import (
     Message,
+    ReplyAddresses,
     Signal,
     Subscription,
     Transport,
@@ -259,9 +261,21 @@ class PendingRequestMap:
         return self._answer(Completed(request_id, seq))
 
     async def _answer(self, payload: Payload) -> None:
-        waiting = self._waiting.get(payload.request_id)
-        if waiting is not None:
+        request_id = payload.request_id
+        waiting = self._waiting.get(request_id)
+        if waiting is not None and not self._in_process:
             waiting.hear(payload, None, monotonic())
+            return
+        replies: ReplyAddresses | None = getattr(self._transport, "replies", None)
+        reply = self._prefix + request_id if waiting is not None else replies and replies.find(request_id)
+        if not reply:
+            return
+        try:
+            await self._transport.publish(reply, write_event(next(self._ids), payload))
+        except (FormatError, TransportError) as error:
+            raise call_failures.unsent_answer(error) from error
+        if replies is not None and not (isinstance(payload, Responded) and payload.seq is not None):
+            replies.forget(request_id)
 
     # giving up
 

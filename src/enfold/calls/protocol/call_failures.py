@@ -64,6 +64,16 @@ def payload_too_large(operation_id: str, error: PayloadTooLargeError, what: str)
     return CallError("PAYLOAD_TOO_LARGE", message, {"size": error.size, "limit": error.limit})
 
 
+def unsent_answer(error: Exception) -> CallError:
+    """The failure of `respond` and its like: the caller does not get this answer."""
+    if isinstance(error, PayloadTooLargeError):
+        details = {"size": error.size, "limit": error.limit}
+        return CallError("PAYLOAD_TOO_LARGE", f"The answer is too large: {error}", details)
+    if isinstance(error, TransportError):
+        return CallError("UNAVAILABLE", f"The answer cannot be sent: {error}")
+    return CallError("EXECUTION_ERROR", f"The answer cannot be sent: {error}")
+
+
 def from_transport(operation_id: str, error: TransportError) -> CallError:
     """The failure of a request that could not be sent."""
     if isinstance(error, PayloadTooLargeError):

@@ -221,6 +221,10 @@ class CarriedEvent(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.text)
 
+    def __bytes__(self) -> bytes:
+        """The event as text, for a subscriber who reads events."""
+        return write_event(next(event_ids()), self.request)
+
 
 class ResultTaker(Protocol):
     """The caller's end of a request in the same process."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 import msgspec
 
 from enfold.operation import Identity
+
+MAX_REPLIES: Final = 10_000  # requests whose answers a peer may still give
 
 
 class Signal(StrEnum):
@@ -47,6 +49,38 @@ def leads_back(message: Message, *, rewritten: bool) -> bool:
 
 
 Receive: TypeAlias = Callable[[Message], None]
+
+
+def reads_values(receive: Receive) -> bool:
+    """Whether a receiver takes requests of its own process as values; others are given the bytes of an event."""
+    return getattr(getattr(receive, "__self__", None), "reads_values", False) is True
+
+
+class ReplyAddresses:
+    """Where answers go to the requests that this peer has received, by request id; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._replies: dict[str, str] = {}
+
+    def noting(self, subject: str, receive: Receive) -> Receive:
+        """A receiver that notes the reply addresses of requests, unless it answers them by itself."""
+        if not subject.startswith(("op.", "*", ">")) or reads_values(receive):
+            return receive
+
+        def note(message: Message) -> None:
+            if message.reply is not None and leads_back(message, rewritten=False):
+                if len(self._replies) >= MAX_REPLIES:
+                    del self._replies[next(iter(self._replies))]
+                self._replies[message.reply.rpartition(".")[2]] = message.reply
+            receive(message)
+
+        return note
+
+    def find(self, request_id: str) -> str | None:
+        return self._replies.get(request_id)
+
+    def forget(self, request_id: str) -> None:
+        self._replies.pop(request_id, None)
 
 
 class Capabilities(msgspec.Struct, frozen=True):

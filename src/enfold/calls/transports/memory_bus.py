@@ -12,6 +12,8 @@ from enfold.calls.protocol.transport import (
     Message,
     PayloadTooLargeError,
     Receive,
+    ReplyAddresses,
+    reads_values,
 )
 from enfold.calls.transports.router import Listener, Router
 from enfold.operation import Identity
@@ -46,6 +48,7 @@ class MemoryTransport:
         )
         self._max_payload = max_payload
         self._inbox = inbox_of(self.name, new_boot())
+        self.replies = ReplyAddresses()
         self._listeners: set[Listener] = set()
         self._is_closed = False
 
@@ -71,12 +74,15 @@ class MemoryTransport:
     ) -> None:
         if self._is_closed or headers is not None or len(data) > self._max_payload:
             self._check(data, headers)
+        if self._router.needs_text:
+            data = bytes(data)
         message = Message(subject, data, reply, headers, self.name, self.identity)
         if not self._router.route(message) and reply is not None:
             self._router.route(Message(reply, signal=self._router.without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
-        listener = Listener(subject, receive, queue, self)
+        noting = self.replies.noting(subject, receive)
+        listener = Listener(subject, noting, queue, self, reads_values(receive))
         self._router.add(listener)
         self._listeners.add(listener)
         return MemorySubscription(self, listener)

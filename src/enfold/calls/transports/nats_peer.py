@@ -21,6 +21,7 @@ from enfold.calls.protocol.transport import (
     OverloadedError,
     PayloadTooLargeError,
     Receive,
+    ReplyAddresses,
     Signal,
     TransportError,
 )
@@ -90,6 +91,7 @@ class NATSTransport:
         self._client: Client | None = None
         self._attempt: Client | None = None  # that is connecting, or was the last to do so
         self._failures: tuple[type[Exception], ...] = (OSError,)
+        self.replies = ReplyAddresses()
         self._subscriptions: set[NATSSubscription] = set()
         self._violations: set[str] = set()
         self._connecting = ConnectOnce(self._connect)
@@ -148,7 +150,7 @@ class NATSTransport:
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> NATSSubscription:
         await self.connect()
-        subscription = NATSSubscription(self, subject, receive, queue)
+        subscription = NATSSubscription(self, subject, self.replies.noting(subject, receive), queue)
         client = self._connected()
         self._violations.discard(subject)
         await subscription.open(client)

@@ -26,6 +26,15 @@ class Listener(msgspec.Struct, frozen=True, eq=False):
     receive: Receive
     queue: str | None
     owner: object = None  # for whom it was made
+    reads_values: bool = False  # whether it takes requests of its own process as values
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether it reads requests, or the answers to other peers, as the bytes of events."""
+        first, _, rest = self.pattern.partition(".")
+        if self.reads_values:
+            return False
+        return first in ("op", ANY, REST) or (first == "_INBOX" and rest.startswith((ANY, REST)))
 
 
 class _Node:
@@ -51,6 +60,7 @@ class Router:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, Receive] = {}
+        self._readers = 0  # of the bytes of events
         self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 
     def add(self, listener: Listener) -> None:
@@ -58,6 +68,7 @@ class Router:
         for token in listener.pattern.split("."):
             node = node.below.setdefault(token, _Node())
         node.here[id(listener)] = listener
+        self._readers += listener.needs_text
         self._routes.clear()
 
     def remove(self, listener: Listener) -> None:
@@ -66,10 +77,17 @@ class Router:
             if token not in path[-1].below:
                 return
             path.append(path[-1].below[token])
-        if path[-1].here.pop(id(listener), None) is not None and listener.queue is not None:
-            self._remember(listener.pattern)
+        if path[-1].here.pop(id(listener), None) is not None:
+            self._readers -= listener.needs_text
+            if listener.queue is not None:
+                self._remember(listener.pattern)
         self._prune(path, listener.pattern.split("."))
         self._routes.clear()
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether somebody reads requests as the bytes of events, and not as values."""
+        return self._readers > 0
 
     def route(self, message: Message) -> bool:
         """Deliver a message; whether anybody listens."""

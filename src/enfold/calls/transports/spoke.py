@@ -19,6 +19,7 @@ from enfold.calls.protocol.transport import (
     Message,
     PayloadTooLargeError,
     Receive,
+    ReplyAddresses,
     Signal,
 )
 from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
@@ -53,6 +54,7 @@ class WebSocketTransport:
         self._connection: ClientConnection | None = None
         self._outbox: Outbox | None = None
         self._numbers = count(1)
+        self.replies = ReplyAddresses()
         self._subscriptions: dict[int, WebSocketSubscription] = {}
         self._acks: dict[int, asyncio.Future[str | None]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -91,7 +93,8 @@ class WebSocketTransport:
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> WebSocketSubscription:
         await self.connect()
-        subscription = WebSocketSubscription(self, next(self._numbers), subject, receive, queue)
+        noting = self.replies.noting(subject, receive)
+        subscription = WebSocketSubscription(self, next(self._numbers), subject, noting, queue)
         self._subscriptions[subscription.number] = subscription
         try:
             await self._open(subscription)

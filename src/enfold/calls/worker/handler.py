@@ -65,6 +65,8 @@ Record: TypeAlias = "Callable[[OperationSpec, dict[str, Any] | None, Identity | 
 class CallHandler:
     """Serves a registry's operations to the peers of a transport."""
 
+    reads_values: Final = True  # of requests that come from its own process
+
     def __init__(
         self,
         registry: Registry,
