@@ -96,8 +96,21 @@ def steps(name: str) -> str:
     return flow.table(name)
 
 
+STACK = """
+flowchart TD
+  O["observe: span and record"] --> A["access: scopes and resources"]
+  A --> L["limits: calls at once and per second"]
+  L --> K["task, or idempotency key"]
+  K --> U["user middleware: registry, source, operation"]
+  U --> R["recording: provenance"]
+  R --> P["payload log"]
+  P --> S["selection: only the fields asked for"]
+  S --> F["funnel: read the arguments, run the handler within its time, finish the result"]
+"""
+
 PICTURES: dict[str, Callable[[], str]] = {
     "layers": layers,
+    "stack": STACK.strip,
     "http_call": lambda: flow.picture("http"),
     "mcp_call": lambda: flow.picture("mcp"),
 }

@@ -106,17 +106,18 @@ async def test_strangers_by_the_thousand_are_forgotten() -> None:
 
 
 def test_http_says_when_to_come_again() -> None:
-    with serve(to_http(Shop().limited(per_second=1), tokens=TOKENS)) as client:
+    with serve(to_http(Shop().limited(per_second=0.01), tokens=TOKENS)) as client:
         assert client.get("/functions/shop.now", Authorization="Bearer ann-token").status == 200
         refused = client.get("/functions/shop.now", Authorization="Bearer ann-token")
-        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert refused.status == 429
+        assert 1 <= int(refused.headers["retry-after"]) <= 100
         assert refused.headers["enfold-code"] == "RESOURCE_EXHAUSTED"
         assert client.get("/functions/shop.now", Authorization="Bearer bob-token").status == 200
 
 
 async def test_an_mcp_client_is_told_in_the_result_of_its_call() -> None:
     shop = Shop()
-    app = to_mcp(shop.limited(per_second=1), tokens=TOKENS)
+    app = to_mcp(shop.limited(per_second=0.01), tokens=TOKENS)
     ann, bob = Client(app, "2026-07-28", "ann-token"), Client(app, "2026-07-28", "bob-token")
     assert (await ann.call("shop_now"))["structuredContent"] == {"result": "done"}
     refused = await ann.call("shop_now")

@@ -84,7 +84,10 @@ def test_what_may_be_given_of_a_spec_is_what_it_keeps() -> None:
     assert given == SPEC_FIELDS == spec().to_dict().keys()
     from_the_signature = {"input_schema", "output_schema", "values"}
     policies = {*Policy.__struct_fields__} - {"limits", "once", "payloads"}
-    assert options == (given - from_the_signature - {"access_control"}) | {"access", "inline", "select"} | policies
+    assert (
+        options
+        == (given - from_the_signature - {"access_control"}) | {"access", "inline", "select", "middleware"} | policies
+    )
 
 
 @pytest.mark.parametrize(("fields", "said"), [({}, "needs a name"), ({"name": "a", "timout": 5}, "no field 'timout'")])

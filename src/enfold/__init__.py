@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from enfold.errors import CallError, FormatError
     from enfold.operation import AccessControl, Context, Identity, OperationSpec, OperationType
+    from enfold.operation.call import Call, Middleware, Next
     from enfold.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
     from enfold.schema.check import repair
@@ -46,6 +47,7 @@ __all__ = [
     "RESPONSE_SOURCES",
     "AccessControl",
     "AudioContent",
+    "Call",
     "CallError",
     "CastError",
     "Context",
@@ -56,6 +58,8 @@ __all__ = [
     "ImageContent",
     "LocalResponseMeta",
     "MCPResponseMeta",
+    "Middleware",
+    "Next",
     "OperationRegistry",
     "OperationSpec",
     "OperationType",
@@ -102,6 +106,7 @@ _PLACES = {
         "RESPONSE_META_SCHEMA",
     ),
     "errors": ("CallError", "FormatError"),
+    "operation.call": ("Call", "Middleware", "Next"),
     "operation": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
     "registry": ("OperationRegistry",),
     "schema.cast": ("CastError", "cast"),

@@ -165,6 +165,10 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return True
         return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
 
+    def replace(self, **changes: Any) -> ResponseEnvelope[Any]:
+        """A copy with some fields changed, such as `data` or `warnings`."""
+        return msgspec.structs.replace(self, **changes)
+
     def as_(self, model: type[M]) -> M:
         """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
         try:

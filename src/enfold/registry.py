@@ -38,6 +38,7 @@ from enfold.operation import (
     operation_from_function,
     operation_id,
 )
+from enfold.operation.operation import check_middleware
 from enfold.reserved import Reserved, check_namespace, is_reserved
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.lifetime import Lifetime
     from enfold.observing.observers import Observer, Observers
+    from enfold.operation.call import Middleware
     from enfold.operation.options import OperationOptions
     from enfold.runtime import PreparedOperation
     from enfold.source_states import SourceTable
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Callable[[], Any])
 Icons: TypeAlias = list[dict[str, Any]]
+M = TypeVar("M", bound="Middleware")
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -171,7 +174,7 @@ class Registry(ABC):
         return not_found(name, "" if near is None else f". Did you mean {ids[near]}?")
 
     def __iter__(self) -> Iterator[Operation]:
-        return iter([prepared.operation for prepared in self._operations().values()])
+        return iter([prepared.whole for prepared in self._operations().values()])
 
     def __len__(self) -> int:
         return len(self._operations())
@@ -248,15 +251,15 @@ class Registry(ABC):
     # live views
 
     def guarded(
-        self, *, has_identities: bool = True, may_be_mounted: bool = False, is_observed: bool = True
+        self, *, has_identities: bool = True, may_be_mounted: bool = False, surface: str | None = None
     ) -> Registry:
         """The same operations for callers from outside: `execute` and `subscribe` check access first.
 
         Without `has_identities` no caller has an identity: then the operations of `enfold` are open to all, unless the
-        surface `may_be_mounted` below one whose callers have them. `is_observed=False` is for a surface that gives the
-        observers its own records, which include the requests it refuses.
+        surface `may_be_mounted` below one whose callers have them. A `surface` that gives its name reports its calls to the
+        observers itself, also those that it refuses.
         """
-        return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted), is_observed=is_observed)
+        return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted, surface))
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
@@ -332,7 +335,7 @@ class OperationRegistry(Registry):
         self.title = title
         self.app_version = version
         self.module = sys._getframe(1).f_globals  # whose file and distribution name the application
-        self.reserved = Reserved(self._prepare, self._changed)
+        self.reserved = Reserved(self._prepare_reserved, self._changed)
         self.lifetime = Lifetime()
         self._sources: SourceTable | None = None
         self.observers = Observers()
@@ -340,6 +343,7 @@ class OperationRegistry(Registry):
         self._policy = chosen.over(DEFAULT_POLICY)
         self._thread_limit = threads
         self._pool: Threads | None = None
+        self._middleware: tuple[Middleware, ...] = ()
         self._entries: dict[str, PreparedOperation] = {}
         self._version = 0
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -459,10 +463,18 @@ class OperationRegistry(Registry):
         self._changed()
 
     def _prepare(self, operation: Operation) -> PreparedOperation:
-        from enfold.runtime import PreparedOperation  # with the first operation: many only import us
+        """An operation of a user, with the middleware of the registry around its own."""
+        return self._with_middleware(operation, (*self._middleware, *operation.middleware))
 
+    def _prepare_reserved(self, operation: Operation) -> PreparedOperation:
+        return self._with_middleware(operation, ())
+
+    def _with_middleware(self, operation: Operation, middleware: tuple[Middleware, ...]) -> PreparedOperation:
+        from enfold.runtime import PreparedOperation, Services  # with the first operation: many only import us
+
+        services = Services(self.threads, self._env, self.lifetime)
         policy = operation.policy.over(self._policy)
-        return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime, observers=self.observers)
+        return PreparedOperation(operation, policy, services, self.observers, middleware)
 
     @property
     def sources(self) -> SourceTable:
@@ -509,6 +521,18 @@ class OperationRegistry(Registry):
             _refuse_unknown(options, function)
             raise
         return made if select is None else _with_selection(made, select)
+
+    def middleware(self, middleware: M) -> M:
+        """Wrap every call of this registry's operations: `@ops.middleware` above an `async def wrap(call, next)`.
+
+        The first one is the outermost, and that of an operation stands inside them all. Operations registered before it
+        are wrapped too.
+        """
+        check_middleware(middleware)
+        self._middleware = (*self._middleware, middleware)
+        self._entries = {own_id: self._prepare(each.operation) for own_id, each in self._entries.items()}
+        self._changed()
+        return middleware
 
     def on_start(self, hook: H) -> H:
         """Run a function before the first call, on whatever surface: it opens what the operations need."""
@@ -613,6 +637,12 @@ class Guard(msgspec.Struct, frozen=True):
 
     has_identities: bool
     may_be_mounted: bool = False  # below a surface whose callers have identities
+    surface: str | None = None  # the name of the surface that serves the view
+
+    def ingress(self) -> dict[str, Any]:
+        """How calls of the view come in: fields of `enfold.runtime.Ingress`."""
+        named = {} if self.surface is None else {"surface": self.surface, "is_observed": False}
+        return {"is_guarded": True, **named}
 
 
 class View(Registry):
@@ -626,7 +656,6 @@ class View(Registry):
         *,
         guard: Guard | None = None,
         has_reserved: bool = True,
-        is_observed: bool = True,
     ) -> None:
         """`map_spec` gives the spec that an operation has in this view; None leaves it out."""
         self._base = base
@@ -638,7 +667,6 @@ class View(Registry):
         self._map_spec = map_spec
         self._policy = policy
         self._guard = guard
-        self._is_observed = is_observed
         self._has_reserved = has_reserved
         # Those of the base, and what this view made of them.
         self._reserved_cache: tuple[Mapping[str, PreparedOperation], dict[str, PreparedOperation]] | None = None
@@ -686,8 +714,7 @@ class View(Registry):
         return self._variant(prepared, spec)
 
     def _variant(self, prepared: PreparedOperation, spec: OperationSpec) -> PreparedOperation:
-        guard = None if self._guard is None else True
-        return prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
+        return prepared.variant(spec, self._policy, **({} if self._guard is None else self._guard.ingress()))
 
     def _derive(self, report: Callable[[str], None]) -> dict[str, PreparedOperation]:
         entries: dict[str, PreparedOperation] = {}

@@ -51,6 +51,7 @@ class Config(msgspec.Struct, frozen=True):
     tasks: dict[str, Any] = {}  # where tasks are kept, and on what terms
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
     record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
+    middleware: tuple[str, ...] = ()  # what wraps every call
     agents: dict[str, Any] = {}  # what models are shown, by the names of an MCP server's settings
     text: str = ""  # of the file
     version: FileVersion = None  # of the file, when it was read
@@ -132,7 +133,13 @@ class _FileReader:
         self._check_table({"sources": sources, **tables}, TABLES, ())
         config = self._config(sources, "sources", is_strict=True)
         issuers = self._issuers(tables.pop("auth")) if "auth" in tables else ()
-        return msgspec.structs.replace(config, **tables, issuers=issuers)
+        middleware = self._middleware(tables.pop("middleware", []))
+        return msgspec.structs.replace(config, **tables, issuers=issuers, middleware=middleware)
+
+    def _middleware(self, tables: list[Entry]) -> tuple[str, ...]:
+        if not all("use" in table for table in tables):
+            raise self._wrong(("middleware",), '"middleware" needs "use", as in use = "module:name"')
+        return tuple(table["use"] for table in tables)
 
     def _issuers(self, auth: Any) -> tuple[Entry, ...]:
         """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""
@@ -220,7 +227,8 @@ class _FileReader:
             below = keys[name].keys
             if below is not None:
                 # An editor has keys of its own for a login; the other tables are ours.
-                self._check_table(value, below, place, is_strict=is_strict or name != "auth")
+                for below_it in value if keys[name].is_list else [value]:
+                    self._check_table(below_it, below, place, is_strict=is_strict or name != "auth")
 
     def _check_access(self, entry: Entry, path: Path) -> None:
         try:

@@ -23,7 +23,10 @@ class ConfigKey(msgspec.Struct, frozen=True):
     expected: str
     about: str
     default: Any = None
-    keys: Mapping[str, ConfigKey] | None = None  # of a table whose keys are checked one by one
+    keys: Mapping[str, ConfigKey] | None = (
+        None  # of a table, or of each table of a list, whose keys are checked one by one
+    )
+    is_list: bool = False
 
     def takes(self, value: Any) -> bool:
         try:
@@ -35,6 +38,8 @@ class ConfigKey(msgspec.Struct, frozen=True):
     def published(self) -> JSONSchema:
         """What an editor is told of it."""
         whole = msgspec.json.schema(self.type) if self.keys is None else _closed(self.keys)
+        if self.is_list:
+            whole = {"type": "array", "items": whole}
         default = {} if self.default is None else {"default": self.default}
         return {"description": self.about, **whole, **default}
 
@@ -184,6 +189,7 @@ COMMON: Final[Keys] = {
         "fields such as id,name, or a table of such texts by operation",
         "which fields of its results are given where a caller does not say",
     ),
+    "middleware": _texts("what wraps its calls: `module:name` or `file.py:name`, the first one outermost"),
     "required": _flag("the server is not ready without it; true for functions unless it is said", default=None),
     "disabled": _flag("not opened at all"),
     "enabled": _flag("opened; `false` is the same as `disabled = true`", default=True),
@@ -363,6 +369,13 @@ TABLES: Final[Keys] = {
     "tasks": _table("a table", "where durable calls are kept", _TASKS),
     "idempotency": _table("a table", "of calls that may come twice", _IDEMPOTENCY),
     "nats": _table("a table", "how NATS servers keep tasks and idempotency keys", _NATS),
+    "middleware": ConfigKey(
+        list[dict[str, Any]],
+        "a list of tables, each with `use`",
+        "what wraps every call, the first one outermost",
+        keys={"use": _text("a function or object of a program: `module:name` or `file.py:name`")},
+        is_list=True,
+    ),
     "auth": ConfigKey(Any, "a table, or a list of tables", "whose tokens the server takes"),
     "bounds": _table("a table", "what a stranger may take of the server; the page on bounds explains them", _BOUNDS),
     "record": _one_of("mutations", "all", about="which calls are recorded without being asked"),

@@ -17,6 +17,8 @@ from enfold.config.running_calls import RunningCalls
 from enfold.errors import CallError, sentence_of
 from enfold.log import Log, counted
 from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy, read_access
+from enfold.operation.call import Middleware
+from enfold.operation.operation import check_middleware
 from enfold.registry import OperationRegistry
 from enfold.source_states import REQUIRED
 from enfold.sources.definitions import DefinitionLedger
@@ -57,6 +59,8 @@ class ConfiguredRegistry(OperationRegistry):
         self.module = {"__file__": config.path}
         self.config = config
         self.definitions = DefinitionLedger()
+        for middleware in _load_middleware(config.middleware, config):
+            self.middleware(middleware)
         self._keepers: dict[str, _Keeper] = {}
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -472,6 +476,7 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
         definitions=definitions,
         secrets=source.secrets,
+        middleware=_load_middleware(_patterns(entry.get("middleware")), config),
         **_named(entry, (*_OPTIONS, *_MCP_OPTIONS)),
     ) as operations:
         yield _Opened(operations, lambda: operations.is_busy, operations)
@@ -495,6 +500,7 @@ async def _open_openapi(source: SourceEntry, config: Config, definitions: Defini
         limits=limits,
         definitions=definitions,
         secrets=source.secrets,
+        middleware=_load_middleware(_patterns(entry.get("middleware")), config),
         **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
     )
     async with imported:
@@ -514,7 +520,9 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     chosen = [operation for operation in found if choice.takes(operation.spec)]
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
-    operations = [_with_file_policy(operation, source) for operation in placed]
+    around = tuple(_load_middleware(_patterns(entry.get("middleware")), config))
+    wrapped = [each.replace(middleware=(*around, *each.middleware)) for each in placed]
+    operations = [_with_file_policy(operation, source) for operation in wrapped]
     running = RunningCalls()
     if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
         operations = [_with_counted_calls(operation, running) for operation in operations]
@@ -523,6 +531,18 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
         yield _Opened(operations, lambda: bool(running))
     finally:
         await found.lifetime.stop()
+
+
+def _load_middleware(targets: Iterable[str], config: Config) -> list[Middleware]:
+    from enfold.sources.functions import TargetError, load_object  # loaded with the first program
+
+    found = {target: load_object(_located(target, config)) for target in targets}
+    for target, middleware in found.items():
+        try:
+            check_middleware(middleware)
+        except TypeError as error:
+            raise TargetError(f"{target}: {error}") from None
+    return list(found.values())
 
 
 def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operation:

@@ -86,6 +86,9 @@ class CallState(msgspec.Struct, eq=False):
     make_env: Callable[[Context], Env]
     deadline: float | None  # by the operation's own limit
     env: Env | None = None
+    has_started: bool = False  # whether the handler has been reached; before that only middleware has run
+    result: Any = None  # the last result that middleware was given, or has made
+    is_limited: bool = False  # whether a step around the handler keeps the deadline
     runs_in_place: bool = False  # whether a `def` is run on the caller's thread, and so what it calls, too
     # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
     wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
@@ -114,6 +117,7 @@ class Context:
         "meta",
         "parent_request_id",
         "recording",
+        "reply_headers",
         "select",
         "unused_key",
     )
@@ -150,6 +154,7 @@ class Context:
             None  # the same bound to its caller, set when the call begins: may be passed on to another system
         )
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
+        self.reply_headers: dict[str, str] | None = None  # what `set_header` has added
         self.select: str | None = None  # what of the result is wanted, where its caller says so
         self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
         self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
@@ -176,6 +181,16 @@ class Context:
     def is_nested(self) -> bool:
         """Whether the call is made inside another one."""
         return self._parent is not None
+
+    @property
+    def asks_for_more(self) -> bool:
+        """Whether the caller gave a key, or wants a record of the run or only some fields of the result."""
+        return self.unused_key is not None or self.select is not None or self.recording is not None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the call has reached its handler."""
+        return self.call is not None and self.call.has_started
 
     @property
     def is_late(self) -> bool:
@@ -223,6 +238,14 @@ class Context:
             else:
                 deliver(self._notify, message)
         return SENT
+
+    def set_header(self, name: str, value: str) -> None:
+        """Send a header with the answer, where the surface has headers (HTTP and CGI); elsewhere nothing happens."""
+        check_header(name, value)
+        context = self
+        while context._origin is not None:
+            context = context._origin
+        context.reply_headers = {**(context.reply_headers or {}), name.lower(): value}
 
     def hear(self, notify: Notify) -> None:
         """Send progress and log messages to this listener from now on."""
@@ -324,6 +347,34 @@ class Context:
         """A call made inside this one, as its handler takes it: to be awaited, or in a `def` the result itself."""
         wait_for = None if self.call is None else self.call.wait_for
         return call if wait_for is None else wait_for(call, needs_loop)
+
+
+_HEADER_NAME: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+# What only the server can say: a wrong one would break the connection, or what its answer means.
+_SERVER_HEADERS: Final = frozenset(
+    [
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "keep-alive",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that cannot be sent, or that is not a handler's to set."""
+    lower = name.lower()
+    if not lower or not _HEADER_NAME.issuperset(lower) or lower in _SERVER_HEADERS or lower.startswith("enfold-"):
+        raise ValueError(f"The header {name!r} cannot be set by an operation")
+    if not value.isascii() or not value.isprintable():
+        raise ValueError(f"The value of the header {name} must be printable ASCII text")
 
 
 class Sent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from enfold.operation.policy import INHERIT, Policy
 from enfold.operation.spec import OperationSpec, OperationType, read_type
 
 if TYPE_CHECKING:
+    from enfold.operation.call import Middleware
     from enfold.schema.signature import Signature
 
 _COROUTINE: Final = 0x0080  # of the flags of code
@@ -41,6 +42,7 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
     policy: Policy = INHERIT
     inline: bool = False
     origin: Origin = FUNCTIONS
+    middleware: tuple[Middleware, ...] = ()  # around its calls, the outermost first
 
     def __repr__(self) -> str:
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
@@ -59,6 +61,7 @@ def operation_from_function(
     description: str | None = None,
     inline: bool = False,
     policy: Policy = INHERIT,
+    middleware: Iterable[Middleware] = (),
     **fields: Any,
 ) -> Operation:
     """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
@@ -89,7 +92,24 @@ def operation_from_function(
         meta=meta,
         **fields,
     )
-    return Operation(spec, function, signature=signature, policy=policy, inline=inline)
+    return Operation(spec, function, signature, policy, inline, middleware=checked_middleware(middleware))
+
+
+def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
+    """The middleware, or a TypeError for what cannot wrap a call."""
+    whole = tuple(middleware)
+    for each in whole:
+        check_middleware(each)
+    return whole
+
+
+def check_middleware(middleware: Any) -> None:
+    """Refuse at registration what cannot wrap a call."""
+    if isinstance(middleware, type):
+        raise TypeError(f"{middleware.__name__} is a class: pass an instance of it as middleware")
+    if not callable(middleware) or not is_coroutine_function(middleware):
+        name = getattr(middleware, "__name__", type(middleware).__name__)
+        raise TypeError(f"A middleware is `async def {name}(call, next)`, or an object with such a `__call__`")
 
 
 def _checked(function: Any) -> Any:

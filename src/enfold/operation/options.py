@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Required, TypedDict
 
+from enfold.operation.call import Middleware
 from enfold.operation.identity import AccessControl
 from enfold.operation.policy import Normalize
 from enfold.operation.spec import Durable, ErrorSchema, LazySchema, OnCrash, OperationType
@@ -47,6 +48,7 @@ class OperationOptions(_Described, total=False):
     access: AccessControl | Mapping[str, Any]
     inline: bool  # a `def` runs on the event loop, and not in a worker thread
     select: str  # what of the result is given where a caller does not say
+    middleware: Iterable[Middleware]  # around its calls, inside that of the registry; the first is the outermost
     # policies, which otherwise come from the registry
     normalize: Normalize
     strict_output: bool

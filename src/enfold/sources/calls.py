@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
 
@@ -13,6 +13,8 @@ from enfold.calls.protocol.call_settings import CallSettings, Retry
 from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.transport import Transport
 from enfold.operation import Operation, OperationSpec, OperationType
+from enfold.operation.call import Middleware
+from enfold.operation.operation import checked_middleware
 from enfold.registry import OperationRegistry
 from enfold.reserved import is_reserved
 from enfold.sources.choosing import Choice, Filter, choosing
@@ -38,18 +40,22 @@ def from_calls(
     patience: float = 1.0,
     limits: LookoutLimits | None = None,
     durable: bool = True,
+    middleware: Iterable[Middleware] = (),
 ) -> CallOperations:
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
     `name` is what `registry.sources` calls them. `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
     `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
     Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take, `limits` how
-    much one peer may make us keep. With `durable=False` operations that may run as tasks are only called.
+    much one peer may make us keep. With `durable=False` operations that may run as tasks are only called. `middleware` wraps their calls on this side; a worker has its own.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
     lookout = partial(Lookout, transport, refresh=refresh, patience=patience, limits=limits)
     choice = choosing(include, exclude, rename)
-    return CallOperations(transport, pending, lookout, name, namespace, choice, timeout, durable=durable)
+    around = checked_middleware(middleware)
+    return CallOperations(
+        transport, pending, lookout, name, namespace, choice, timeout, durable=durable, middleware=around
+    )
 
 
 class CallOperations:
@@ -66,6 +72,7 @@ class CallOperations:
         timeout: float | None,
         *,
         durable: bool = True,
+        middleware: tuple[Middleware, ...] = (),
     ) -> None:
         self.name = name
         self.pending = pending
@@ -74,6 +81,7 @@ class CallOperations:
         self._choice = choice
         self._timeout = timeout
         self._durable = durable
+        self._middleware = middleware
         self._registries = SyncedRegistries(self, "calls")
         self._lookout = lookout(self._changed, self._registries.tell)
         self._operations: dict[str, Operation] = {}
@@ -159,7 +167,7 @@ class CallOperations:
                 kept = same if same is not None and same.spec == shown else None
                 self._operations[shown.id] = kept or remote_operation(
                     spec, shown, self.pending, self._transport, source=self.name, idle=self._timeout
-                )
+                ).replace(middleware=self._middleware)
 
     def _shown(self, spec: OperationSpec) -> OperationSpec | None:
         """The spec as it stands in our registry; None where it is not wanted."""

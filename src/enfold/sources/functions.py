@@ -116,6 +116,16 @@ def load_target(target: str) -> Registry:
     return _as_registry(module, target)
 
 
+def load_object(target: str) -> Any:
+    """What a target names: `module:name` or `file.py:name`."""
+    place, name = _split_target(target)
+    if not name:
+        raise TargetError(f"{target} must name something of a program, as in app.py:name or module:name")
+    path = os.path.realpath(place)
+    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == path)
+    return _attribute(next(loaded, None) or _load(place), name, target)
+
+
 def _load(place: str) -> ModuleType:
     return load_file(place) if place.endswith(".py") else _import(place)
 

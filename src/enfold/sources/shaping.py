@@ -5,13 +5,15 @@ A fixed argument is no longer in the schema: callers neither see nor send it, an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from enfold.operation import Context, Operation, OperationSpec, OperationType
+from enfold.operation.call import Middleware
+from enfold.operation.operation import checked_middleware
 from enfold.schema.arguments import coerce
 from enfold.schema.keywords import properties_of
 from enfold.sources.known_secrets import KnownSecrets
@@ -23,15 +25,17 @@ def shaping(
     fix: Mapping[str, Any] | None = None,
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
+    middleware: Iterable[Middleware] = (),
 ) -> Shaping:
     """The changes of a user.
 
     `fix` maps arguments to the values that every operation gets which has them; `describe="short"` shows a sentence of each
-    description; `select` maps names of operations to the fields of their results that are given unasked, or is one for all.
+    description; `select` maps names of operations to the fields of their results that are given unasked, or is one for all;
+    `middleware` wraps their calls, the first one outermost.
     """
     if describe not in (None, "short", "full"):
         raise ValueError(f"Operations are described short or full, not {describe!r}")
-    return Shaping(dict(fix or {}), describe, select or {})
+    return Shaping(dict(fix or {}), describe, select or {}, checked_middleware(middleware))
 
 
 class Shaping(msgspec.Struct, frozen=True):
@@ -40,15 +44,18 @@ class Shaping(msgspec.Struct, frozen=True):
     fix: dict[str, Any]
     describe: Describe | None
     select: str | Mapping[str, str]
+    middleware: tuple[Middleware, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
-        return not self.fix and self.describe != "short" and not self.select
+        return not self.fix and self.describe != "short" and not self.select and not self.middleware
 
     def apply(self, operation: Operation) -> Operation:
         if self.changes_nothing:
             return operation
         operation = self._described(operation)
+        if self.middleware:
+            operation = operation.replace(middleware=(*self.middleware, *operation.middleware))
         if self.fix and operation.signature is None and operation.handler is not None:
             return _with_fixed_arguments(operation, operation.handler, self.fix)
         return operation

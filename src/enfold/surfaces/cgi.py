@@ -68,7 +68,7 @@ def to_cgi(
     variables.pop("HTTP_PROXY", None)
     introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"}, recorder)
     user = variables.get(identity_variable)
-    guarded = registry.guarded(has_identities=bool(user), is_observed=False)
+    guarded = registry.guarded(has_identities=bool(user), surface="cgi")
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     observers, began = functions.registry.observers, time.perf_counter()

@@ -80,7 +80,7 @@ class CallHandler:
     ) -> None:
         """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
-        self._guarded = registry.guarded(is_observed=False)
+        self._guarded = registry.guarded(surface="calls")
         self._store = store
         self._observers = registry.observers
         self.counts = Counts()

@@ -11,6 +11,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Policy, legal_names, read_access
+from enfold.operation.call import Middleware
 from enfold.operation.offers import facts_of, kind_of
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
@@ -82,6 +83,7 @@ def from_mcp(
     select: str | Mapping[str, str] | None = None,
     definitions: DefinitionLedger | None = None,
     secrets: Mapping[str, str] | None = None,
+    middleware: Iterable[Middleware] = (),
 ) -> MCPOperations:
     """The operations of an MCP server, as `async with from_mcp(target) as operations`.
 
@@ -96,6 +98,7 @@ def from_mcp(
     fields of results that are given unasked. `definitions` remembers what operations were, for a source that is opened anew.
     Callers read `[hidden]` where a server repeats one of `secrets`, by name, or what
     else it was given as a secret: credentials, headers, variables, words of its command and fixed arguments.
+    `middleware` wraps the calls of all operations.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -103,7 +106,7 @@ def from_mcp(
         namespace=namespace,
         kinds=tuple(kinds),
         choice=choosing(include, exclude, rename),
-        shape=shaping(fix, describe, select),
+        shape=shaping(fix, describe, select, middleware),
         policy=chosen if normalize is None else Policy(normalize=normalize).over(chosen),
         timeout=timeout,
         reads=reads,

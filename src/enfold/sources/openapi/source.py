@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Origin, Policy
+from enfold.operation.call import Middleware
 from enfold.operation.names import distinct_names
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
@@ -143,6 +144,7 @@ def from_openapi(
     select: str | Mapping[str, str] | None = None,
     definitions: DefinitionLedger | None = None,
     secrets: Mapping[str, str] | None = None,
+    middleware: Iterable[Middleware] = (),
 ) -> ImportedOperations:
     """The operations of an OpenAPI document: data, a path, an address, or its text.
 
@@ -153,7 +155,7 @@ def from_openapi(
     `rename` maps a name, an operationId or `METHOD /path` to the new name. `fix` fills arguments and hides them,
     `describe="short"` shows one sentence of each description, `select` names the fields of results that are given unasked.
     `definitions` remembers what operations were, for a document that is read again.
-    Callers read `[hidden]` where the service repeats a credential, a fixed secret, or one of `secrets`, by name.
+    Callers read `[hidden]` where the service repeats a credential, a fixed secret, or one of `secrets`, by name. `middleware` wraps the calls of all operations.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or OpenAPILimits()
@@ -194,7 +196,7 @@ def from_openapi(
         problems=problems,
     )
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout, definitions)
-    return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select))
+    return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select, middleware))
 
 
 def _remember_credentials(secrets: KnownSecrets, credentials: Mapping[str, Credential]) -> None:

@@ -101,7 +101,7 @@ class Shell:
     def __init__(self, registry: Registry, options: ShellOptions) -> None:
         introduce(registry, {"command_line": "enfold call TARGET {id}"})
         self._identity = options.get("identity")
-        self._registry = registry.guarded(has_identities=self._identity is not None, is_observed=False)
+        self._registry = registry.guarded(has_identities=self._identity is not None, surface="shell")
         self._recorder = options.get("recorder")
         self._stdin = options.get("stdin") or sys.stdin
         self._out = options.get("stdout") or sys.stdout

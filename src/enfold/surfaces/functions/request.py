@@ -15,6 +15,7 @@ from enfold.operation import Identity, Operation, OperationSpec, new_request_id
 if TYPE_CHECKING:
     from enfold.observing.call_record import Trace
     from enfold.observing.observers import Observers
+    from enfold.operation import Context
     from enfold.operation.ports import RecordedRun
 
 
@@ -46,6 +47,7 @@ class FunctionRequest(msgspec.Struct, eq=False):
     identity: Identity | None = None
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
+    context: Context | None = None  # of this call, where it needs one
     # The caller's own id, or one of ours once somebody needs it; until then None.
     request_id: str | None = None
     # What observers are told of the call: the size of its body, how it ended.
@@ -64,6 +66,11 @@ class FunctionRequest(msgspec.Struct, eq=False):
         if self.recording is None or not self.recording.is_kept:
             return []
         return [(b"enfold-run-id", self.recording.run_id.encode())]
+
+    def reply_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that the call adds to its answer: its run id, and what handler and middleware have set."""
+        added = {} if self.context is None else self.context.reply_headers or {}
+        return [*self.run_header(), *((name.encode(), value.encode()) for name, value in added.items())]
 
     def known_id(self) -> str:
         """The id of this request, for its context, its log and its answer."""

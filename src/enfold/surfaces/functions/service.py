@@ -176,7 +176,8 @@ class Functions:
             text = encode(write(envelope, route.spec))
         except UNWRITABLE as error:
             raise unwritable(envelope.data, error) from error
-        if not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None:
+        is_plain = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
+        if is_plain and (context is None or context.reply_headers is None):
             return FunctionAnswer(text)
         return _answer_with_headers(text, envelope, request)
 
@@ -210,6 +211,7 @@ class Functions:
             context.select = headers[reading.SELECT_HEADER].decode("utf-8", "replace")
         if self._settings.recorder is not None and (self._records_unasked or reading.CAPTURE_HEADER in headers):
             context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
+        request.context = context
         return context
 
     def _key(self, request: FunctionRequest) -> str | None:
@@ -333,7 +335,7 @@ class Functions:
             request.request_id = error.request_id  # our log has the rest of the story under this one
         status = status_of(error, request.spec, has_identity=request.identity is not None)
         text = self.failure_text(request, error) if wire is None else encode_failure(wire)
-        return FunctionAnswer(text, status, [*error_headers(error, status), *request.run_header()])
+        return FunctionAnswer(text, status, [*error_headers(error, status), *request.reply_headers()])
 
     def failure_text(self, request: FunctionRequest, error: CallError) -> bytes:
         request.code = safe_code(error.code)
@@ -348,7 +350,7 @@ _TRUNCATED: Final = (b"enfold-truncated", b"true")
 def _answer_with_headers(text: bytes, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
     """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
     request.code, request.warnings = code_of(envelope), envelope.warnings
-    headers = request.run_header()
+    headers = request.reply_headers()
     if envelope.warnings:
         first = safe_code(envelope.warnings[0].code)
         headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))

@@ -111,9 +111,9 @@ def to_http(
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
     if tokens is not None:
         registry.reserved.close_to_strangers()
-    functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
+    functions = Functions(served.guarded(has_identities=tokens is not None, surface="http"), settings, _DIALECT)
     entrance = Entrance(registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous)
-    public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if entrance.is_closed else None
+    public = Functions(served.public().guarded(surface="http"), settings, _DIALECT) if entrance.is_closed else None
     return HTTPApp(
         functions,
         public,

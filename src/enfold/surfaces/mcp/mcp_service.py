@@ -78,9 +78,7 @@ class Service:
 
     def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
         find_format(settings.format)  # an unknown format is refused here
-        self.registry = registry = registry.guarded(
-            has_identities=has_identities, may_be_mounted=True, is_observed=False
-        )
+        self.registry = registry = registry.guarded(has_identities=has_identities, may_be_mounted=True, surface="mcp")
         self.settings = settings
         self.knows_callers = has_identities
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)

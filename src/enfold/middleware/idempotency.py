@@ -1,0 +1,84 @@
+"""Idempotency keys: a mutation that is repeated with its key is started once, and its repeats get the first outcome."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from enfold.errors import CallError
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.lifetime import Lifetime
+    from enfold.middleware.selection import Select
+    from enfold.operation.call import Call, Next, Outcome
+    from enfold.operation.repeats import EntryKey, KeyedCall, OnceStore
+    from enfold.runtime.funnel import Funnel
+
+MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
+SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first call tells how it ended
+
+
+class Idempotency:
+    """Runs a call with a key once. The process that runs the handler owns the key: other Enfold processes are passed it."""
+
+    def __init__(self, lifetime: Lifetime, funnel: Funnel, select: Select) -> None:
+        self._lifetime = lifetime
+        self._funnel = funnel
+        self._select = select
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        key = call.context.unused_key
+        if key is None:
+            return await next(call)
+        from enfold.operation.repeats import EntryKey, owned_by  # only keys need it
+
+        context = call.context
+        context.unused_key = None
+        entry = EntryKey(owned_by(context.identity), self._funnel.id, key)
+        if self._funnel.is_remote:
+            passed_on = context.copy()
+            passed_on.idempotency_key = entry.digest()
+            return await next(call.replace(context=passed_on))
+        try:
+            keyed = self._keyed(entry, call, next)
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
+            return await self._store().once(keyed)
+        except CallError as error:
+            raise self._funnel.failures.with_ids(error, context) from error.__cause__
+
+    def _keyed(self, entry: EntryKey, call: Call, next: Next) -> KeyedCall:
+        """The call as its idempotency store sees it; VALIDATION_ERROR for what would not be started."""
+        import asyncio  # this and the next: only keys need it here
+
+        from enfold.operation.repeats import KeyedCall, input_digest
+
+        context, spec = call.context, self._funnel.spec
+        self._select.compiled(context.select)
+        digest = input_digest(self._funnel.read(call.input)[0], context.select)
+        left = context.remaining()
+        if left is None:  # the caller waits as long as it may run
+            left = MAX_REPEAT_WAIT if spec.timeout is None else spec.timeout + SETTLE
+
+        async def run() -> ResponseEnvelope[Any]:
+            context.first_call, own = asyncio.current_task(), context.on_its_own()
+            own.idempotency_key, own.keeps_result = entry.digest(), True
+            try:
+                return await next(call.replace(context=own))
+            finally:
+                context.reply_headers = own.reply_headers
+
+        return KeyedCall(entry, digest, run, time.monotonic() + left, spec.timeout, spec.on_crash == "retry")
+
+    def _store(self) -> OnceStore:
+        """The configured idempotency store, or one in memory that all surfaces of the registry share."""
+        lifetime = self._lifetime
+        store = lifetime.once
+        if store is None and lifetime.new_store is not None:
+            store = lifetime.once = lifetime.new_store()
+        if store is None:
+            from enfold.idempotency.first_results import MemoryOnceStore  # which needs asyncio
+
+            store = lifetime.once = MemoryOnceStore()
+        return store

@@ -1,0 +1,60 @@
+"""Observing: a span and a record of each call of code of this process. Surfaces report the calls that they receive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.observing.call_record import SpanStart
+    from enfold.observing.observers import Observers
+    from enfold.operation import Operation
+    from enfold.operation.call import Call, Next, NextStream, Outcome
+
+
+class Observe:
+    """Tells the observers of each call that has ended."""
+
+    def __init__(self, observers: Observers, operation: Operation) -> None:
+        self._observers = observers
+        self._operation = operation
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        watch = self._observers.begin(self._span)
+        try:
+            envelope = await next(call)
+            watch.record_result(envelope)
+        except BaseException as error:
+            watch.fail(error)
+            raise
+        finally:
+            watch.end("process", self._operation, call.context)
+        return envelope
+
+    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        watch = self._observers.begin(self._span, is_stream=True)
+        items = next(call)
+        try:
+            while True:
+                with watch:  # the span covers the handler's work, not what the consumer does between two items
+                    try:
+                        envelope = await anext(items)
+                    except StopAsyncIteration:
+                        return
+                watch.item()
+                yield envelope
+        except GeneratorExit:  # the consumer stopped: not a failure
+            raise
+        except BaseException as error:
+            watch.fail(error)
+            raise
+        finally:
+            await items.aclose()
+            watch.end("process", self._operation, call.context)
+
+    def _span(self) -> SpanStart:
+        from enfold.observing.call_record import SpanStart  # only where calls are traced
+
+        is_remote = self._operation.origin.kind not in ("functions", "")
+        return SpanStart(self._operation.spec.id, "client" if is_remote else "internal")

@@ -1,0 +1,27 @@
+"""Provenance: a record of the run, where the caller or the operator asked for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enfold.errors import CallError
+
+if TYPE_CHECKING:
+    from enfold.operation.call import Call, Next, Outcome
+
+
+class RecordRun:
+    """Keeps how a run ended; a call that never reached its handler is no run."""
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        context, spec = call.context, call.operation.spec
+        recording = context.recording
+        if recording is None:
+            return await next(call)
+        try:
+            envelope = await next(call)
+        except CallError as error:
+            if context.has_started:
+                error.provenance = await recording.keep_failure(spec, call.input, error, inline=context.inline)
+            raise
+        return await recording.keep_success(spec, call.input, envelope, inline=context.inline)

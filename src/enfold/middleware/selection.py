@@ -1,0 +1,46 @@
+"""Selection: only those fields of a result that the caller asks for, or that the operation gives by default."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.operation import OperationSpec
+    from enfold.operation.call import Call, Next, NextStream, Outcome
+    from enfold.selection.selecting import Selection
+
+MAX_SELECTIONS: Final = 64  # compiled selections that one operation caches
+
+
+class Select:
+    """Compiles the selection before the handler runs, so that a wrong one has no effect, and applies it to the result."""
+
+    def __init__(self, spec: OperationSpec) -> None:
+        self._spec = spec
+        self._compiled: dict[str | None, Selection | None] = {}  # by the text that asked for them
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        selection = self.compiled(call.context.select)
+        envelope = await next(call)
+        return envelope if selection is None else selection.of(envelope)
+
+    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        selection = self.compiled(call.context.select)
+        async with aclosing(next(call)) as items:
+            async for envelope in items:
+                yield envelope if selection is None else selection.of(envelope)
+
+    def compiled(self, text: str | None) -> Selection | None:
+        """The selection that a caller asks for, else the operation's default; a wrong one is a VALIDATION_ERROR."""
+        from enfold.selection.defaults import default_selection  # this and the next: most calls select nothing
+        from enfold.selection.selecting import selection_of
+
+        if text not in self._compiled:
+            if len(self._compiled) >= MAX_SELECTIONS:
+                self._compiled.clear()
+            chosen = default_selection(self._spec) if text is None else selection_of(self._spec, text)
+            self._compiled[text] = chosen
+        return self._compiled[text]

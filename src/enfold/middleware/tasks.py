@@ -1,0 +1,41 @@
+"""Durable calls: a call that has to be a task, or may be one and has a key, is run as one, and waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enfold.errors import CallError
+from enfold.operation.context import DETACHABLE, TASK
+
+if TYPE_CHECKING:
+    from enfold.lifetime import Lifetime
+    from enfold.operation.call import Call, Next, Outcome
+    from enfold.operation.repeats import DurableCalls
+    from enfold.runtime.failures import Failures
+
+
+class RunAsTask:
+    """Orders a task for the call, unless it is run for one already."""
+
+    def __init__(self, lifetime: Lifetime, failures: Failures, *, is_required: bool) -> None:
+        """`is_required`: also a call without a key becomes a task."""
+        self._lifetime = lifetime
+        self._failures = failures
+        self._is_required = is_required
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        tasks = self._tasks_for(call)
+        if tasks is None:
+            return await next(call)
+        try:
+            return await tasks.run(call.operation.spec.id, call.input, call.context)
+        except CallError as error:
+            raise self._failures.with_ids(error, call.context) from error.__cause__
+
+    def _tasks_for(self, call: Call) -> DurableCalls | None:
+        """The store of tasks if the call becomes one: it is none yet, and asks its caller nothing first."""
+        tasks, context = self._lifetime.tasks, call.context
+        if tasks is None or not (self._is_required or context.unused_key is not None):
+            return None
+        has_begun = context.meta is not None and (TASK in context.meta or DETACHABLE in context.meta)
+        return None if has_begun or not tasks.offers(call.operation.spec.id) else tasks

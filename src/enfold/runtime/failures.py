@@ -1,0 +1,76 @@
+"""The errors of one operation as its callers see them: with ids, the declared row of their code, and no hidden words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from enfold.errors import CallError, error_from
+from enfold.operation import Context, OperationSpec, Policy
+from enfold.runtime.driving import comes_from_outside, is_cancellation
+
+_STRAY_CANCELLATION: Final = "what the handler waited for was cancelled"
+
+
+class Failures:
+    """Makes the errors of one operation."""
+
+    __slots__ = ("_is_remote", "_policy", "_spec")
+
+    def __init__(self, spec: OperationSpec, policy: Policy, *, is_remote: bool) -> None:
+        self._spec = spec
+        self._is_remote = is_remote  # another Enfold process runs it
+        self._policy = policy
+
+    def timed_out(self, context: Context | None) -> CallError:
+        if self._is_remote and context is not None and context.idempotency_key is not None:
+            from enfold.operation.repeats import in_progress  # only keys need it
+
+            return in_progress()  # where it runs it has its own time
+        return CallError("TIMEOUT", f"{self._spec.id} took longer than it may", retryable=self._spec.idempotent)
+
+    def for_caller(self, error: CallError) -> CallError:
+        """The error as callers may see it: with the declared row of its code, and without words that are to be hidden."""
+        error.row = self._spec.declared_row(error.code) or error.row
+        if error.details:
+            from enfold.schema.plain import plain_details  # which the first result loads, too
+
+            error.details = plain_details(error.details)
+        if not self._policy.expose_errors:
+            error.hide_words()
+        return error
+
+    def with_ids(self, error: CallError, context: Context | None) -> CallError:
+        """The error with the ids of operation and request; one of a nested call keeps its operation id, and names it."""
+        self.for_caller(error)
+        if error.operation_id is None:
+            error.operation_id = self._spec.id
+        elif error.operation_id not in (self._spec.id, *error.message.split(": ", 1)[:1]):
+            error.message = f"{error.operation_id}: {error.message}"
+        if context is not None:
+            error.request_id = context.request_id
+        return error
+
+    def failure_of(self, error: BaseException, context: Context | None, has_passed: bool = False) -> CallError:
+        """The error for whatever ended a handler or a middleware; a cancellation from outside is raised again."""
+        if has_passed and is_cancellation(error):
+            if context is not None:
+                context.cancel()
+            return self.with_ids(self.timed_out(context), context)
+        if not isinstance(error, Exception) and comes_from_outside(error):
+            if context is not None:
+                context.cancel()
+            raise error
+        return self._unexpected(RuntimeError(_STRAY_CANCELLATION) if is_cancellation(error) else error, context)
+
+    def _unexpected(self, error: BaseException, context: Context | None) -> CallError:
+        """The error for an unexpected exception; the stack goes to the log under the same request id."""
+        context = context or Context()
+        of = f" of {context.parent_request_id}" if context.parent_request_id else ""
+        facts = (self._spec.id, context.request_id, of)
+        from enfold.log import Log  # only a fault is logged
+
+        Log("enfold").error("%s failed (request %s%s)", *facts, error=error, request_id=context.request_id)
+        found = error_from(error, f"Operation {self._spec.id} failed")
+        if found.code == "TIMEOUT":
+            found.retryable = self._spec.idempotent
+        return self.with_ids(found, context)

@@ -1,0 +1,644 @@
+"""Middleware of users: what it sees, what it may do, where it runs, and that it changes nothing when it does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.calls.networks import Server, nats_server_program
+from tests.waiting import wait_for
+
+from enfold import (
+    Call,
+    CallError,
+    Context,
+    Identity,
+    Middleware,
+    Next,
+    OperationRegistry,
+    ResponseEnvelope,
+    local_envelope,
+    testing,
+)
+from enfold.calls.memory import MemoryTransport
+from enfold.config import open_config
+from enfold.operation.call import NextStream
+from enfold.reserved import reserved_operation
+from enfold.sources.calls import from_calls
+from enfold.sources.mcp import from_mcp
+from enfold.sources.openapi import from_openapi
+from enfold.surfaces.calls import serve_calls
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
+
+SURFACES = {
+    "direct": "process",
+    "http": "http",
+    "mcp": "mcp",
+    "mcp_session": "mcp",
+    "cgi": "cgi",
+    "command_line": "shell",
+    "calls": "calls",
+}
+
+
+class Point(msgspec.Struct):
+    x: int
+    label: str = "a"
+
+
+def shop() -> OperationRegistry:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    def add(x: int, y: int = 0) -> int:
+        return x + y
+
+    @ops.query
+    async def point(x: int) -> Point:
+        return Point(x)
+
+    @ops.mutation(durable=True)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    @ops.query
+    async def outer(context: Context) -> Any:
+        return (await context.env.shop.add(x=1, y=2)).data
+
+    @ops.query
+    async def fails() -> None:
+        raise CallError("SOLD_OUT", "nothing left")
+
+    @ops.subscription
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+
+    return ops
+
+
+class Seen:
+    """Notes the calls that pass."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    async def __call__(self, call: Call, next: Next) -> ResponseEnvelope[Any]:
+        self.calls.append(call)
+        return await next(call)
+
+    @property
+    def ids(self) -> list[str]:
+        return [call.operation.spec.id for call in self.calls]
+
+
+async def nothing(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    return await next(call)
+
+
+# --- where it runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_middleware_sees_the_typed_call_on_every_surface(surface: str) -> None:
+    ops, seen = shop(), Seen()
+    ops.middleware(seen)
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.add", {"x": 1, "y": 2}, identity=Identity("ann"))).data == 3
+    (call,) = seen.calls
+    assert (call.operation.spec.id, dict(call.input), call.surface) == ("shop.add", {"x": 1, "y": 2}, SURFACES[surface])
+    assert call.identity is not None
+    assert call.identity.id in ("ann", "local")  # a shell runs as its user
+    assert call.deadline is not None
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_nested_call_passes_the_middleware_too(surface: str) -> None:
+    ops, seen = shop(), Seen()
+    ops.middleware(seen)
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.outer", {})).data == 3
+    assert seen.ids == ["shop.outer", "shop.add"]
+
+
+async def test_a_task_passes_the_middleware_once_where_its_handler_runs() -> None:
+    ops, seen = shop(), Seen()
+    ops.middleware(seen)
+    async with Tasks(ops, MemoryTasks()) as tasks:
+        handle = await tasks.start("shop.pay", {"amount": 3})
+        assert (await handle.result()).data == "paid 3"
+        by_key = Context(idempotency_key="k")
+        assert (await ops.execute("shop.pay", {"amount": 4}, by_key)).data == "paid 4"
+    assert seen.ids == ["shop.pay", "shop.pay"]
+    assert [call.context.task is not None for call in seen.calls] == [True, True]
+
+
+async def test_a_repeat_with_the_same_key_does_not_pass_the_middleware_again() -> None:
+    ops, seen = shop(), Seen()
+    ops.middleware(seen)
+    for _ in range(2):
+        await ops.execute("shop.pay", {"amount": 3}, Context(idempotency_key="k"))
+    assert len(seen.calls) == 1
+
+
+async def test_over_the_call_protocol_it_runs_in_the_worker_and_that_of_the_source_at_the_caller() -> None:
+    worker, at_worker, at_caller = shop(), Seen(), Seen()
+    worker.middleware(at_worker)
+    transport = MemoryTransport()
+    edge = OperationRegistry()
+    async with serve_calls(worker, transport), from_calls(transport, middleware=[at_caller]) as remote:
+        edge.register_all(remote)
+        assert (await edge.execute("shop.add", {"x": 1})).data == 1
+    assert (at_worker.ids, at_caller.ids) == (["shop.add"], ["shop.add"])
+    assert [call.surface for call in (*at_worker.calls, *at_caller.calls)] == ["calls", "process"]
+
+
+WORKER = """
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+
+@ops.middleware
+async def mark(call, next):
+    envelope = await next(call)
+    return envelope.replace(data=f"{call.surface}: {envelope.data}")
+
+@ops.query
+async def hello() -> str:
+    return "hello"
+"""
+
+
+def test_over_nats_it_runs_in_the_worker_process(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(WORKER)
+    nats = Server(nats_server_program(), tmp_path)
+    nats.wait_until_ready()
+    enfold = [sys.executable, "-m", "enfold"]
+    worker = subprocess.Popen([*enfold, "work", "app.py", "--nats", nats.url], cwd=tmp_path, stderr=subprocess.DEVNULL)
+
+    def answer() -> str:
+        call = [*enfold, "call", nats.url, "shop.hello"]
+        return subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+
+    try:
+        assert wait_for(answer) == '{"result":"calls: hello"}\n'
+    finally:
+        worker.terminate()
+        worker.wait(60)
+        nats.kill()
+
+
+async def test_operations_taken_by_another_registry_keep_their_middleware() -> None:
+    ops, inner, outer = shop(), Seen(), Seen()
+    ops.middleware(inner)
+    whole = OperationRegistry()
+    whole.middleware(outer)
+    whole.register_all(ops)
+    assert (await whole.mount("all").execute("all.shop.add", {"x": 1})).data == 1
+    assert (inner.ids, outer.ids) == (["all.shop.add"], ["all.shop.add"])
+
+
+async def test_operations_of_enfold_itself_are_not_wrapped() -> None:
+    ops, seen = shop(), Seen()
+    ops.middleware(seen)
+    ops.reserved.offer("test", lambda: [reserved_operation(answer, "enfold.answer")])
+    assert (await ops.execute("enfold.answer")).data == 42
+    assert seen.calls == []
+
+
+# --- its order ------------------------------------------------------------------------------------------------------
+
+
+def named(name: str, order: list[str]) -> Middleware:
+    async def middleware(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        order.append(name)
+        return await next(call)
+
+    return middleware
+
+
+async def test_the_first_one_of_the_registry_is_the_outermost_and_those_of_the_operation_stand_inside() -> None:
+    order: list[str] = []
+    ops = OperationRegistry()
+
+    @ops.query(middleware=[named("c", order), named("d", order)])
+    async def get() -> int:
+        order.append("handler")
+        return 1
+
+    ops.middleware(named("a", order))  # also after the operation
+    ops.middleware(named("b", order))
+    await ops.execute("get")
+    assert order == ["a", "b", "c", "d", "handler"]
+
+
+async def test_access_is_checked_before_any_middleware() -> None:
+    ops, seen = OperationRegistry(), Seen()
+    ops.middleware(seen)
+
+    @ops.mutation(access={"required_scopes": ["write"]})
+    async def write() -> None: ...
+
+    async with testing.http(ops) as client:
+        assert (await client.call("write", {})).status == 401
+        assert (await client.call("write", {}, identity=Identity("ann"))).status == 404  # hidden
+    assert seen.calls == []
+
+
+# --- what it may do -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_it_may_change_the_input_before_it_is_validated(surface: str) -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def renamed(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        return await next(call.replace(input={"x": call.input["ex"]}))
+
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.add", {"ex": 4})).data == 4 if surface != "command_line" else True
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_it_may_answer_by_itself(surface: str) -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def answer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        return local_envelope(42, call.operation.spec.id)
+
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.add", {"x": 1})).data == 42
+
+
+async def test_what_it_answers_is_repaired_like_a_result() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def answer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        return local_envelope({"x": "7", "label": "b", "secret": 1}, call.operation.spec.id)
+
+    envelope = await ops.execute("shop.point", {"x": 1})
+    assert envelope.data == {"x": 7, "label": "b"}
+    assert {warning.code for warning in envelope.warnings} == {"convert", "strip"}
+
+
+@pytest.mark.parametrize("surface", ["http", "mcp", "direct"])
+async def test_it_sees_plain_data_although_the_surface_writes_structs(surface: str) -> None:
+    ops, seen = shop(), []
+
+    @ops.middleware
+    async def look(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        envelope = await next(call)
+        seen.append(envelope.data)
+        return envelope
+
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.point", {"x": 1})).data == {"x": 1, "label": "a"}
+    assert seen == [{"x": 1, "label": "a"}]
+
+
+async def test_it_may_run_the_call_again_within_the_time_of_one() -> None:
+    ops, attempts = OperationRegistry(), itertools.count(1)
+
+    async def retry(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        while True:
+            try:
+                return await next(call)
+            except CallError as error:
+                if not error.retryable:
+                    raise
+
+    @ops.query(middleware=[retry], timeout=0.3)
+    async def get(until: int, context: Context) -> float | None:
+        if next(attempts) < until:
+            raise CallError("UNAVAILABLE", "not yet", retryable=True)
+        return context.remaining()
+
+    left = (await ops.execute("get", {"until": 3})).data
+    assert 0 < left <= 0.3
+    with pytest.raises(CallError) as failed:
+        await ops.execute("get", {"until": 10**9})
+    assert (failed.value.code, failed.value.operation_id) == ("TIMEOUT", "get")
+
+
+async def test_a_deadline_of_the_caller_ends_a_middleware_that_waits() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def wait(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        await asyncio.Event().wait()
+        return await next(call)
+
+    with pytest.raises(CallError) as failed:
+        await ops.execute("shop.add", {"x": 1}, Context(timeout=0.05))
+    assert failed.value.code == "TIMEOUT"
+
+
+async def test_a_caller_who_leaves_cancels_the_middleware() -> None:
+    ops, ended = shop(), asyncio.Event()
+
+    @ops.middleware
+    async def wait(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return await next(call)
+
+    call = asyncio.create_task(ops.execute("shop.add", {"x": 1}))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended.is_set()
+
+
+async def test_what_it_raises_is_an_error_like_a_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def broken(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        raise ValueError("no such tenant")
+
+    async with testing.http(ops) as client:
+        reply = await client.call("shop.add", {"x": 1})
+    assert (reply.status, reply.message) == (500, "no such tenant")
+    with pytest.raises(CallError) as failed:
+        await ops.execute("shop.add", {"x": 1})
+    assert (failed.value.code, failed.value.operation_id) == ("EXECUTION_ERROR", "shop.add")
+    assert "no such tenant" in caplog.text
+
+
+async def test_an_outer_one_sees_the_errors_of_an_inner_one_as_call_errors() -> None:
+    ops, seen = shop(), []
+
+    @ops.middleware
+    async def outer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        try:
+            return await next(call)
+        except CallError as error:
+            seen.append(error.code)
+            raise
+
+    @ops.middleware
+    async def inner(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        if call.operation.spec.name == "add":
+            raise RuntimeError("broken")
+        return await next(call)
+
+    for name in ("add", "fails"):
+        with pytest.raises(CallError):
+            await ops.execute(f"shop.{name}", {"x": 1} if name == "add" else {})
+    assert seen == ["EXECUTION_ERROR", "SOLD_OUT"]
+
+
+async def test_one_that_returns_no_envelope_is_told_what_to_return() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def forgets(call: Call, next: Next) -> Any:
+        await next(call)
+
+    with pytest.raises(CallError, match=r"the middleware forgets returned NoneType: return what next\(call\) gives"):
+        await ops.execute("shop.add", {"x": 1})
+
+
+async def test_it_may_add_warnings() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def warn(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        from enfold.envelope import ResultWarning
+
+        envelope = await next(call)
+        return envelope.replace(warnings=(*envelope.warnings, ResultWarning("stale", "")))
+
+    async with testing.http(ops) as client:
+        reply = await client.call("shop.add", {"x": 1})
+    assert reply.headers["enfold-warnings"] == '1; first="stale"'
+
+
+@pytest.mark.parametrize("surface", ["http", "cgi"])
+async def test_it_may_set_a_header_of_the_answer_also_of_a_failure(surface: str) -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def header(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        call.context.set_header("X-Tenant", "north")
+        return await next(call)
+
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.add", {"x": 1})).headers["x-tenant"] == "north"
+        assert (await client.call("shop.fails", {})).headers["x-tenant"] == "north"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("Content-Length", "1"), ("x y", "1"), ("", "1"), ("X", "a\r\nSet-Cookie: b"), ("X", "ö")]
+)
+def test_a_header_that_would_break_the_answer_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="header"):
+        Context().set_header(name, value)
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------------
+
+
+class Doubled:
+    """Wraps subscriptions, and leaves calls alone."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def __call__(self, call: Call, next: Next) -> ResponseEnvelope[Any]:
+        return await next(call)
+
+    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        try:
+            async for envelope in next(call.replace(input={"to": call.input["to"] + 1})):
+                yield envelope.replace(data=envelope.data * 2)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_one_with_stream_wraps_subscriptions_on_every_surface(surface: str) -> None:
+    ops, doubled = shop(), Doubled()
+    ops.middleware(nothing)  # has no `stream`: items pass it
+    ops.middleware(doubled)
+    async with testing.open_client(surface, ops) as client:
+        items = [envelope.data async for envelope in client.subscribe("shop.count", {"to": 2})]
+    assert items in ([0, 2, 4], [[0, 2, 4]])  # collected where the surface cannot stream
+    assert doubled.closed == 1
+
+
+async def test_a_subscription_that_is_left_closes_what_its_middleware_opened() -> None:
+    ops, doubled, closed = OperationRegistry(), Doubled(), asyncio.Event()
+    ops.middleware(doubled)
+
+    @ops.subscription
+    async def count(to: int) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield to
+        finally:
+            closed.set()
+
+    items = ops.subscribe("count", {"to": 1})
+    assert (await anext(items)).data == 4
+    await items.aclose()
+    assert closed.is_set()
+    assert doubled.closed == 1
+
+
+# --- registering ----------------------------------------------------------------------------------------------------
+
+
+def no_coroutine(call: Call, next: Next) -> Any: ...
+
+
+def answer() -> int:
+    return 42
+
+
+@pytest.mark.parametrize("wrong", [no_coroutine, Seen, 3], ids=["def", "class", "number"])
+def test_what_cannot_wrap_a_call_is_refused_at_registration(wrong: Any) -> None:
+    ops = OperationRegistry()
+    with pytest.raises(TypeError, match="middleware"):
+        ops.middleware(wrong)
+    with pytest.raises(TypeError, match="middleware"):
+        ops.query(middleware=[wrong])(answer)
+    with pytest.raises(TypeError, match="middleware"):
+        from_openapi({"openapi": "3.1.0", "info": {}, "paths": {}}, middleware=[wrong])
+
+
+CONFIGURED = """
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+
+@ops.query
+async def hello() -> str:
+    return "hello"
+
+async def all_calls(call, next):
+    envelope = await next(call)
+    return envelope.replace(data=f"all({envelope.data})")
+
+async def one_source(call, next):
+    envelope = await next(call)
+    return envelope.replace(data=f"one({envelope.data})")
+"""
+
+
+async def test_a_configuration_names_middleware_for_all_calls_and_for_one_source(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(CONFIGURED)
+    (tmp_path / "enfold.toml").write_text(
+        '[[middleware]]\nuse = "app.py:all_calls"\n'
+        '[sources.own]\nfunctions = "app.py:ops"\nmiddleware = "app.py:one_source"\n'
+    )
+    async with open_config(tmp_path / "enfold.toml", os.environ) as registry:
+        assert (await registry.execute("shop.hello")).data == "all(one(hello))"
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("[[middleware]]\n", '"middleware" needs "use"'),
+        ('[[middleware]]\nuses = "a:b"\n', 'did you mean "use"'),
+        ('[[middleware]]\nuse = "app.py"\n', "as in app.py:name"),
+        ('[[middleware]]\nuse = "app.py:nobody"\n', "there is no nobody in"),
+        ('[[middleware]]\nuse = "app.py:ops"\n', "A middleware is `async def"),
+    ],
+)
+async def test_a_wrong_middleware_of_a_configuration_is_one_sentence(tmp_path: Path, table: str, sentence: str) -> None:
+    (tmp_path / "app.py").write_text(CONFIGURED)
+    (tmp_path / "enfold.toml").write_text(table)
+    with pytest.raises((CallError, LookupError, ValueError), match=sentence):
+        async with open_config(tmp_path / "enfold.toml", os.environ):
+            pass
+
+
+async def test_a_source_of_an_mcp_server_takes_middleware() -> None:
+    seen = Seen()
+    server = [sys.executable, str(Path(__file__).parent / "sources/mcp/little_server.py")]
+    async with from_mcp(server, namespace="sdk", middleware=[seen]) as operations:
+        registry = OperationRegistry()
+        registry.register_all(operations)
+        name = next(spec.id for spec in registry.list() if spec.name == "add")
+        await registry.execute(name, {"x": 1, "y": 2})
+    assert seen.ids == ["sdk.add"]
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+
+def adds(key: str) -> Middleware:
+    async def middleware(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        envelope = await next(call)
+        return envelope.replace(data={**envelope.data, key: True})
+
+    return middleware
+
+
+@given(st.permutations(["a", "b", "c"]), st.integers())
+def test_middleware_that_commutes_gives_equal_envelopes_in_any_order(order: list[str], x: int) -> None:
+    def run(names: list[str]) -> ResponseEnvelope[Any]:
+        ops = OperationRegistry(extras="keep")
+
+        @ops.query(middleware=[adds(name) for name in names])
+        async def get(x: int) -> dict[str, int | bool]:
+            return {"x": x}
+
+        envelope: ResponseEnvelope[Any] = asyncio.run(_execute(ops, x))
+        return envelope
+
+    first, second = run(["a", "b", "c"]), run(list(order))
+    assert (first.data, first.warnings) == (second.data, second.warnings)
+
+
+async def _execute(ops: OperationRegistry, x: int) -> ResponseEnvelope[Any]:
+    return await ops.execute("get", {"x": x})
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("shop.add", {"x": 1, "y": 2}),
+    ("shop.add", {"x": "1"}),
+    ("shop.add", {"x": "one"}),
+    ("shop.add", {}),
+    ("shop.point", {"x": 3}),
+    ("shop.fails", {}),
+    ("shop.outer", {}),
+    ("shop.nothing", {}),
+]
+
+
+@pytest.mark.parametrize("surface", [each for each in SURFACES if each != "direct"])
+async def test_a_middleware_that_does_nothing_changes_no_byte(surface: str) -> None:
+    async def wires(*middleware: Middleware) -> list[Any]:
+        ops = shop()
+        for each in middleware:
+            ops.middleware(each)
+        async with testing.open_client(surface, ops) as client:
+            replies = [await client.call(name, arguments, format="result") for name, arguments in CALLS]
+        return [(reply.status, _without_ids(reply.wire)) for reply in replies]
+
+    assert await wires(nothing, nothing) == await wires()
+
+
+def _without_ids(wire: Any) -> Any:
+    """What the surface wrote, without the ids that each call has of its own."""
+    if isinstance(wire, dict):
+        kept: Callable[[str], bool] = lambda key: key not in ("requestId", "request_id", "timestamp", "id")  # noqa: E731
+        return {key: _without_ids(value) for key, value in wire.items() if kept(key)}
+    return [_without_ids(each) for each in wire] if isinstance(wire, list) else wire
