@@ -292,3 +292,9 @@ async def test_the_document_says_where_tasks_are_found(client: Client) -> None:
     report = document["paths"]["/functions/shop.report"]["post"]
     assert ("202" in report["responses"], report["parameters"][0]["name"]) == (True, "Prefer")
     assert "202" not in document["paths"]["/functions/shop.plain"]["post"]["responses"]
+    for path, statuses in {
+        "/tasks": {"200", "401", "500", "503"},
+        "/tasks/{id}/input": {"202", "400", "404", "415"},
+    }.items():
+        (operation,) = (each for each in document["paths"][path].values() if isinstance(each, dict))
+        assert statuses <= set(operation["responses"])

@@ -5,10 +5,12 @@ from typing import Any, Literal
 
 import jsonschema_rs
 import pytest
+from tests.conformance import desk
 from tests.serving import Client, serve
 
 from enfold import AccessControl, Context, Identity, OperationRegistry, OperationSpec
 from enfold.formats import FORMATS
+from enfold.json_pointer import follow
 from enfold.surfaces.http import to_http
 from enfold.surfaces.openapi import to_openapi
 
@@ -72,6 +74,13 @@ def resolved(document: Any, schema: Any) -> dict[str, Any]:
     return {"components": document["components"], **schema}
 
 
+def followed(document: Any, part: Any) -> Any:
+    """A part of the document, or the component that it refers to."""
+    while "$ref" in part:
+        part = follow(document, part["$ref"][1:])
+    return part
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_validator_accepts_the_document(format: str) -> None:
     validator = pytest.importorskip("openapi_spec_validator")
@@ -82,16 +91,18 @@ def test_a_validator_accepts_the_document(format: str) -> None:
 
 
 def test_descriptions_and_schemas_are_those_of_the_seed() -> None:
-    responses = operation("shop.add")["responses"]
+    document = to_openapi(shop(), everything=True)
+    responses = document["paths"]["/functions/shop.add"]["post"]["responses"]
     assert {status: responses[status]["description"] for status in ("200", "400", "500")} == {
         "200": "Successful execution",
         "400": "Invalid request",
         "500": "Internal server error",
     }
     for status in ("400", "500"):
-        schema = responses[status]["content"]["application/json"]["schema"]
+        schema = followed(document, responses[status]["content"]["application/json"]["schema"])
         assert (schema["type"], schema["properties"]) == ("object", {"error": {"type": "string"}})
-    assert responses["200"]["content"]["application/json"]["schema"]["properties"] == {"result": {"type": "integer"}}
+    schema = followed(document, responses["200"]["content"]["application/json"]["schema"])
+    assert schema["properties"] == {"result": {"type": "integer"}}
 
 
 # --- operations ---------------------------------------------------------------------------------------------------
@@ -171,8 +182,77 @@ def test_a_stream_has_two_forms_and_can_be_resumed() -> None:
 
 def test_definitions_are_shared_among_operations() -> None:
     schemas = to_openapi(shop(), everything=True)["components"]["schemas"]
-    assert set(schemas) == {"Tree"}
+    assert [name for name in schemas if "Tree" in name] == ["Tree", "TreeResult"]
     assert schemas["Tree"]["properties"]["children"]["items"] == {"$ref": "#/components/schemas/Tree"}
+
+
+# --- components ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_failure_has_the_one_error_component_as_its_body(format: str) -> None:
+    document = to_openapi(shop(), everything=True, format=format)
+    items = [item[method] for item in document["paths"].values() for method in item]
+    failures = [
+        followed(document, response)
+        for item in items
+        for status, response in item["responses"].items()
+        if int(status) >= 400
+    ]
+    bodies = [each["content"]["application/json"]["schema"] for each in failures]
+    assert bodies == [{"$ref": "#/components/schemas/Error"}] * len(failures)
+    assert document["components"]["schemas"]["Error"] == FORMATS[format].error_schema
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_body_is_a_component(format: str) -> None:
+    document = to_openapi(desk.ops, everything=True, format=format)
+    for item in (operations[method] for operations in document["paths"].values() for method in operations):
+        body = item.get("requestBody", {"content": {}})["content"]
+        answer = item["responses"]["200"]["content"]
+        for kind, part in (body | answer).items():
+            assert list(part["schema"]) == ["$ref"] or kind == "application/x-ndjson"
+
+
+def test_a_class_is_one_component_wherever_it_stands_and_results_are_named_by_it() -> None:
+    document = to_openapi(desk.ops, everything=True)
+    schemas = document["components"]["schemas"]
+    assert {name for name in schemas if not name.startswith("desk_")} == {
+        *("Customer", "Page", "Order", "Line", "Error"),
+        *("CustomerResult", "CustomerListResult", "PageResult", "OrderResult", "OrderListResult"),
+        *("IntegerResult", "BooleanResult"),
+    }
+    assert len(schemas) < 30
+    assert schemas["CustomerResult"]["properties"]["result"] == {"$ref": "#/components/schemas/Customer"}
+    titles = [schema["title"] for schema in schemas.values() if "title" in schema]
+    assert len(titles) == len(set(titles))
+
+
+def test_a_class_with_the_name_of_ours_or_of_another_gets_a_name_of_its_own() -> None:
+    def named(title: str, kind: str) -> dict[str, Any]:
+        return {"title": title, "type": "object", "properties": {"x": {"type": kind}}, "required": ["x"]}
+
+    ops = OperationRegistry()
+    outputs = {
+        "error": named("Error", "string"),
+        "one": named("Box", "string"),
+        "other": named("Box", "integer"),
+        "result": named("BoxResult", "boolean"),
+        "odd": {**named("Box[int]/~", "null"), "properties": {"x": {"type": "null"}, "below": {"$ref": "#"}}},
+    }
+    for name, output in outputs.items():
+        ops.register_spec(spec(name, output_schema=output))
+    document = to_openapi(ops, everything=True)
+    pytest.importorskip("openapi_spec_validator").validate(document)
+    values = {"error": "a", "one": "a", "other": 1, "result": True, "odd": None}
+    for name, value in values.items():
+        answer = document["paths"][f"/functions/shop.{name}"]["post"]["responses"]["200"]["content"]["application/json"]
+        is_valid = jsonschema_rs.validator_for(resolved(document, answer["schema"])).is_valid
+        assert is_valid({"result": {"x": value}})
+        others = [other for other in values.values() if type(other) is not type(value)]
+        assert not any(is_valid({"result": {"x": other}}) for other in others)
+    below = {"result": {"x": None, "below": {"x": 1}}}
+    assert not is_valid(below)
 
 
 def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
@@ -189,7 +269,11 @@ def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
         ops.register_spec(spec(name, output_schema=schema))
     schemas = to_openapi(ops, everything=True)["components"]["schemas"]
     named = {"shop_stranger_output_Author", "shop_stranger_output_House"}
-    assert set(schemas) == {"Author", "House", "Book"} | named
+    assert {name for name in schemas if not name.endswith(("Result", "_input", "Error"))} == {
+        "Author",
+        "House",
+        "Book",
+    } | named
     assert schemas["shop_stranger_output_Author"]["properties"]["of"]["$ref"].endswith("shop_stranger_output_House")
 
 
@@ -291,8 +375,7 @@ def test_a_reference_in_a_default_is_only_data() -> None:
     schema = {"type": "object", "properties": {"x": {"default": {"$ref": "#/nowhere"}}, "enum": {"$ref": "#/$defs/T"}}}
     ops = OperationRegistry()
     ops.register_spec(spec("keep", input_schema={**schema, "$defs": {"T": {"type": "string"}}}))
-    placed = to_openapi(ops)["paths"]["/functions/shop.keep"]["post"]["requestBody"]["content"]["application/json"]
-    assert placed["schema"]["properties"] == {
+    assert to_openapi(ops)["components"]["schemas"]["shop_keep_input"]["properties"] == {
         "x": {"default": {"$ref": "#/nowhere"}},
         "enum": {"$ref": "#/components/schemas/T"},
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.json_pointer import unescape
+from enfold.formats.wrapper_schemas import moved_below
+from enfold.json_pointer import escape, unescape
 from enfold.mcp.tool_names import tool_names
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
@@ -48,6 +51,7 @@ _DESCRIPTIONS: Final = {
 _INLINE: Final = (400, 500)
 _OF_A_BODY: Final = (413, 415)
 _OF_A_MUTATION: Final = (409,)
+_OF_TASKS: Final = (400, 401, 403, 404, 406, 429, 500, 503)
 
 
 def to_openapi(
@@ -84,7 +88,8 @@ def to_openapi(
         paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
     if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
-        paths |= task_paths(components.shared(404), security=security)
+        failures = {str(status): components.shared(status) for status in (*_OF_TASKS, *_OF_A_BODY)}
+        paths |= task_paths(failures, security=security)
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": application.version},
@@ -144,7 +149,7 @@ def _path_item(spec: OperationSpec, notes: Schema, components: _Components) -> S
 
 
 def _post(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
-    schema = components.place(spec.input_schema, _input_name(spec))
+    schema = components.root(spec.input_schema, _input_name(spec))
     return {
         **_described(spec, spec.id, notes),
         **({"parameters": more} if (more := _more_parameters(spec, components)) else {}),
@@ -250,19 +255,22 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
 
 def _success(spec: OperationSpec, components: _Components) -> Schema:
     written = components.format.success_schema
-    schema = components.place({} if written is None else written(narrowed(spec)), f"{spec.id}.output")
+    output = narrowed(spec)
+    named = output.replace(output_schema=_with_named_root(output.output_schema))
+    schema = {} if written is None else components.root(written(named), f"{spec.id}.output", is_result=True)
     if spec.type is OperationType.SUBSCRIPTION:
-        content = _stream_content(schema, components.format.error_schema)
+        content = _stream_content(schema, f"{spec.id}.event", components)
     else:
         content = {"application/json": {"schema": schema}}
     headers = {"X-Request-Id": _header("X-Request-Id"), "Enfold-Warnings": _header("Enfold-Warnings")}
     return {"description": "Successful execution", "headers": headers, "content": content}
 
 
-def _stream_content(item: Schema, failure: Schema) -> Schema:
+def _stream_content(item: Schema, event_name: str, components: _Components) -> Schema:
     """What one event or one line holds: an item, which may be a failed result, or how the stream ended."""
+    failure = components.error
     end = {"type": "object", "properties": {"complete": {"const": True}}, "required": ["complete"]}
-    properties = failure.get("properties", {})
+    properties = components.format.error_schema.get("properties", {})
     error = properties["error"] if properties.keys() == {"error"} else failure
     broken = {"complete": {"const": False}, "error": error}
     line = {"anyOf": [item, failure, end, {"type": "object", "properties": broken, "required": list(broken)}]}
@@ -280,7 +288,10 @@ def _stream_content(item: Schema, failure: Schema) -> Schema:
         },
         "required": ["data"],
     }
-    return {"text/event-stream": {"schema": event}, "application/x-ndjson": {"schema": line}}
+    return {
+        "text/event-stream": {"schema": components.add(event, _legal(event_name))},
+        "application/x-ndjson": {"schema": line},
+    }
 
 
 def _own_errors(spec: OperationSpec) -> dict[int, list[Schema]]:
@@ -317,18 +328,21 @@ _MORE_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry
 
 _DEFINITION: Final = re.compile(r"#/\$defs/([^/]*)(.*)", re.DOTALL)
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
+_ERROR: Final = "Error"
 
 
 class _Components:
-    """What the operations share; the definitions of their schemas are moved here, each once."""
+    """What the operations share: their schemas and the definitions of these, each once, and the answers of failures."""
 
     def __init__(self, format: Format, *, has_tasks: bool = False) -> None:
         self.format = format
         self.has_tasks = has_tasks
         self.portable = Advertising().portable  # generators of clients compile patterns too
         self._schemas: dict[str, Schema] = dict(TASK_SCHEMAS) if has_tasks else {}
-        self._origins: dict[str, str] = {}
+        self._origins = {name: name for name in (_ERROR, *TASK_SCHEMAS)}  # what each name stands for; these are ours
+        self._titles: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
+        self._result = "".join(word.capitalize() for word in format.name.split("_"))
 
     def to_dict(self, *, secured: bool) -> Schema:
         return {
@@ -348,31 +362,53 @@ class _Components:
         return {
             "description": _DESCRIPTIONS.get(status, "The operation failed"),
             "headers": {name: _header(name) for name in names},
-            "content": {"application/json": {"schema": self.format.error_schema}},
+            "content": {"application/json": {"schema": self.error}},
         }
+
+    @property
+    def error(self) -> Schema:
+        """A reference to the body of every failure."""
+        if not self.format.error_schema:
+            return {}
+        return self._put(_ERROR, self.format.error_schema)
 
     def shared(self, status: int) -> Schema:
         self._responses.setdefault(f"Error{status}", self.failure(status))
         return {"$ref": f"#/components/responses/Error{status}"}
 
-    def place(self, schema: Schema, owner: str) -> Schema:
-        """The schema as it stands in the document: what it defines or repeats of itself becomes a component."""
+    def root(self, schema: Schema, owner: str, *, is_result: bool = False) -> Schema:
+        """A reference to the schema of a body, which becomes a component; results of one type share theirs."""
         schema = self.portable(schema)
         if "$id" in schema:
             return schema  # its references start at itself, wherever it stands
         move = self.move(schema, owner)
         placed: Schema = with_references({key: value for key, value in schema.items() if key != "$defs"}, move)
-        if not move.refers_to_itself:
-            return placed
-        self._schemas[_legal(owner)] = placed
-        return {"$ref": f"#/components/schemas/{_legal(owner)}"}
+        inner = placed.get("properties", {}).values()
+        if any(isinstance(each, dict) and "$id" in each for each in inner):
+            return placed  # readers look for such an address only where they know that a schema stands
+        subject = _subject(placed) if is_result and not move.refers_to_itself else ""
+        return self.add(placed, *([f"{subject}{self._result}"] if subject else []), _legal(owner))
+
+    def add(self, placed: Schema, *wanted: str) -> Schema:
+        """A reference to the schema as a component, under the first name that stands for nothing else."""
+        origin = digest(placed)
+        free = (each for each in wanted if self._origins.setdefault(each, origin) == origin)
+        return self._put(next(free, f"{wanted[-1]}_{origin[:16]}"), placed)
+
+    def _put(self, name: str, schema: Any) -> Schema:
+        """A reference to a component, which has no title that another has: generators of clients name classes by it."""
+        title = schema.get("title") if isinstance(schema, dict) else None
+        if isinstance(title, str) and self._titles.setdefault(title, name) != name:
+            schema = {key: value for key, value in schema.items() if key != "title"}
+        self._schemas.setdefault(name, schema)
+        return {"$ref": f"#/components/schemas/{name}"}
 
     def move(self, schema: Schema, owner: str) -> _Move:
         """Where the references of a schema lead, after what it defines has become components."""
         definitions: Schema = schema.get("$defs", {})
         move = _Move(owner, {name: self._name(name, schema, owner) for name in definitions})
         for name, definition in definitions.items():
-            self._schemas.setdefault(move.names[name], with_references(definition, move))
+            self._put(move.names[name], with_references(definition, move))
         return move
 
     def _name(self, name: str, schema: Schema, owner: str) -> str:
@@ -382,6 +418,33 @@ class _Components:
             if self._origins.setdefault(candidate, origin) == origin:
                 return candidate
         return f"{_legal(owner)}_{origin[:16]}"
+
+
+def _with_named_root(schema: Any) -> Any:
+    """A schema whose root is a class as a reference to a definition of that name, as the class is where others use it."""
+    name = schema.get("title") if isinstance(schema, dict) else None
+    definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
+    if not isinstance(name, str) or schema.get("type") != "object" or "$id" in schema or name in definitions:
+        return schema
+    place = f"#/$defs/{quote(escape(name), safe='~')}"
+    moved: Schema = with_references(schema, partial(moved_below, place))
+    inner = moved.pop("$defs", {})
+    return {"$ref": place, "$defs": {**inner, name: moved}}
+
+
+def _subject(placed: Schema) -> str:
+    """What a result is, in a word: `Customer`, `CustomerList`, `Integer`; empty where no word says all of it."""
+    properties = placed.get("properties", {})
+    if not properties:
+        return "Empty"
+    inner = properties.get("result", properties.get("data"))
+    is_list = isinstance(inner, dict) and inner.get("type") == "array" and inner.keys() == {"type", "items"}
+    item = inner["items"] if is_list else inner
+    if not isinstance(item, dict) or len(item) != 1:
+        return ""
+    kind = str(item.get("$ref", item.get("type"))).rpartition("/")[2]
+    is_word = "$ref" in item or item.get("type") in ("string", "integer", "number", "boolean")
+    return (kind if "$ref" in item else kind.capitalize()) + "List" * is_list if is_word else ""
 
 
 class _Move:

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 Schema: TypeAlias = dict[str, Any]
 
-_TASK: Final = {"$ref": "#/components/schemas/EnfoldTask"}
+_TASK: Final[Schema] = {"$ref": "#/components/schemas/EnfoldTask"}
 _HEADERS: Final = {
     "X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"},
     "Retry-After": {"$ref": "#/components/headers/Retry-After"},
@@ -46,6 +46,16 @@ TASK_SCHEMAS: Final[dict[str, Schema]] = {
         },
         "required": ["taskId", "operation", "status", "createdAt", "lastUpdatedAt", "ttlMs"],
     },
+    "EnfoldTaskList": {
+        "type": "object",
+        "properties": {"tasks": {"type": "array", "items": _TASK}},
+        "required": ["tasks"],
+    },
+    "EnfoldTaskAnswers": {
+        "type": "object",
+        "properties": {"inputResponses": {"type": "object", "additionalProperties": {"type": "object"}}},
+        "required": ["inputResponses"],
+    },
 }
 
 _ID: Final[Schema] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -58,28 +68,21 @@ _WAIT: Final[Schema] = {
 }
 
 
-def task_paths(missing: Schema, *, security: list[Schema]) -> dict[str, Schema]:
-    """The paths at which tasks are found; `missing` is the answer where there is no such task for the caller."""
+def task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[str, Schema]:
+    """The paths at which tasks are found; `failures` are the answers of a request that failed, by their status."""
     common: Schema = {"tags": ["tasks"], **({"security": security} if security else {})}
-    tasks: Schema = {
-        "type": "object",
-        "properties": {"tasks": {"type": "array", "items": _TASK}},
-        "required": ["tasks"],
-    }
+    tasks, answers = (_component(name) for name in ("EnfoldTaskList", "EnfoldTaskAnswers"))
     stream: Schema = {"text/event-stream": {"schema": {"type": "string"}}}
-    taken = {"202": _answer("Taken", _TASK), "404": missing}
-    answers: Schema = {
-        "type": "object",
-        "properties": {"inputResponses": {"type": "object", "additionalProperties": {"type": "object"}}},
-        "required": ["inputResponses"],
-    }
+    without_body = {status: failure for status, failure in failures.items() if status not in ("413", "415")}
+    without_task = {status: failure for status, failure in without_body.items() if status != "404"}
+    taken = {"202": _answer("Taken", _TASK)}
     return {
         "/tasks": {
             "get": {
                 "operationId": "tasks.list",
                 "summary": "The caller's own tasks",
                 **common,
-                "responses": {"200": _answer("The tasks, the newest first", tasks)},
+                "responses": {"200": _answer("The tasks, the newest first", tasks), **without_task},
             }
         },
         "/tasks/{id}": {
@@ -89,9 +92,14 @@ def task_paths(missing: Schema, *, security: list[Schema]) -> dict[str, Schema]:
                 "summary": "A task, with its result or error once it has ended",
                 **common,
                 "parameters": [_WAIT],
-                "responses": {"200": _answer("The task; or every change of it", _TASK, stream), "404": missing},
+                "responses": {"200": _answer("The task; or every change of it", _TASK, stream), **without_body},
             },
-            "delete": {"operationId": "tasks.cancel", "summary": "End a task", **common, "responses": taken},
+            "delete": {
+                "operationId": "tasks.cancel",
+                "summary": "End a task",
+                **common,
+                "responses": {**taken, **without_body},
+            },
         },
         "/tasks/{id}/result": {
             "parameters": [_ID],
@@ -103,7 +111,7 @@ def task_paths(missing: Schema, *, security: list[Schema]) -> dict[str, Schema]:
                 "responses": {
                     "200": _answer("The result of the call", {}),
                     "202": _answer("It goes on", _TASK),
-                    "404": missing,
+                    **without_body,
                     "default": {"description": "The call failed, as it would have without a task"},
                 },
             },
@@ -115,10 +123,14 @@ def task_paths(missing: Schema, *, security: list[Schema]) -> dict[str, Schema]:
                 "summary": "Answer questions of a task, some or all",
                 **common,
                 "requestBody": {"required": True, "content": {"application/json": {"schema": answers}}},
-                "responses": taken,
+                "responses": {**taken, **failures},
             },
         },
     }
+
+
+def _component(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _answer(description: str, schema: Schema, more: Schema | None = None) -> Schema:

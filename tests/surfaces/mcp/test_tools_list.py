@@ -10,6 +10,7 @@ import pytest
 
 from enfold import ImageContent, OperationRegistry, OperationSpec, TextContent
 from enfold.identities.tokens import Tokens
+from enfold.json_pointer import follow
 from enfold.operation import Operation
 from enfold.surfaces.openapi import to_openapi
 
@@ -95,8 +96,10 @@ async def test_the_output_schema_is_that_of_the_openapi_document(
         return 1, "a"
 
     [tool] = await listed(make_client, ops, revision)
-    responses = to_openapi(ops)["paths"]["/functions/shop.pair"]["post"]["responses"]
-    assert tool["outputSchema"] == responses["200"]["content"]["application/json"]["schema"]
+    document = to_openapi(ops)
+    responses = document["paths"]["/functions/shop.pair"]["post"]["responses"]
+    reference = responses["200"]["content"]["application/json"]["schema"]["$ref"]
+    assert tool["outputSchema"] == follow(document, reference[1:])
 
 
 async def test_a_stream_is_listed_as_a_list_of_its_items(make_client: MakeClient, ops: OperationRegistry) -> None:
