@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,7 @@ from benchmarks.program import race_all
 from enfold import OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.nats import NATSTransport
+from enfold.calls.nats import NATSOnceStore, NATSTransport
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.surfaces.calls import serve_calls
@@ -34,6 +35,7 @@ from enfold.surfaces.calls import serve_calls
 RAW: Final = "raw"
 CALL: Final = "call"
 EXECUTE: Final = "execute"
+KEYED: Final = "call with an idempotency key"
 IN_FLIGHT: Final = (1, 64, 512)
 BATCH_US: Final = 300_000.0
 
@@ -55,6 +57,7 @@ def _registry() -> OperationRegistry:
     ops = OperationRegistry("bench")
     ops.query(name="add")(work.add)
     ops.query(name="wait_and_add")(_wait_and_add)
+    ops.mutation(name="pay")(work.add)
     return ops
 
 
@@ -137,13 +140,30 @@ def _over_nats(processes: ExitStack) -> Iterator[Race]:
         return
     port = _free_port()
     url = f"nats://127.0.0.1:{port}"
-    processes.enter_context(_process(program, "-a", "127.0.0.1", "-p", str(port)))
+    kept = processes.enter_context(TemporaryDirectory())
+    processes.enter_context(_process(program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", kept))
     _wait_for(port)
     processes.enter_context(_responder("nats-raw", url))
     processes.enter_context(_responder("nats-call", url))
     time.sleep(1.0)
     raw, call = _raw_nats(url), _calling(NATSTransport(url, name="caller"))
     yield from (_race("calls over NATS", raw, call, in_flight, 0.7) for in_flight in IN_FLIGHT)
+    yield from (_keyed_race(url, in_flight) for in_flight in IN_FLIGHT)
+
+
+def _keyed_race(url: str, in_flight: int) -> Race:
+    """What an idempotency key costs: two writes to the bucket that all workers share."""
+    pending, keys = PendingRequestMap(NATSTransport(url, name="caller")), count()
+
+    async def call() -> Any:
+        return (await pending.call("bench.pay", work.ADD_INPUT)).data
+
+    async def keyed() -> Any:
+        key = f"{in_flight}-{next(keys)}"
+        return (await pending.call("bench.pay", work.ADD_INPUT, idempotency_key=key)).data
+
+    contenders = (_kept_busy(CALL, lambda: call, in_flight), _kept_busy(KEYED, lambda: keyed, in_flight))
+    return Race(f"a mutation over NATS, {in_flight} in flight", contenders, (CALL,), (), "wall", BATCH_US)
 
 
 def _raw_nats(url: str) -> Callable[[], Call]:
@@ -174,7 +194,8 @@ async def _respond_raw_nats(url: str) -> None:
 
 
 async def _respond_nats(url: str) -> None:
-    async with serve_calls(_registry(), NATSTransport(url, name="worker")):
+    transport = NATSTransport(url, name="worker")
+    async with serve_calls(_registry(), transport, store=NATSOnceStore(transport, per_identity=10**9)):
         await asyncio.Event().wait()
 
 

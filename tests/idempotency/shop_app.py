@@ -26,7 +26,7 @@ async def pay(id: str, seconds: float = 0.0) -> str:
 
 ops.mutation(pay)
 ops.mutation(name="pay_again", on_crash="retry")(pay)
-ops.mutation(name="pay_shortly", timeout=1.0)(pay)
+ops.mutation(name="pay_as_task", durable=True)(pay)
 
 
 @ops.mutation

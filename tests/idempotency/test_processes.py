@@ -45,8 +45,9 @@ def test_an_edge_keeps_nothing_of_its_own(started: Processes, nats: Server, nats
             started.work("--nats", server.url)
         edges = [started.serve("--nats", server.url, cwd=folder) for server in (nats, other)]
         before = set(folder.rglob("*.db"))
-        assert [call(edge.base, "pay", "k", id="a").data for edge in edges] == ["a", "a"]
-        assert started.had("a") == 2  # one with each server
+        for name, effect in (("pay", "a"), ("pay_as_task", "b")):
+            assert [call(edge.base, name, "k", id=effect).data for edge in (*edges, *edges)] == [effect] * 4
+            assert started.had(effect) == 2  # one with each server
         assert set(folder.rglob("*.db")) == before == set()
     finally:
         other.close()
@@ -198,3 +199,28 @@ def test_a_command_that_stops_waiting_says_so_and_ends_its_call(started: Process
     assert (late.returncode, late.stderr.split(":")[0]) == (5, "TIMEOUT")
     again = started.run(*words)
     assert (again.stdout, again.stderr, started.had("a")) == ('{"result":"a"}\n', "", 1)
+
+
+def test_a_durable_call_under_a_key_is_in_progress_for_a_caller_who_stops_waiting(
+    started: Processes, nats: Server
+) -> None:
+    started.work("--nats", nats.url)
+    edges = [started.serve("--nats", nats.url) for _ in range(2)]
+    given: dict[str, Any] = {"id": "a", "seconds": 2}
+    for edge in edges:
+        assert call(edge.base, "pay_as_task", "k", within_ms=700, **given).is_in_progress
+    assert [settled(edge.base, "pay_as_task", "k", **given).data for edge in edges] == ["a", "a"]
+    assert started.had("a") == 1
+
+
+def test_a_durable_call_under_a_key_whose_worker_died_has_an_unknown_outcome(started: Processes, nats: Server) -> None:
+    worker, _ = started.work("--nats", nats.url)
+    edge = started.serve("--nats", nats.url)
+    given: dict[str, Any] = {"id": "a", "seconds": 30}
+    assert call(edge.base, "pay_as_task", "k", within_ms=1500, **given).is_in_progress
+    started.until_had("a")
+    worker.kill()
+    started.work("--nats", nats.url)
+    answer = settled(edge.base, "pay_as_task", "k", **given)
+    assert (answer.status, answer.code) == (409, "OUTCOME_UNKNOWN")
+    assert started.had("a") == 1
