@@ -79,6 +79,11 @@ def machine(package_index: None, tmp_path_factory: pytest.TempPathFactory) -> Ma
     return Machine(tmp_path_factory.mktemp("machine"))
 
 
+def test_every_hint_is_made_for_the_installation_at_hand() -> None:
+    files = [file for file in (ROOT / "src/enfold").rglob("*.py") if "pip install 'enfold[" in file.read_text()]
+    assert [file.name for file in files] == ["version.py"], "use `install_command`"
+
+
 @pytest.mark.parametrize("kind", ["editable", "path", "wheel", "git", "index"])
 def test_the_hint_about_a_missing_extra_works_for_this_installation(machine: Machine, kind: str) -> None:
     checkout, wheel = machine.checkout, machine.wheel

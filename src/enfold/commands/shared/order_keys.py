@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from enfold.errors import CallError
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -51,7 +52,7 @@ def _load(path: Path, kind: str) -> Any:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise CallError("UNAVAILABLE", "Signatures need cryptography: pip install 'enfold[auth]'") from None
+        raise CallError("UNAVAILABLE", f"Signatures need cryptography: {install_command('auth')}") from None
     try:
         text = path.read_bytes()
         is_private = kind == "Ed25519PrivateKey"
