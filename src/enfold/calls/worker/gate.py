@@ -9,6 +9,7 @@ from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.transport import Message, leads_back
+from enfold.calls.worker.fair_queue import FairQueue
 from enfold.calls.worker.served import Counts, ServedCall
 from enfold.errors import CallError
 from enfold.operation import OperationSpec, OperationType
@@ -18,7 +19,7 @@ FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long
 
 
 class Gate:
-    """Remembers request ids, counts slots by caller, and notices when the event loop was blocked."""
+    """Remembers request ids, shares slots and the waiting line between callers, and notices when the event loop was blocked."""
 
     def __init__(self, limits: WorkerLimits, counts: Counts) -> None:
         self.limits = limits
@@ -28,6 +29,7 @@ class Gate:
         self._remembered: set[tuple[str | None, str]] = set()
         self._remembered_longer: set[tuple[str | None, str]] = set()
         self._slots: dict[Owner, int] = {}  # taken by each caller
+        self.queue = FairQueue(self._slots)
         self._alive_at = float("inf")  # until the first `wake` nobody can say that we stood still
         self._frozen_for = 0.0
         self._suspect_until = 0.0
@@ -77,17 +79,26 @@ class Gate:
             raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
         return deadline
 
-    def reserve(self, call: ServedCall, running: int, waiting: int) -> None:
-        """Reserve a slot for a call; RESOURCE_EXHAUSTED where there are too many, of all callers or of this one."""
+    def reserve(self, call: ServedCall, running: int) -> ServedCall | None:
+        """Reserve a slot for a call, perhaps in place of a waiting one, which is returned.
+
+        RESOURCE_EXHAUSTED where there are too many calls, of this caller or of all, and nobody has more than this one.
+        """
         limits, slots = self.limits, self._slots
         owned = slots.get(call.owner, 0)
         # Names that nobody vouches for are free to choose: to count them would only hinder the honest.
         has_enough = owned >= limits.per_peer and (self.vouches or call.identity is not None)
-        if has_enough or (running >= limits.running and waiting >= limits.waiting):
-            self._counts.shed += 1
-            whose = "of yours " if has_enough else ""
-            raise call_failures.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
+        is_full = running >= limits.running and len(self.queue) >= limits.waiting
+        displaced = self.queue.displaced_by(call.owner) if is_full and not has_enough else None
+        if has_enough or (is_full and displaced is None):
+            raise self.refusal(call, "of yours " if has_enough else "")
         slots[call.owner] = owned + 1
+        return displaced
+
+    def refusal(self, call: ServedCall, whose: str = "") -> CallError:
+        """Count a call that is not taken on, and tell its caller so."""
+        self._counts.shed += 1
+        return call_failures.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
 
     def release(self, call: ServedCall) -> None:
         slots, owner = self._slots, call.owner

@@ -98,7 +98,7 @@ class CallHandler:
         self._in_process = transport.capabilities.in_process
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
-        self._queue: deque[ServedCall] = deque()
+        self._queue = self._gate.queue
         self._ended: deque[str] = deque()
         self._control: Subscription | None = None
         self._clock: asyncio.TimerHandle | None = None  # runs as long as there are calls
@@ -229,7 +229,7 @@ class CallHandler:
                 call.headers, call.size = message.headers, len(message.data) if back is None else None
             if request_id in self._calls:
                 raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
-            gate.reserve(call, self._running, len(self._queue))
+            displaced = gate.reserve(call, self._running)
         except CallError as error:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
@@ -238,8 +238,10 @@ class CallHandler:
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
             self._calls[request_id] = call
+            if displaced is not None:
+                self._displace(displaced)
             if self._running >= gate.limits.running:
-                self._queue.append(call)
+                self._queue.put(call)
             elif served.may_wait or request.idempotency_key is not None:
                 self._launch(call)
             else:  # it never waits, and a task would cost more than it
@@ -399,7 +401,7 @@ class CallHandler:
         self._running -= 1
         self._gate.release(call)
         while self._queue and self._running < self._gate.limits.running:
-            self._launch_if_due(self._queue.popleft())
+            self._launch_if_due(self._queue.take())
 
     def _keep_ended_stream(self, call: ServedCall) -> None:
         """Keep a stream that has ended for a while: its last frames may be lost, and its caller may ask for them again."""
@@ -422,10 +424,18 @@ class CallHandler:
         else:
             self._launch(call)
 
+    def _displace(self, call: ServedCall) -> None:
+        """Refuse a waiting call after all, in favour of a caller who has fewer."""
+        self._queue.remove(call)
+        self._refuse_waiting(call, self._gate.refusal(call, "of yours "))
+
     def _expire(self, call: ServedCall) -> None:
         self.counts.expired += 1
-        self._forget(call)
         error = call_failures.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
+        self._refuse_waiting(call, error)
+
+    def _refuse_waiting(self, call: ServedCall, error: CallError) -> None:
+        self._forget(call)
         self._answers.begin(self._answers.try_send(call.reply, failed(call.request.request_id, error)))
         self._observe_refusal(call.request, call.identity, error)
 
@@ -483,6 +493,8 @@ class CallHandler:
         producer = call.producer
         if isinstance(payload, Aborted):
             call.abort()
+            if self._queue.remove(call):  # it had not begun
+                self._forget(call)
         elif producer is not None and producer.is_new(event_id):
             producer.heard_at = monotonic()
             if isinstance(payload, Credit):
