@@ -28,6 +28,8 @@ _TEXT: Final = frozenset(
         "application/javascript",
         "application/sql",
         "application/toml",
+        "application/vnd.yaml",
+        "application/x-javascript",
         "application/x-sh",
         "application/x-www-form-urlencoded",
         "application/x-yaml",
