@@ -55,7 +55,7 @@ def _line(name: str, count: int, attack: Callable[[int, Going], None]) -> str:
         program.write_text(SHOP)
         # There are tokens, for the attacks with wrong ones; all others need none.
         words = [str(program), "--port", "0", "--token", "right", "--allow-anonymous"]
-        command = [sys.executable, "-m", "enfold", "serve", *words]
+        command = [sys.executable, "-m", "enfold", "serve", "--no-access-log", *words]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             return _attacked(name, _port(server), server.pid, count, attack)

@@ -31,7 +31,17 @@ ops.query(work.mid)
 @contextmanager
 def served(*words: str) -> Iterator[int]:
     """The port of a server of the program above."""
-    command = [sys.executable, "-m", "enfold", "serve", "benchmarks.workers:ops", "--port", "0", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "enfold",
+        "serve",
+        "benchmarks.workers:ops",
+        "--port",
+        "0",
+        "--no-access-log",
+        *words,
+    ]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:

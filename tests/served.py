@@ -46,11 +46,16 @@ class Served:
 
 
 @contextmanager
-def serving(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Serve on a free port until the block is left; `env` adds to the environment, and may choose the port."""
+def serving(*words: str, cwd: Path, env: Mapping[str, str] | None = None, logs_calls: bool = False) -> Iterator[Served]:
+    """Serve on a free port until the block is left; `env` adds to the environment, and may choose the port.
+
+    Lines of calls are only for tests that read them: a pipe that nobody reads takes some hundreds.
+    """
     # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    command = [sys.executable, "-m", "enfold", "serve", *words, *(() if "PORT" in (env or {}) else ("--port", "0"))]
+    address = () if "PORT" in (env or {}) else ("--port", "0")
+    log = () if logs_calls else ("--no-access-log",)
+    command = [sys.executable, "-m", "enfold", "serve", *words, *address, *log]
     variables = {**os.environ, **(env or {})}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd, env=variables) as process:
         try:

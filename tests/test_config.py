@@ -317,6 +317,7 @@ async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
 
 
 async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "enfold")
     text = '{"mcpServers": {"slow": {"command": "sleep", "args": ["600"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}, patience=0.1) as registry:
         assert [(each.name, each.state, each.kind) for each in registry.sources] == [("slow", "starting", "mcp")]

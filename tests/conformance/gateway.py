@@ -42,7 +42,7 @@ def judge_way(way: str) -> int:
             entry = {"url": f"http://127.0.0.1:{open_programs.enter_context(running(*fixtures))}/mcp"}
         config = Path(home) / "mcp.json"
         config.write_text(json.dumps({"mcpServers": {"fixtures": {**entry, "namespace": ""}}}))
-        port = open_programs.enter_context(running("-m", "enfold", "serve", str(config)))
+        port = open_programs.enter_context(running("-m", "enfold", "serve", str(config), "--no-access-log"))
         wait_for_fixtures(port)
         url = f"http://localhost:{port}/mcp"
         if way == "tasks":

@@ -145,8 +145,11 @@ async def talk() -> int:
 @pytest.mark.parametrize(
     ("words", "written"),
     [
-        (["--log-level", "debug"], ["ours-debug", "ours-info", "ours-warning", "theirs-warning", "ours-error"]),
-        ([], ["ours-info", "ours-warning", "theirs-warning", "ours-error"]),
+        (
+            ["--log-level", "debug"],
+            ["ours-debug", "ours-info", "ours-warning", "theirs-warning", "ours-error", "shop.talk"],
+        ),
+        ([], ["ours-info", "ours-warning", "theirs-warning", "ours-error", "shop.talk"]),
         (["--log-level", "warning"], ["ours-warning", "theirs-warning", "ours-error"]),
         (["--log-level", "error"], ["ours-error"]),
         (["--log-level", "error", "--access-log"], ["ours-error", "shop.talk"]),

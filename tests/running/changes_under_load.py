@@ -62,7 +62,7 @@ def run(changes: int, clients: int = 4) -> Figures:
         (folder / "shop.py").write_text(SHOP)
         config = folder / "enfold.toml"
         config.write_text(_text({}))
-        command = [sys.executable, "-m", "enfold", "serve", "enfold.toml", "--port", "0"]
+        command = [sys.executable, "-m", "enfold", "serve", "enfold.toml", "--port", "0", "--no-access-log"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
             assert server.stderr is not None
             try:

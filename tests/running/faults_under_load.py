@@ -116,7 +116,7 @@ def run(seconds: float, clients: int = 4, seed: int = 1) -> Seen:
 @contextmanager
 def _served(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server, and its port."""
-    command = [sys.executable, "-m", "enfold", "serve", *words, "--port", "0"]
+    command = [sys.executable, "-m", "enfold", "serve", *words, "--port", "0", "--no-access-log"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         assert server.stderr is not None
         try:

@@ -219,7 +219,9 @@ def test_a_failure_is_also_written_in_a_format_that_was_asked_for(app: Path) -> 
 
 
 def test_an_mcp_error_result_is_a_result_with_exit_code_1(app: Path) -> None:
-    assert call(app, "failed") == (1, [{"error": "disk full"}], "EXECUTION_ERROR: disk full\n")
+    assert call(app, "failed") == (1, [], "EXECUTION_ERROR: disk full\n")
+    told = call(app, "failed", "--format", "result")
+    assert told == (1, [{"error": "disk full"}], "EXECUTION_ERROR: disk full\n")
 
 
 def test_a_stream_is_printed_line_by_line_and_a_failure_at_its_end_is_told(app: Path) -> None:
@@ -318,9 +320,10 @@ def test_a_warning_does_not_speak_to_the_terminal(app: Path) -> None:
     assert messages == "warning: A property the schema does not know was removed: /a\\x1b[2J b\n"
 
 
-def test_an_upstream_s_wrong_success_is_printed_warned_of_and_exits_with_1(app: Path) -> None:
+def test_an_upstream_s_wrong_success_is_told_warned_of_and_exits_with_1(app: Path) -> None:
     code, printed, messages = call(app, "page")
-    assert (code, printed) == (1, [{"error": "The service answered text/html where application/json was promised"}])
+    assert (code, printed) == (1, [])
+    assert "The service answered text/html where application/json was promised" in messages
     assert call(app, "page", "--format", "envelope")[1][0]["data"] == "<html>"
     assert messages.splitlines()[0] == "warning: The result as a whole is not what the schema describes: /"
     assert messages.splitlines()[1].startswith("EXECUTION_ERROR: ")

@@ -36,7 +36,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     if registry is None and words[:1] in (["-h"], ["--help"]):
         print(f"{USAGE.replace('usage: call ', 'usage: enfold call TARGET ')}\n{_OURS}")
         return 0
-    silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
+    # The user is told in one sentence; the stack of a handler that failed is for who asks.
+    silence("enfold.pipeline", "enfold.registry", *(() if "--verbose" in words else ("enfold",)))
     target, rest = _target(words, registry)
     with output_for_results() as out:
         tokens, rest = _without_tokens(rest)

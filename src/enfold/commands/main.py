@@ -91,7 +91,7 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
 def _set_up_log(*, is_dated: bool) -> None:
     from enfold.commands.shared.log_setup import set_up_log  # few commands write to the log
 
-    set_up_log("warning", is_dated=is_dated)
+    set_up_log("info" if is_dated else "warning", is_dated=is_dated)
 
 
 def _load(command: str, *, owns_process: bool) -> ModuleType:

@@ -186,12 +186,12 @@ async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
         return
     _, slow = await asyncio.wait(tries, timeout=min(QUIET, patience))
     if slow and patience > QUIET:
-        log.warning("Waiting for %s", ", ".join(keeper.name for trying, keeper in tries.items() if trying in slow))
+        log.info("Waiting for %s", ", ".join(keeper.name for trying, keeper in tries.items() if trying in slow))
         _, slow = await asyncio.wait(slow, timeout=patience - QUIET)
     for trying in slow:
         trying.cancel()
         tries[trying].is_late = True
-        log.warning("%s has not answered yet", tries[trying].name)
+        log.info("%s has not answered yet", tries[trying].name)
 
 
 class _Keeper:

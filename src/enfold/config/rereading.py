@@ -99,7 +99,7 @@ class Rereading:
             log.warning("%s. The configuration before it stays in force", error.message)
             return
         difference = self._registry.apply(msgspec.structs.replace(found, logins=before.logins))
-        log.warning("%s was read again: %s", self._path, difference)
+        log.info("%s was read again: %s", self._path, difference)
         self._keep(found)
         if difference.needs_restart:
             tables = ", ".join(difference.needs_restart)

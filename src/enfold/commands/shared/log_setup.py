@@ -35,7 +35,7 @@ def add_log_options(parser: ArgumentParser) -> None:
         "--access-log",
         action=BooleanOptionalAction,
         default=None,
-        help="write a line for each call (default: where standard error is a terminal)",
+        help="write a line for each call (default: from the log level info on)",
     )
 
 
@@ -105,12 +105,12 @@ class JSONLines(logging.Formatter):
 
 
 def write_calls(registry: Registry, options: Namespace) -> None:
-    """Write a line for each call, on a terminal or where the operator asks for it."""
-    is_live = sys.stderr.isatty() and options.log_format == "text"
-    if not (is_live if options.access_log is None else options.access_log):
-        return
+    """Write a line for each call at the level info; where the operator asks for them, whatever the level."""
     log = logging.getLogger("enfold.access")
-    log.setLevel(logging.INFO)
+    if options.access_log:
+        log.setLevel(logging.INFO)
+    elif options.access_log is False or not log.isEnabledFor(logging.INFO):
+        return
     registry.observers.add(lambda record: log.info("%s", record.operation, extra={"call": record}))
 
 

@@ -11,7 +11,6 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
-    redirect_stderr,
     redirect_stdout,
 )
 from functools import cached_property
@@ -246,8 +245,7 @@ def _shown_opening(target: Target) -> Iterator[None]:
         return
     from enfold.surfaces.command_line.terminal import ProgressLine
 
-    line = ProgressLine(sys.stderr)
-    with redirect_stderr(line.above()), line.waiting(f"opening {target.text}"):
+    with ProgressLine(sys.stderr).waiting(f"opening {target.text}"):
         yield
 
 

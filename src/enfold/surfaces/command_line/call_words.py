@@ -31,7 +31,8 @@ usage: call OPERATION [name=text] [name:=json] [@file] [options]
   --provenance MODE     record the run (minimal or full)
   --store FILE          keep the record of the run in this SQLite file
   --key FILE            sign the record with this private key (PEM)
-  --verbose             show the envelope's meta on standard error: where the result came from, when, with which headers
+  --verbose             show the envelope's meta on standard error: where the result came from, when, with which headers;
+                        of a handler that failed, its stack
   --help                the operation's own arguments"""
 
 _OPTIONS: Final = (

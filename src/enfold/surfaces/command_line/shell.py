@@ -188,7 +188,7 @@ class Shell:
             self._line = ProgressLine(self._messages)
             context.hear(self._line.hear)
             if self._stdin.isatty():
-                context.meta = {META: TerminalPeer(self._stdin, self._messages)}
+                context.meta = {META: TerminalPeer(self._stdin, self._messages, self._line)}
         return context
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
@@ -306,10 +306,10 @@ class Shell:
         return worst
 
     def _write(self, call: PreparedCall, envelope: ResponseEnvelope[Any]) -> int:
-        if call.output is None:
-            self._print(call.write(envelope))
-        else:
+        if call.output is not None:
             self._save(call, envelope, call.output)
+        elif not envelope.is_error or call.write_error is not None:  # else it is told below, as every failure is
+            self._print(call.write(envelope))
         if envelope.warnings:
             self._print_warnings(envelope.warnings)
         if call.is_verbose:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from itertools import cycle
 from math import nan
 from shutil import get_terminal_size
@@ -29,9 +30,11 @@ def is_terminal(*streams: TextIO) -> bool:
 class TerminalPeer:
     """The caller of an operation, who is asked at the terminal what it asks."""
 
-    def __init__(self, stdin: TextIO, messages: TextIO) -> None:
+    def __init__(self, stdin: TextIO, messages: TextIO, line: ProgressLine | None = None) -> None:
+        """`line` is taken away while they are asked."""
         self._stdin = stdin
         self._messages = messages
+        self._line = line
         self.capabilities: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self.client: object = self
         self.session = None
@@ -46,6 +49,10 @@ class TerminalPeer:
         """What the person says: a form filled in, yes or no, or by the end of the input that they do not want to answer."""
         if method != "elicitation/create":
             raise MissingCapability((method.partition("/")[0],))
+        with nullcontext() if self._line is None else self._line.paused():
+            return self._answer(params)
+
+    def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._write(f"{printable(str(params.get('message', '')))}\n")
         try:
             if params.get("mode") == "url":
@@ -131,6 +138,7 @@ class ProgressLine:
         self._lock = Lock()  # a thread shows that time goes by, whatever the call does
         self._shown = ""
         self._is_told = False  # how far it is, by the call itself
+        self._is_paused = False
 
     def hear(self, told: Progress | LogMessage) -> None:
         if isinstance(told, Progress):
@@ -162,13 +170,24 @@ class ProgressLine:
         with self._lock:
             self._draw("")
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the line away, and draw nothing while a person is asked."""
+        with self._lock:
+            self._draw("")
+            self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
     def above(self) -> Any:
         """The stream of messages for others who write to it meanwhile: the line goes away before they do."""
         return _Above(self, self._messages)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show that time goes by, as long as nobody says how far it is."""
+        """Show that time goes by, as long as nobody says how far it is; what is written to stderr meanwhile stands above."""
         if not self._is_shown:
             yield
             return
@@ -176,7 +195,8 @@ class ProgressLine:
         clock = Thread(target=self._tick, args=(what, is_over), daemon=True)
         clock.start()
         try:
-            yield
+            with redirect_stderr(self.above()) if self._messages is sys.stderr else nullcontext():
+                yield
         finally:
             is_over.set()
             clock.join()
@@ -193,7 +213,7 @@ class ProgressLine:
 
     def _draw(self, words: str) -> None:
         """Put the words in the place of those that are there; a line that is too long would not go away again."""
-        if not self._is_shown or words == self._shown:
+        if not self._is_shown or self._is_paused or words == self._shown:
             return
         words = words[: get_terminal_size().columns - 1]
         self._messages.write(f"\r{words:<{len(self._shown)}}" if words else f"\r{' ' * len(self._shown)}\r")
