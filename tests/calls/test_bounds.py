@@ -86,6 +86,34 @@ async def test_a_stream_that_has_ended_takes_no_slot(network: Network) -> None:
 # --- idempotency keys ---------------------------------------------------------------------------------------------
 
 
+async def test_a_call_that_runs_on_under_its_key_keeps_its_slot(network: Network) -> None:
+    ops, begun, go_on = shop(), asyncio.Event(), asyncio.Event()
+    ops.unregister("shop.wait_once")
+
+    @ops.mutation
+    async def wait_once() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    async with (
+        serve_calls(ops, network.peer("worker"), limits=WorkerLimits(running=1, waiting=0)) as serving,
+        PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
+    ):
+        leaving = asyncio.create_task(alice.call("shop.wait_once", {}, idempotency_key="k"))
+        await asyncio.wait_for(begun.wait(), 20)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        with pytest.raises(CallError) as raised:
+            await alice.call("shop.add", {"x": 1, "y": 2})
+        assert raised.value.code == "RESOURCE_EXHAUSTED"
+        go_on.set()
+        async with asyncio.timeout(20):
+            while serving.handler.running:  # noqa: ASYNC110  # until it has ended
+                await asyncio.sleep(0.01)
+        assert (await alice.call("shop.wait_once", {}, idempotency_key="k")).data == "done"
+
+
 def _key(owner: str, key: str) -> EntryKey:
     return EntryKey((owner, None), "shop.pay", key)
 

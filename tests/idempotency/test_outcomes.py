@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, mcp_envelope
+from enfold.operation import Policy
+from enfold.operation.limits import CallLimits
 from enfold.operation.repeats import OnceStore
 
 ANN = Identity("ann")
@@ -277,3 +280,49 @@ def test_a_def_that_overran_is_not_started_a_second_time() -> None:
 
     assert asyncio.run(codes()) == ["TIMEOUT", "OUTCOME_UNKNOWN"]
     assert len(runs) == 1
+
+
+async def test_a_call_that_runs_on_counts_against_the_limit_of_its_caller(shop: Shop) -> None:
+    limited = shop.registries[0].with_policy(Policy(limits=CallLimits(at_once=1))).guarded()
+    leaving = asyncio.create_task(limited.execute("shop.slow", {}, Context(identity=ANN, idempotency_key="k")))
+    await shop.has_begun()
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    with pytest.raises(CallError) as raised:
+        await limited.execute("shop.pay", {"amount": 1}, Context(identity=ANN))
+    assert raised.value.code == "RESOURCE_EXHAUSTED"
+    shop.go_on.set()
+    async with asyncio.timeout(30):
+        while await _code(limited.execute("shop.pay", {"amount": 1}, Context(identity=ANN))):  # noqa: ASYNC110  # a call says
+            await asyncio.sleep(0.01)
+
+
+async def _code(call: Awaitable[Any]) -> str:
+    try:
+        await call
+    except CallError as error:
+        return error.code
+    return ""
+
+
+async def test_what_a_handler_calls_in_vain_until_its_time_is_over_leaves_an_unknown_outcome() -> None:
+    """The nested call gives up a moment before its own caller does."""
+    ops, runs = OperationRegistry("shop"), []
+
+    @ops.mutation
+    async def bank() -> None:
+        await asyncio.Event().wait()
+
+    @ops.mutation(timeout=0.5, raise_on_error=True)
+    async def pay(context: Context) -> None:
+        runs.append(1)
+        remaining = context.remaining()
+        assert remaining is not None
+        try:
+            async with asyncio.timeout(remaining - 0.02):
+                await context.env.shop.bank({})
+        except TimeoutError:
+            raise CallError("TIMEOUT", "the bank did not answer") from None
+
+    found = [await _code(ops.execute("shop.pay", {}, Context(identity=ANN, idempotency_key="k"))) for _ in range(2)]
+    assert (found, len(runs)) == (["TIMEOUT", "OUTCOME_UNKNOWN"], 1)

@@ -156,14 +156,17 @@ async def test_an_mcp_server_that_dies_in_a_call_leaves_an_unknown_outcome(tmp_p
     assert effects.read_text() == "paid "
 
 
-async def test_a_service_that_breaks_off_in_a_call_leaves_an_unknown_outcome() -> None:
+@pytest.mark.parametrize(("is_silent", "code"), [(False, "UNAVAILABLE"), (True, "TIMEOUT")], ids=["cut", "silent"])
+async def test_a_service_that_breaks_off_in_a_call_leaves_an_unknown_outcome(is_silent: bool, code: str) -> None:
     requests: list[bytes] = []
 
-    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests.append(await reader.readuntil(b"\r\n\r\n"))
+        if is_silent:
+            await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(break_off, "127.0.0.1")
+    server = await asyncio.start_server(take, "127.0.0.1")
     port = server.sockets[0].getsockname()[1]
     document = {
         "openapi": "3.1.0",
@@ -171,7 +174,7 @@ async def test_a_service_that_breaks_off_in_a_call_leaves_an_unknown_outcome() -
         "paths": {"/pay": {"post": {"operationId": "pay", "responses": {"200": {"description": "paid"}}}}},
     }
     ops = OperationRegistry()
-    ops.register_all(from_openapi(document, namespace="bank", base_url=f"http://127.0.0.1:{port}"))
+    ops.register_all(from_openapi(document, namespace="bank", base_url=f"http://127.0.0.1:{port}", timeout=1.0))
     async with server:
-        assert await _codes(ops, "bank.pay", {}, 3) == ["UNAVAILABLE", "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN"]
+        assert await _codes(ops, "bank.pay", {}, 3) == [code, "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN"]
     assert len(requests) == 1

@@ -49,6 +49,11 @@ class Shop:
                 raise CallError("GONE", "half \ud800", {"half": "\ud800"})
             return "half \ud800"
 
+        @ops.mutation(timeout=0.1)
+        async def late() -> None:
+            self.effects.append(0)
+            await asyncio.Event().wait()
+
         @ops.mutation
         async def confirmed(context: Context) -> str:
             answer = await elicit(context, "Sure?")
@@ -152,6 +157,31 @@ async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
     shop.go_on.set()
     assert set(await asyncio.gather(*calls)) == {(200, 1)}
     assert shop.effects == [5]
+
+
+async def test_a_caller_whose_deadline_comes_first_is_told_that_the_call_is_in_progress(shop: Shop) -> None:
+    shop.go_on.clear()
+    first = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))
+    while not shop.effects:  # noqa: ASYNC110  # until it runs
+        await asyncio.sleep(0)
+    hurried = {"idempotency_key": "k", "enfold_timeout_ms": "20", "enfold_format": "envelope"}
+    answer = await shop.start("pay", {"amount": 5}, **hurried).began()
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["retryable"]) == (504, "TIMEOUT", True)
+    assert error["details"] == {"reason": "in_progress"}
+    shop.go_on.set()
+    assert await first == (200, 1)
+    assert (await shop.mcp("pay", {"amount": 5}, "k"))["structuredContent"] == {"result": 1}
+    assert shop.effects == [5]
+
+
+async def test_an_unknown_outcome_is_told_alike_on_every_surface(shop: Shop) -> None:
+    assert (await shop.http("late", {}, "k"))[0] == 504
+    status, sentence = await shop.http("late", {}, "k")
+    told = (await shop.mcp("late", {}, "k"))["_meta"]["enfold/error"]
+    assert (status, told["code"], told["retryable"]) == (409, "OUTCOME_UNKNOWN", False)
+    assert "is not started again" in sentence
+    assert shop.effects == [0]
 
 
 async def test_a_caller_who_lost_the_connection_finds_the_result_and_not_a_second_effect(shop: Shop) -> None:

@@ -32,7 +32,10 @@ PAUSE: Final = 0.05  # seconds between two looks at a first call that another pr
 LONGEST_PAUSE: Final = 0.5
 RECORDING: Final = 5.0  # seconds that an answer waits for the store to take it
 
-DIED: Final = "ended with the process that ran it"
+MARGIN: Final = 0.1  # seconds; what a handler calls ends a little before its own time is over
+
+DIED: Final = unknown("worker_died", "ended with the process that ran it")
+CANCELLED: Final = unknown("cancelled", "was cancelled")
 
 
 class FirstResults(ABC, Generic[C]):
@@ -51,7 +54,7 @@ class FirstResults(ABC, Generic[C]):
             await asyncio.wait({task}, timeout=max(0.0, call.waits_until - time.monotonic()))
             if not task.done():  # the first call runs on when this caller leaves
                 raise in_progress()
-            outcome = unknown("was cancelled") if task.cancelled() else task.result()
+            outcome = CANCELLED if task.cancelled() else task.result()
             if outcome is not None:
                 return result_of(outcome)
             if call.key not in self._first_calls:  # another process runs it
@@ -100,8 +103,8 @@ class FirstResults(ABC, Generic[C]):
         try:
             outcome = kept = success(await call.run())
         except CallError as error:
-            overran = call.timeout is not None and time.monotonic() - started >= call.timeout
-            outcome, found = failure(error), kept_of(error, overran=overran)
+            was_cut_off = call.own_time is not None and time.monotonic() - started >= call.own_time - MARGIN
+            outcome, found = failure(error), kept_of(error, was_cut_off=was_cut_off)
             if found is None:
                 await self._free(call.key, claim)
                 if not error.is_final:
@@ -109,7 +112,7 @@ class FirstResults(ABC, Generic[C]):
                 return outcome
             kept = found
         except BaseException:  # the process ends
-            await self._record(call.key, claim, unknown("was cancelled"))
+            await self._record(call.key, claim, CANCELLED)
             raise
         await self._record(call.key, claim, kept)
         return outcome

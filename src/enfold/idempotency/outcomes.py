@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -61,26 +61,26 @@ def failure(error: CallError) -> Outcome:
 _INDEFINITE: Final = frozenset({"ABORTED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "OUTCOME_UNKNOWN"})
 
 
-def unknown(reason: str) -> Outcome:
+def unknown(reason: Literal["worker_died", "cancelled", "timeout", "indefinite"], fate: str) -> Outcome:
     """The outcome of a call that was started, and of which nobody can say whether it had its effect."""
-    message = f"The first call with this idempotency key {reason}: its outcome is unknown, and it is not started again"
-    return failure(CallError("OUTCOME_UNKNOWN", message))
+    message = f"The first call with this idempotency key {fate}: its outcome is unknown, and it is not started again"
+    return failure(CallError("OUTCOME_UNKNOWN", message, {"reason": reason}))
 
 
 def is_unknown(outcome: Outcome) -> bool:
     return outcome.failure is not None and outcome.failure.code == "OUTCOME_UNKNOWN"
 
 
-def kept_of(error: CallError, *, overran: bool) -> Outcome | None:
+def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
     """What an idempotency store keeps of a failed call; None where the key is free again.
 
-    A failure that the handler produced is definite, unless it is retryable. `overran`: the operation's own time was over.
+    A failure that the handler produced is definite, unless it is retryable; a TIMEOUT that cut it off is not.
     """
-    if overran and error.code == "TIMEOUT":
-        return unknown("ran longer than its operation may")
+    if was_cut_off and error.code == "TIMEOUT":
+        return unknown("timeout", "took longer than it may")
     if error.retryable or not error.is_final:
         return None
-    return unknown(f"ended with {error.code}") if error.code in _INDEFINITE else failure(error)
+    return unknown("indefinite", f"ended with {error.code}") if error.code in _INDEFINITE else failure(error)
 
 
 def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:

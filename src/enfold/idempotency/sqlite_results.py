@@ -29,7 +29,7 @@ from enfold.idempotency.first_results import (
     settled,
     too_many_keys,
 )
-from enfold.idempotency.outcomes import Outcome, unknown
+from enfold.idempotency.outcomes import Outcome
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead
 from enfold.operation.repeats import EntryKey, KeyedCall
 from enfold.shared_sqlite import SharedFile, Transaction, run_script
@@ -167,7 +167,7 @@ class SQLiteOnceStore(FirstResults[_RowClaim]):
         """The outcome in an entry; None while its process lives and may still run it."""
         if text is not None:
             return _read(text)
-        return unknown(DIED) if self._has_died(holder.partition(".")[0]) else None
+        return DIED if self._has_died(holder.partition(".")[0]) else None
 
     def _has_died(self, process: str) -> bool:
         return process != self._process.name and bool(dead_holders(self._holders, [process], self._missing))

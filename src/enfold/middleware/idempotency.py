@@ -69,7 +69,8 @@ class Idempotency:
             finally:
                 context.reply_headers = own.reply_headers
 
-        return KeyedCall(entry, digest, run, time.monotonic() + left, spec.timeout, spec.on_crash == "retry")
+        own_time = 0.0 if self._funnel.is_upstream else spec.timeout  # an upstream may go on after any timeout
+        return KeyedCall(entry, digest, run, time.monotonic() + left, own_time, spec.on_crash == "retry")
 
     def _store(self) -> OnceStore:
         """The configured idempotency store, or one in memory that all surfaces of the registry share."""

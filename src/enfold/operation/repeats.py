@@ -41,7 +41,9 @@ class KeyedCall(msgspec.Struct, frozen=True):
     digest: str  # of the input
     run: Run  # starts the handler, with the operation's own time
     waits_until: float  # by `time.monotonic()`: when this caller stops waiting
-    timeout: float | None = None  # the operation's own time, in seconds
+    own_time: float | None = (
+        None  # seconds; a TIMEOUT after them has cut the handler off, and says nothing of its effect
+    )
     reruns: bool = False  # whether the handler may be started again where the outcome is unknown
 
 

@@ -61,6 +61,7 @@ class Funnel:
         "is_async",
         "is_remote",
         "is_stream",
+        "is_upstream",
         "operation",
         "spec",
         "takes_context",
@@ -73,6 +74,7 @@ class Funnel:
         self.spec = operation.spec
         self.id = operation.spec.id
         self.is_remote = operation.origin.kind == "calls"  # another Enfold process runs it
+        self.is_upstream = operation.origin.kind in ("mcp", "openapi")
         self.failures = Failures(operation.spec, policy, is_remote=self.is_remote)
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)

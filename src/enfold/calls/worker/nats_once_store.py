@@ -28,7 +28,7 @@ from enfold.idempotency.first_results import (
     refuse_other_input,
     settled,
 )
-from enfold.idempotency.outcomes import Outcome, failure, unknown
+from enfold.idempotency.outcomes import Outcome, failure
 from enfold.operation import new_request_id
 from enfold.operation.repeats import EntryKey, KeyedCall
 
@@ -203,7 +203,7 @@ class NATSOnceStore(FirstResults[_BucketClaim]):
         if len(self._watched) >= MAX_WATCHED:
             del self._watched[next(iter(self._watched))]
         self._watched[name] = revision, since
-        return unknown(DIED) if now - since > held.lease else None
+        return DIED if now - since > held.lease else None
 
     async def _write(self, name: str, claim: _BucketClaim) -> None:
         """Write an entry of ours over the revision we know, unless another has taken it over."""
