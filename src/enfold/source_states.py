@@ -40,6 +40,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()  # sentences about the credentials that it lacks
     changed: tuple[Problem, ...] = ()  # the last operations whose definitions it has changed, and what of each
     changes: int = 0  # of definitions, since the process began
+    instructions: str = ""  # how it wants to be used, for MCP clients
     required: bool = False  # whether the server is not ready without it
     since: float = 0.0  # Unix time at which it came into this state
 
@@ -47,11 +48,14 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
 # Called with the state before (None for a new source) and after (None for a removed one).
 SourceWatcher: TypeAlias = Callable[[SourceState | None, SourceState | None], None]
 
+# Called with the name of a source, and the parameters of a log message (`notifications/message` of MCP).
+LogWatcher: TypeAlias = Callable[[str, dict[str, Any]], None]
+
 
 class Watched(Protocol):
     """A source that can lose its connection and get it back.
 
-    It may have `needs`, the credentials that it lacks; `changed` and `changes`, what it has changed of its operations;
+    It may have `needs`, the credentials that it lacks; `instructions`; `changed` and `changes`, what it has changed of its operations;
     and `is_closed`: it was closed on purpose, not lost.
     """
 
@@ -71,12 +75,13 @@ class Watched(Protocol):
 class SourceTable:
     """The sources of one registry by name, in the order in which they were added."""
 
-    __slots__ = ("_followed", "_states", "_watchers", "away")
+    __slots__ = ("_followed", "_log_watchers", "_states", "_watchers", "away")
 
     def __init__(self) -> None:
         self._states: dict[str, SourceState] = {}
         self._followed: dict[str, Watched] = {}
         self._watchers: dict[int, SourceWatcher] = {}
+        self._log_watchers: list[LogWatcher] = []
         # By source that is down: the short names of its operations, which must not run another source's until it is back.
         self.away: dict[str, frozenset[str]] = {}
 
@@ -104,6 +109,16 @@ class SourceTable:
         self._watchers[key] = callback
         return lambda: self._watchers.pop(key, None) and None
 
+    def watch_logs(self, callback: LogWatcher) -> Callable[[], None]:
+        """Call back with what sources log outside of calls; call what is returned to stop."""
+        self._log_watchers.append(callback)
+        return lambda: self._log_watchers.remove(callback)
+
+    def log(self, name: str, params: dict[str, Any]) -> None:
+        """Pass on a log message of a source that belongs to no call."""
+        for callback in list(self._log_watchers):
+            callback(name, params)
+
     def enter(
         self,
         name: str,
@@ -114,6 +129,7 @@ class SourceTable:
         operations: int = 0,
         skipped: Iterable[Problem] = (),
         needs: Iterable[str] = (),
+        instructions: str = "",
         changed: tuple[Problem, ...] | None = None,
         changes: int | None = None,
         required: bool | None = None,
@@ -133,6 +149,7 @@ class SourceTable:
             operations=operations,
             skipped=tuple(skipped),
             needs=tuple(needs),
+            instructions=instructions,
             changed=changed or (),
             changes=changes or 0,
             required=required,
@@ -162,6 +179,7 @@ class SourceTable:
                     operations=len(source),
                     skipped=source.skipped,
                     needs=getattr(source, "needs", ()),
+                    instructions=getattr(source, "instructions", ""),
                     changed=getattr(source, "changed", None),
                     changes=getattr(source, "changes", None),
                 )

@@ -264,6 +264,11 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         ),
         "reads": _one_of("result", about='the server wraps results as `{"result": …}` without saying so'),
         "advertise_output": _flag("the output schema is shown where the tool is served again", default=True),
+        "instructions": ConfigKey(
+            bool | str,
+            "true, false or a text",
+            "what MCP clients are told of it: its own instructions, none, or yours; true unless it is said",
+        ),
         "per": _one_of(
             "source",
             "session",
@@ -327,6 +332,11 @@ _AGENTS: Final[Keys] = {
     "expose": _one_of("all", "search", "auto", about="whether tools are listed, or found by a search", default="all"),
     "pinned": _patterns("tools that are listed in any case"),
     "budget": _number("tokens", "that a list may cost before `auto` turns to a search; 10,000 unless it is said"),
+    "max_instructions": ConfigKey(
+        Annotated[int, msgspec.Meta(ge=0)],
+        "a number of characters",
+        "that the instructions of all sources may have together; 8000 unless it is said, 0 for none",
+    ),
     "max_result_tokens": _number("tokens", "that a result may cost; longer ones are cut. No limit unless it is said"),
     "clients": ConfigKey(
         dict[str, Literal["text", "both"]],

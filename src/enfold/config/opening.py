@@ -419,7 +419,17 @@ def _open(source: SourceEntry, config: Config, definitions: DefinitionLedger) ->
 # The keys that are options of the same name.
 _SHAPE: Final = ("fix", "describe", "select")
 _OPTIONS: Final = ("include", "exclude", "rename", "timeout", *_SHAPE)
-_MCP_OPTIONS: Final = ("kinds", "durable", "on_crash", "reads", "advertise_output", "log_level", "protocol", "per")
+_MCP_OPTIONS: Final = (
+    "kinds",
+    "durable",
+    "on_crash",
+    "reads",
+    "advertise_output",
+    "log_level",
+    "protocol",
+    "per",
+    "instructions",
+)
 _OPENAPI_OPTIONS: Final = ("base_url", "credentials", "headers", "normalize", "server_variables")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from enfold.operation import Operation
 from enfold.registry import OperationRegistry
@@ -39,6 +39,11 @@ class SyncedRegistries:
         """Call the watchers: the source is lost or back."""
         for callback in list(self._watchers):
             callback()
+
+    def log(self, name: str, params: dict[str, Any]) -> None:
+        """Pass on a log message that belongs to no call."""
+        for registry, _ in self._kept:
+            registry.sources.log(name, params)
 
     def update(self, before: ById, after: ById) -> None:
         """Sync all registries, and call the watchers: the operations of the source have changed."""

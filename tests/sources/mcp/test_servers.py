@@ -59,7 +59,7 @@ async def test_a_tool_keeps_its_schemas_its_hints_and_its_name(target: Any, era:
         assert (await ops.execute("with_dots_and_spaces", {})).data == {"found": True}
     assert (add.type.value, add.title, add.idempotent, add.destructive) == ("query", "Adds", True, False)
     assert (add.input_schema, add.output_schema) == (sdk_server.NUMBERS, sdk_server.SUM)
-    assert add.meta["mcp"]["annotations"]["readOnlyHint"] is True
+    assert add.meta["mcp"]["listed"]["annotations"]["readOnlyHint"] is True
     assert named.meta["original_name"] == "with dots.and spaces"
 
 

@@ -66,7 +66,9 @@ def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
 def _configured(config: Config) -> dict[str, Any]:
     pinned = config.agents.get("pinned", ())
     whole: dict[str, Any] = {
-        name: int(config.agents[name]) for name in ("budget", "max_result_tokens") if name in config.agents
+        name: int(config.agents[name])
+        for name in ("budget", "max_result_tokens", "max_instructions")
+        if name in config.agents
     }
     return {
         "expose": config.exposed,

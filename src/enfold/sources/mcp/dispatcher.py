@@ -255,6 +255,8 @@ class Dispatcher:
             caller = self._caller_in_progress(params, call)
         elif method == "notifications/message":
             caller = self._only_caller() if call is None else call.caller
+            if call is None and not self._possible_callers.keys(self._open_calls()):
+                self._notice(method, params)
         elif method == "notifications/subscriptions/acknowledged":
             self._confirm(params)
         elif method == "notifications/cancelled":

@@ -46,7 +46,7 @@ KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
 log: Final = Log("enfold.mcp")
 
 PACE: Final = 200  # items after which other tasks have their turn
-_PASSED_ON: Final = ("annotations", "icons", "_meta")
+_SCHEMAS: Final = ("inputSchema", "outputSchema")  # which the spec has
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,6 +61,7 @@ class Options(msgspec.Struct, frozen=True):
     reads: Reads = None
     advertise_output: bool = True
     access: AccessControl = OPEN
+    instructions: str | bool = True  # the server's own, none, or these
     durability: Durability = durability(None)
     definitions: DefinitionLedger = msgspec.field(default_factory=DefinitionLedger)
 
@@ -73,6 +74,7 @@ class Imported(msgspec.Struct, frozen=True):
     degraded: list[Problem] = []
     is_stateless: bool = False
     definitions: dict[str, Definition] = {}
+    instructions: str = ""  # how the server wants to be used
     renewed: frozenset[str] = frozenset()  # the lists that the server itself said have changed
 
     @property
@@ -102,7 +104,7 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
             maker.add_updates()
     if "completions" in session.capabilities:
         maker.add_completions()
-    return maker.imported(renewed)
+    return maker.imported(session.instructions, renewed)
 
 
 class _Maker:
@@ -118,9 +120,16 @@ class _Maker:
         self._degraded: list[Problem] = []
         self._definitions: dict[str, Definition] = {}
 
-    def imported(self, renewed: frozenset[str]) -> Imported:
-        operations, skipped, degraded = list(self._made.values()), self._skipped, self._degraded
-        return Imported(operations, skipped, degraded, self._is_stateless, self._definitions, renewed)
+    def imported(self, instructions: str, renewed: frozenset[str]) -> Imported:
+        return Imported(
+            list(self._made.values()),
+            self._skipped,
+            self._degraded,
+            self._is_stateless,
+            self._definitions,
+            instructions,
+            renewed,
+        )
 
     async def list_items(self, method: str, field: str, key: str = "name") -> list[Listed]:
         """The items of a list that have a name and a key; others, and a list that was cut, are reported."""
@@ -140,7 +149,7 @@ class _Maker:
     # --- tools
 
     async def add_tools(self, listed: Iterable[Listed]) -> None:
-        async for tool, name in self._named(listed, "tool"):
+        async for tool, name, _ in self._named(listed, "tool"):
             self._report_schema(tool, "inputSchema")
             self._report_schema(tool, "outputSchema")
             mirrors = mirrors_of(tool.get("inputSchema")) if self._is_stateless else ()
@@ -169,10 +178,8 @@ class _Maker:
         schema = tool.get("inputSchema")
         is_query = hints.get("readOnlyHint") is True
         if is_query and self._options.definitions.is_held(self._id("tool", name)):
-            is_query, hints = False, {**hints, "readOnlyHint": False}
+            is_query, tool = False, {**tool, "annotations": {**hints, "readOnlyHint": False}}
         facts: Listed = {} if self._options.advertise_output else {"advertise_output": False}
-        if hints:
-            facts["annotations"] = hints
         if shape.is_wrapped and isinstance(advertised, dict):
             facts["outputSchema"] = advertised
         return self._spec(
@@ -209,11 +216,12 @@ class _Maker:
     # --- prompts
 
     async def add_prompts(self, listed: Iterable[Listed]) -> None:
-        async for prompt, name in self._named(listed, "prompt"):
+        async for prompt, name, wanted in self._named(listed, "prompt"):
             arguments = [
                 each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
             ]
-            spec = self._spec(prompt, name, "prompt", {}, input_schema=_text_arguments(arguments))
+            facts = {} if wanted == name else {"listed_name": wanted}  # a tool may have the name, too
+            spec = self._spec(prompt, name, "prompt", facts, input_schema=_text_arguments(arguments))
             self._add(spec, self._prompt_handler(prompt["name"]), prompt)
             if spec is not None and arguments:
                 self._completed.append((spec, {"type": "ref/prompt", "name": prompt["name"]}))
@@ -232,20 +240,20 @@ class _Maker:
     # --- resources
 
     async def add_resources(self, listed: Iterable[Listed]) -> None:
-        async for resource, name in self._named(listed, "resource", "uri"):
-            facts = {"uri": resource["uri"], **_present(resource, "name", "mimeType", "size")}
+        async for resource, name, _ in self._named(listed, "resource", "uri"):
+            facts = {"uri": resource["uri"], **_present(resource, "mimeType")}
             spec = self._spec(resource, name, "resource", facts, input_schema=_text_arguments([]))
             self._add(spec, self._reader(resource["uri"]), resource)
 
     async def add_templates(self, listed: Iterable[Listed]) -> None:
-        async for template, name in self._named(listed, "resource", "uriTemplate"):
+        async for template, name, _ in self._named(listed, "resource", "uriTemplate"):
             uri = template["uriTemplate"]
             try:
                 match_uri(uri, "")
             except ValueError as error:
                 self._skip(uri, str(error))
                 continue
-            facts = {"uri": uri, **_present(template, "name", "mimeType")}
+            facts = {"uri": uri, **_present(template, "mimeType")}
             schema = _text_arguments([{"name": each, "required": True} for each in names_of(uri)])
             spec = self._spec(template, name, "resource", facts, input_schema=schema)
             self._add(spec, self._reader(uri), template)
@@ -331,8 +339,11 @@ class _Maker:
 
     async def _named(
         self, listed: Iterable[Listed], kind: Kind, key: str = "name"
-    ) -> AsyncGenerator[tuple[Listed, str]]:
-        """Each entry with its new name; names of resources may repeat, so their URIs tell them apart."""
+    ) -> AsyncGenerator[tuple[Listed, str, str]]:
+        """Each entry with the name of its operation, and the name it would have if no entry of another kind had it.
+
+        Names of resources may repeat, so their URIs tell them apart.
+        """
         entries = {each[key]: each for each in listed}
         words = {own: str(entry["name"]) for own, entry in entries.items()}
         unique = _distinct_names(words)
@@ -341,7 +352,7 @@ class _Maker:
             if count % PACE == 0:  # a server may list thousands
                 await asyncio.sleep(0)
             name = self._options.choice.name(unique[own], words[own])
-            yield entry, _shortened(f"{name}_{kind}", name) if name in taken else name
+            yield entry, _shortened(f"{name}_{kind}", name) if name in taken else name, name
 
     def _specs(self, kind: Kind) -> Iterator[OperationSpec]:
         """What is there already in the namespace this kind goes to."""
@@ -361,7 +372,8 @@ class _Maker:
         self, listed: Listed, name: str, kind: Kind, facts: Listed, other_title: Any = None, **fields: Any
     ) -> OperationSpec | None:
         original = listed["name"]
-        meta: Listed = {"mcp": {"kind": kind, "name": original, **_present(listed, *_PASSED_ON), **facts}}
+        kept = {name: value for name, value in listed.items() if name not in _SCHEMAS}
+        meta: Listed = {"mcp": {"kind": kind, "listed": kept, **facts}}
         if original != name:
             meta["original_name"] = original
         try:
@@ -451,7 +463,8 @@ def _text_arguments(arguments: Iterable[Listed]) -> dict[str, Any]:
     """The schema of arguments that are all texts."""
     listed = list(arguments)
     required = [each["name"] for each in listed if each.get("required") is True]
-    properties = {each["name"]: {"type": "string", **_present(each, "title", "description")} for each in listed}
+    words = ("title", "description", "default")
+    properties = {each["name"]: {"type": "string", **_present(each, *words)} for each in listed}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": required} if required else schema
 

@@ -78,6 +78,7 @@ def from_mcp(
     log_level: str = "info",
     protocol: Dialect = "auto",
     per: Per = "source",
+    instructions: str | bool = True,
     fix: Mapping[str, Any] | None = None,
     describe: Describe | None = None,
     select: str | Mapping[str, str] | None = None,
@@ -93,6 +94,7 @@ def from_mcp(
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
     `name` is what messages and `registry.sources` call it. `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
     wrapped as `{"result": …}`. `durable` says which tools may run as tasks: all, or patterns. `protocol` pins a revision.
+    `instructions` are passed on to MCP clients: the server's own, a text of yours, or with False none.
     `per="session"` opens a connection, and starts a process, for each session of an MCP client.
     `fix` fills arguments and hides them, `describe="short"` shows one sentence of each description, `select` names the
     fields of results that are given unasked. `definitions` remembers what operations were, for a source that is opened anew.
@@ -112,6 +114,7 @@ def from_mcp(
         reads=reads,
         advertise_output=advertise_output,
         access=read_access(access),
+        instructions=instructions,
         durability=durability(durable, on_crash),
         definitions=definitions or DefinitionLedger(),
     )
@@ -222,7 +225,7 @@ class _Server:
 
     def __init__(self, settings: ServerSettings, answers: Answerers, log_level: str, options: Options) -> None:
         self.registries = SyncedRegistries(self, "mcp")
-        self._upstream = Upstream(settings, answers, log_level, self._changed, self.registries.tell)
+        self._upstream = Upstream(settings, answers, log_level, self._changed, self.registries.tell, self._pass_on_log)
         self._login = settings.login
         self._options = options
         self.imported = Imported()
@@ -253,6 +256,12 @@ class _Server:
     @property
     def skipped(self) -> list[Problem]:
         return self.imported.skipped
+
+    @property
+    def instructions(self) -> str:
+        """How the server wants to be used, for MCP clients."""
+        chosen = self._options.instructions
+        return chosen if isinstance(chosen, str) else self.imported.instructions if chosen else ""
 
     @property
     def changed(self) -> tuple[Problem, ...]:
@@ -295,6 +304,9 @@ class _Server:
         self.registries.close()
 
     # --- changes
+
+    def _pass_on_log(self, params: dict[str, Any]) -> None:
+        self.registries.log(self.name, params)
 
     def _changed(self) -> None:
         self._is_stale = True

@@ -53,6 +53,8 @@ class UpstreamSession:
         dispatcher.is_stateless = revision.is_stateless
         dispatcher.takes_turns = not revision.is_stateless and not dispatcher.connection.has_call_streams
         self.capabilities = fields_of(answer.get("capabilities"))
+        said = answer.get("instructions")
+        self.instructions = said if isinstance(said, str) else ""
         self._log_level: str | None = None  # that an older server has been told
         self._followed: dict[str, asyncio.Task[Any]] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
@@ -39,7 +40,11 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
 
 class Upstream:
-    """A server that calls go to; `on_change` is called when its lists may have changed, `on_state` when it came or went."""
+    """A server that calls go to.
+
+    `on_change` is called when its lists may have changed, `on_state` when it came or went, `on_log` with a log message
+    that belongs to no call.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Upstream:
         log_level: str,
         on_change: Callable[[], None],
         on_state: Callable[[], None],
+        on_log: Callable[[dict[str, Any]], None],
     ) -> None:
         is_shared_process = isinstance(settings.server, Command) and settings.per == "source"
         self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
@@ -55,6 +61,8 @@ class Upstream:
         self._log_level = log_level
         self._on_change = on_change
         self._on_state = on_state
+        self._on_log = on_log
+        self._logged = LoggedBytes(settings.limits.notice_bytes)
         self._changed: set[str] = set()
         self._suspended = SuspendedCalls(settings.limits.held)
         self.pool = self._new_pool(self._settings, shows_output=True)
@@ -105,6 +113,8 @@ class Upstream:
             self._on_change()
         elif method == "notifications/resources/updated":
             self._subscriptions.tell_change(params.get("uri"))
+        elif method == "notifications/message" and self._logged.has_room(params):
+            self._on_log(params)
 
     async def _reconnected(self, session: UpstreamSession) -> None:
         self._on_change()  # another program may have taken its place
@@ -312,6 +322,22 @@ class Upstream:
             raise protocol_failure(error) from None
         except LostError as lost:
             raise lost.for_caller(idempotent=True) from None
+
+
+class LoggedBytes:
+    """How much a server may log outside of calls in a minute; what is more is left out."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._since = 0.0
+
+    def has_room(self, params: dict[str, Any]) -> bool:
+        now = time.monotonic()
+        if now - self._since >= 60:
+            self._left, self._since = self._limit, now
+        self._left -= len(encode(params))
+        return self._left >= 0
 
 
 def _with_trace(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:

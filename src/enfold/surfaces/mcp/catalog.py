@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import UnionType
@@ -59,7 +60,7 @@ class Catalog:
         shown = ListedSchemas()
         self._tool = partial(MCPTool, format=format, registry=registry, shown=shown)
         self.tools = [self._tool(operation, names[operation.spec.id]) for operation in tools]
-        self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
+        self.prompts = _prompts([spec for spec in specs if kind_of(spec) == "prompt"], named_by)
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
         self.resources = [resource for resource in found if not resource.is_template]
         self.templates = [resource for resource in found if resource.is_template]
@@ -135,9 +136,10 @@ class ListedSchemas:
         self.addresses: Addresses | None = None  # of the pages that tools name
 
     def input(self, spec: OperationSpec) -> dict[str, Any]:
-        """The input schema of an operation; that of another server's tool goes on with all it says."""
-        packing = self._packings["short" if is_short(spec) else "whole" if _is_imported(spec) else "useful"]
-        return packing.packed(spec.input_schema)
+        """The input schema of an operation; that of another server's tool goes on as it is."""
+        if _is_imported(spec) and not is_short(spec):
+            return spec.input_schema
+        return self._packings["short" if is_short(spec) else "useful"].packed(spec.input_schema)
 
     def output(self, schema: dict[str, Any]) -> dict[str, Any]:
         """The schema of what is written around a result."""
@@ -213,7 +215,7 @@ class MCPTool:
     def output_schema(self) -> dict[str, Any] | None:
         """The schema of the structured content as clients are shown it, where one is advertised."""
         schema = self._whole_output_schema
-        is_packed = _is_of_a_document(self.spec)
+        is_packed = _is_of_a_document(self.spec) or self.is_imported
         return schema if schema is None or is_packed else self._schemas.output(schema)
 
     def fits_output_schema(self, structure: Any) -> bool:
@@ -298,22 +300,35 @@ class MCPTool:
     def _listed(self) -> Listed:
         from enfold.schema.advertised import first_sentence  # with the first list
 
-        spec, facts = self.spec, facts_of(self.spec)
-        listed: Listed = {"name": self.name}
-        if spec.title:
-            listed["title"] = spec.title
-        words = spec.description or spec.title or spec.id
-        listed["description"] = first_sentence(words) if is_short(spec) else words
+        spec = self.spec
+        listed = {**self._words, "name": self.name}
+        if is_short(spec) and "description" in listed:
+            listed["description"] = first_sentence(listed["description"])
         schema = self._schemas.input(spec)
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
-        listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
-        listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
-        if "_meta" in facts and self._schemas.addresses is not None:
-            listed["_meta"] = _with_listed_pages(facts["_meta"], spec.namespace, self._schemas.addresses)
+        if "_meta" in listed and self._schemas.addresses is not None:
+            listed["_meta"] = _with_listed_pages(listed["_meta"], spec.namespace, self._schemas.addresses)
         if not self.is_imported and self.format.is_wrapper and not self._gives_content:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: self.format.name}
         return listed
+
+    @property
+    def _words(self) -> Listed:
+        """What is said of the tool besides its name and its schemas; of another server's what that says."""
+        spec, facts = self.spec, facts_of(self.spec)
+        if "listed" in facts:
+            return dict(facts["listed"])
+        title = {"title": spec.title} if spec.title else {}
+        hints = {**_hints(spec), **facts.get("annotations", {})}
+        kept: Listed = {name: facts[name] for name in ("icons", "_meta") if name in facts}
+        return {
+            "name": self.name,
+            **title,
+            "description": spec.description or spec.title or spec.id,
+            "annotations": hints,
+            **kept,
+        }
 
 
 def _with_listed_pages(meta: Any, namespace: str, addresses: Addresses) -> Any:
@@ -386,10 +401,12 @@ class Resource:
 
     def listed(self, revision: Revision) -> Listed:
         facts = facts_of(self.spec)
-        named = {"uriTemplate" if self.is_template else "uri": self.uri, "name": facts.get("name", self.name)}
+        named = {"uriTemplate" if self.is_template else "uri": self.uri}
+        if "listed" in facts:  # by another server
+            return _for_revision({**facts["listed"], **named}, revision)
         kept = ("mimeType", "annotations", "icons", "_meta", *(() if self.is_template else ("size",)))
-        listed = named | _words(self.spec) | {name: facts[name] for name in kept if name in facts}
-        return _for_revision(listed, revision)
+        said = _words(self.spec) | {name: facts[name] for name in kept if name in facts}
+        return _for_revision({**named, "name": self.name, **said}, revision)
 
 
 class Prompt:
@@ -404,8 +421,25 @@ class Prompt:
 
     def listed(self, revision: Revision) -> Listed:
         facts = facts_of(self.spec)
+        if "listed" in facts:  # by another server
+            return _for_revision({**facts["listed"], "name": self.name}, revision)
         listed = {"name": self.name} | _words(self.spec) | {"arguments": _arguments(self.spec)}
         return _for_revision(listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}, revision)
+
+
+def _prompts(specs: list[OperationSpec], named_by: ToolNames) -> list[Prompt]:
+    """The prompts under names of their own: a tool may have the same."""
+    wanted = {spec.id: _prompt_id(spec) for spec in specs}
+    counts = Counter(wanted.values())
+    wanted = {own: new if counts[new] == 1 else own for own, new in wanted.items()}
+    names = {each: each for each in wanted.values()} if named_by == "id" else legal_names(wanted.values())
+    return [Prompt(spec, names[wanted[spec.id]]) for spec in specs]
+
+
+def _prompt_id(spec: OperationSpec) -> str:
+    """The id that a prompt would have if no tool had it."""
+    name = facts_of(spec).get("listed_name", spec.name)
+    return f"{spec.namespace}.{name}" if spec.namespace else str(name)
 
 
 def _arguments(spec: OperationSpec) -> list[Listed]:
@@ -423,7 +457,7 @@ def _described(part: Any) -> Listed:
 
 
 def _words(spec: OperationSpec) -> Listed:
-    words = {"title": spec.title, "description": spec.description or spec.title or spec.id}
+    words = {"title": spec.title, "description": spec.description or spec.title}
     return {name: text for name, text in words.items() if text}
 
 
@@ -431,6 +465,7 @@ def _for_revision(listed: Listed, revision: Revision) -> Listed:
     """The listing without the fields that came with a later revision."""
     unknown = [
         *(() if revision.has_icons else ("icons",)),
+        *(() if revision.has_icons and not revision.is_stateless else ("execution",)),
         *(() if revision.has_structure else _SINCE_STRUCTURE),
         *(() if revision.has_annotations or "inputSchema" not in listed else ("annotations",)),
     ]

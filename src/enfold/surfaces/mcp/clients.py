@@ -121,6 +121,7 @@ class Session(Caller, eq=False, kw_only=True):
 
     followed: dict[str, Callable[[], None]] = msgspec.field(default_factory=dict)  # by URI, what ends each subscription
     questions: PendingQuestions = msgspec.field(default_factory=PendingQuestions)
+    has_set_level: bool = False  # whether it asked for log messages, from a level on
     endings: list[Callable[[], None]] = msgspec.field(default_factory=list)  # called when it ends
     is_over: bool = False
 

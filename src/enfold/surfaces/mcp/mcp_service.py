@@ -20,7 +20,9 @@ from enfold.mcp.json_rpc import (
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     ProtocolError,
+    notification,
 )
+from enfold.mcp.levels import urgency_of
 from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, new_request_id
 from enfold.operation.asking import META, InputRequired, MissingCapability
@@ -44,6 +46,7 @@ Result: TypeAlias = dict[str, Any]
 T = TypeVar("T", MCPTool, Resource, Prompt)
 
 MAX_URI: Final = 8_192  # characters
+MAX_INSTRUCTIONS: Final = 8_000  # characters
 MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 
 _CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
@@ -70,6 +73,7 @@ class MCPSettings(msgspec.Struct, frozen=True):
     pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
     budget: int = DEFAULT_BUDGET  # tokens, as they are estimated, that a list may cost with `auto`
     max_result_tokens: int | None = None  # as they are estimated; a longer result is cut where its schema allows it
+    max_instructions: int = MAX_INSTRUCTIONS  # characters of the instructions of sources; 0 for none
     clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
 
 
@@ -147,12 +151,33 @@ class Service:
             raise not_found(asked["id"])
         return self._search.target(asked, exchange.identity)
 
-    @property
-    def instructions(self) -> str | None:
-        """What a client is told about this server."""
-        if self.settings.instructions is not None or self._search is None:
+    def instructions_for(self, identity: Identity | None) -> str | None:
+        """What a client is told about this server: the operator's words, or those of the sources whose operations it sees."""
+        if self.settings.instructions is not None:
             return self.settings.instructions
-        return self._search.instructions()
+        told = [] if self._search is None else [self._search.instructions()]
+        sources = [source for source in self.registry.sources if source.instructions]
+        if sources and self.settings.max_instructions:
+            told += [
+                f"## {source.name}\n\n{source.instructions}"
+                for source in sources
+                if self._sees_source(identity, source.name)
+            ]
+        return _joined(told, self.settings.max_instructions) if told else None
+
+    @property
+    def has_private_instructions(self) -> bool:
+        """Whether clients of different rights may be told different things."""
+        return self.knows_callers and any(source.instructions for source in self.registry.sources)
+
+    def _sees_source(self, identity: Identity | None, name: str) -> bool:
+        """Whether a caller may use at least one operation of a source."""
+        name_of = self.registry.sources.name_of
+        return any(
+            may_list(operation.spec.access_control, identity)
+            for operation in self.registry
+            if name_of(operation.origin.kind, operation.origin.name) == name
+        )
 
     def capabilities(self) -> Result:
         catalog = self.catalog
@@ -258,9 +283,23 @@ class Service:
         self, session: Session, identity: Identity | None, send: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
         """Notify a client that made a handshake of every change that it may know of; what is returned ends it."""
-        return self.changes.listen(
+        end = self.changes.listen(
             ChangeListener(send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri))
         )
+
+        def pass_on(source: str, params: dict[str, Any]) -> None:
+            wanted = session.log_level if session.has_set_level else None
+            is_wanted = wanted is not None and urgency_of(str(params.get("level"))) >= urgency_of(wanted)
+            if is_wanted and self._sees_source(identity, source):
+                send(notification("notifications/message", {"logger": source, **params}))
+
+        end_logs = self.registry.sources.watch_logs(pass_on)
+
+        def end_all() -> None:
+            end()
+            end_logs()
+
+        return end_all
 
     async def follow(self, match: ResourceMatch, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""
@@ -324,6 +363,13 @@ class Service:
         except CallError as error:
             exchange.code = safe_code(error.code)
             raise protocol_error(error) from error
+
+
+def _joined(texts: list[str], limit: int) -> str:
+    """The texts below each other; each is cut to its share of the limit where together they are longer."""
+    share = limit // len(texts)
+    whole = sum(map(len, texts)) <= limit
+    return "\n\n".join(text if whole or len(text) <= share else f"{text[: share - 1]}…" for text in texts)
 
 
 def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolError:

@@ -233,7 +233,7 @@ def _initialize(service: Service, exchange: ClientExchange) -> Result:
         session.revision = revision_for(revision, exchange.params.get("clientInfo"), service.text_clients)
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
     result = {"protocolVersion": revision.name, "capabilities": service.capabilities(), "serverInfo": service.info}
-    return _with_instructions(service, result)
+    return _with_instructions(service, exchange, result)
 
 
 def _discover(service: Service, exchange: ClientExchange) -> Result:
@@ -241,17 +241,19 @@ def _discover(service: Service, exchange: ClientExchange) -> Result:
     capabilities = service.capabilities()
     if service.settings.tasks is not None:
         capabilities["extensions"] = {TASKS: {}}
-    result = _with_instructions(service, {"supportedVersions": versions, "capabilities": capabilities})
-    return cacheable(exchange, result, service.settings.ttl_ms, is_private=False)
+    result = _with_instructions(service, exchange, {"supportedVersions": versions, "capabilities": capabilities})
+    return cacheable(exchange, result, service.settings.ttl_ms, is_private=service.has_private_instructions)
 
 
-def _with_instructions(service: Service, result: Result) -> Result:
-    instructions = service.instructions
+def _with_instructions(service: Service, exchange: ClientExchange, result: Result) -> Result:
+    instructions = service.instructions_for(exchange.identity)
     return result if instructions is None else {**result, "instructions": instructions}
 
 
 def _set_level(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
     exchange.caller.log_level = check_level(exchange.params.get("level"))
+    if isinstance(exchange.caller, Session):
+        exchange.caller.has_set_level = True
     return {}
 
 
