@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls.faulty import Faults, FaultyTransport
 from tests.calls.networks import free_port
 from tests.serving import serve
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Identity, OperationRegistry
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.config import open_config
 from enfold.identities.tokens import Tokens
 from enfold.source_states import SourceState, SourceTable

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.calls.faulty import Faults, FaultyTransport
 from tests.calls.processes import Line, forget_peak_memory, memory, peak_memory
 
 from enfold import Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport
-from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.websocket import WebSocketTransport
 from enfold.calls.worker.nats_once_store import NATSOnceStore
 from enfold.operation.repeats import OnceStore

@@ -11,13 +11,13 @@ from typing import Self
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.calls.faulty import Faults, FaultyTransport
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope
 from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.call_settings import NEVER, CallSettings, Retry
-from enfold.calls.transports.faulty import Faults, FaultyTransport
 
 SCALE = float(os.environ.get("ENFOLD_FAULTS", "0.05"))
 QUICK = CallSettings(accept_after=0.01, heartbeat=0.03, silence=0.2, tick=0.005, lost_grace=0.01, window=8)

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.calls.faulty import Faults, FaultyTransport
 
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Message
-from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.transports.router import Listener, Router
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pytest
 from tests.calls import fault_worker
 from tests.calls.checker import Call, at_once, paced, read_log
+from tests.calls.faulty import Faults, FaultyTransport
 from tests.calls.networks import Server, nats_server_program
 from tests.calls.noise import make_noise
 from tests.calls.processes import (
@@ -41,7 +42,6 @@ from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.call_settings import NEVER
 from enfold.calls.protocol.transport import Transport
-from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.websocket import WebSocketTransport
 
 NOISE_RATE = 2500.0

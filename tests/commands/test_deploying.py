@@ -91,36 +91,6 @@ def wait_for(address: str, status: int = 200) -> Any:
 # --- the container file -------------------------------------------------------------------------------------------
 
 
-def test_the_container_file_is_the_one_that_containerize_writes(tmp_path: Path) -> None:
-    words = ["containerize", "app.py", "--python", "3.13", "--extra", "nats"]
-    shutil.copy(DEPLOY / "app.py", tmp_path)
-    written = enfold(*words, cwd=tmp_path)
-    again = enfold(*words, cwd=tmp_path)
-    assert written.returncode == 0
-    assert (tmp_path / "Containerfile").read_text() == (DEPLOY / "Containerfile").read_text()
-    assert (again.returncode, again.stderr) == (
-        2,
-        "VALIDATION_ERROR: Containerfile is there already: --force writes over it\n",
-    )
-
-
-def test_what_an_application_needs_stands_in_its_container_file(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("httpx\n")
-    (tmp_path / "enfold.toml").write_text(
-        '[sources.files]\ncommand = ["npx", "files"]\n[sources.shop]\nopenapi = "${SHOP_URL}"\n'
-    )
-    text = enfold("containerize", "enfold.toml", "--output", "-", cwd=tmp_path).stdout
-    assert 'The source "files" starts npx' in text
-    assert '"enfold[http,mcp,openapi] @ file:///tmp/enfold-' in text  # the tests run from a checkout
-    assert "pip install -r requirements.txt" in text
-
-
-@pytest.mark.parametrize("target", ["../app.py", "none.py", "https://example.org/mcp", 'a".py'])
-def test_what_cannot_be_in_an_image_is_refused(tmp_path: Path, target: str) -> None:
-    done = enfold("containerize", target, "--output", "-", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.startswith("VALIDATION_ERROR: ")) == (2, "", True)
-
-
 def test_the_entry_and_the_checks_of_container_and_cluster_are_right(folder: Path) -> None:
     port, text = free_port(), (folder / "Containerfile").read_text()
     manifest, service = yaml.safe_load_all((folder / "kubernetes.yaml").read_text())

@@ -145,10 +145,7 @@ def test_what_is_wrong_is_one_sentence_with_its_exit_code(
 @pytest.mark.parametrize(
     ("command", "rest"),
     [
-        *(
-            (name, "")
-            for name in ("serve", "mcp", "cgi", "list", "search", "openapi", "inspect", "containerize", "work")
-        ),
+        *((name, "") for name in ("serve", "mcp", "cgi", "list", "search", "openapi", "inspect", "work")),
         ("call", " OPERATION name=value"),
         ("diff", " NEW-TARGET"),
         ("nats permissions", ""),

@@ -164,7 +164,6 @@ WRONG = [
             ("openapi",),
             ("doctor",),
             ("serve", "--port", "0"),
-            ("containerize",),
             ("mcp", "--install-json"),
         )
     ),

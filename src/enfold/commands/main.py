@@ -33,7 +33,6 @@ COMMANDS: Final = {
     "token": "make, list and revoke the tokens of a file",
     "prov": "show, verify and draw records of provenance",
     "diff": "say what changed between two targets, and whom it breaks",
-    "containerize": "write the container file of an application",
     "schema": "print the JSON Schema of enfold.toml, for your editor",
     "doctor": "say what is installed, and what is wrong with a target",
     "completion": "print a script that completes commands, operations and arguments in your shell",
