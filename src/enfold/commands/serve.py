@@ -130,11 +130,7 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     """The operations of the target; none where only those of peers are served."""
     target, worker = terms.options.target, terms.worker
     if target is None:
-        if _peers(terms.options) is not None:
-            return nullcontext(registry_of_peers())
-        from enfold.commands.shared.missing_target import missing_target
-
-        raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
+        return nullcontext(registry_of_peers())
     in_force = None
     if worker is not None and target.config is not None:
         from enfold.config import InForce  # programs need none
@@ -150,6 +146,10 @@ def _peers(options: Namespace) -> str | None:
 
 
 def _terms(options: Namespace) -> Terms:
+    if options.target is None and _peers(options) is None:
+        from enfold.commands.shared.missing_target import missing_target  # only a mistake needs it
+
+        raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
     tokens = token_verifier(options)
     is_local = is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
