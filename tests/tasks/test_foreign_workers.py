@@ -192,6 +192,24 @@ async def test_it_orders_reads_writes_acknowledges_and_purges_nothing_of_the_sho
     assert heard == []
 
 
+async def test_an_order_that_the_server_copies_into_the_queue_for_it_is_not_run(
+    edge: Tasks, evil: NATSTransport, worker: subprocess.Popen[str], folder: Path
+) -> None:
+    """NATS lets everybody name any subject for an answer: that of a direct read is what the asker has written before."""
+    del worker
+    waiting = await edge.start("shop.confirm", {}, identity=ALICE)
+    paying = msgspec.structs.replace(
+        await asked(waiting), id=new_task_id(), operation="shop.pay", input={"amount": 1_000_000}, signature=""
+    )
+    own = NAMES.key(f"task.{operation_token('evil.run')}.{owner_token('x')}.{'0' * 32}.state")
+    await evil.client.jetstream(timeout=2).publish(own, msgspec.json.encode(paying))
+    read = f"$JS.API.DIRECT.GET.{NAMES.bucket}.{own}"
+    await evil.client.publish(read, b"", reply=NAMES.queued(owner_token(paying.owner), "shop.pay"))
+    await asyncio.to_thread(wait_for, lambda: "is no task" in (folder / "log").read_text())
+    assert (await (await edge.start("shop.pay", {"amount": 1}, identity=ALICE)).result()).data == "paid 1"
+    assert (folder / "paid").read_text() == "alice 1\n"
+
+
 @pytest.mark.usefixtures("worker")
 async def test_what_lists_of_keys_show_names_no_task(edge: Tasks, evil: NATSTransport) -> None:
     """A worker has to look at the configuration of the streams, and with it comes the list of their subjects."""

@@ -74,6 +74,8 @@ REQUEUE_AFTER: Final = 5.0
 LOST_AFTER: Final = 6.0  # ack_waits without a change, after which it is looked whether a task is still in the queue
 READ_AT_ONCE: Final = 100
 LATEST: Final = 2**63 - 1  # milliseconds: the last moment that can be counted
+# What a direct read answers with. NATS does not check where its asker wants the answer: it could be the queue.
+_REFLECTED: Final = "Nats-Stream"
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
 
 
@@ -256,12 +258,12 @@ class NATSTasks:
     # what workers do
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
-        del but  # the queue gives what is next; there are other workers
         async with self._reached():
             if self._living is None or self._living.done():
                 await self._streams.write(f"worker.{self._worker}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
-            claiming = asyncio.ensure_future(self._claim_all(await self._queue.next(served(), n, wait)))
+            messages = await self._queue.next(served(), n, wait, {owner_token(owner) for owner in but})
+            claiming = asyncio.ensure_future(self._claim_all(messages))
             try:
                 return await asyncio.shield(claiming)
             except asyncio.CancelledError:  # before the tasks were claimed, or in the very turn in which they were
@@ -504,13 +506,15 @@ class NATSTasks:
             self._streams.forget()
             raise store_unavailable(error) from error
         except CallError as error:
-            if error.code == "UNAVAILABLE" and "reason" not in error.details:
+            if error.code == "UNAVAILABLE" and error.details.get("reason") != "store":
                 raise store_unavailable(error) from error
             raise
 
 
 def _order(message: Msg, names: Names, verify: VerifyOrder | None) -> Order:
     """The order of a message; ValueError for one that no edge has queued: under another's subject, without id, end or signature."""
+    if _REFLECTED in (message.headers or {}):
+        raise ValueError("the server has copied it from a stream, for somebody who may not write here")
     order = msgspec.json.decode(message.data, type=Order)
     if message.subject != names.queued(owner_token(order.owner), order.operation):
         raise ValueError("it stands at the place of another operation or owner")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.tasks.nats_names import operation_token
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from enfold.tasks.nats_bucket import Streams
+
+
+LOOK_AHEAD: Final = 256  # messages of each operation that are looked at for one of another owner
+COLLECTING: Final = 0.2  # seconds that a fetch may take to end after its time
 
 
 class Queue:
@@ -26,17 +30,31 @@ class Queue:
         self._arrived: list[Msg] = []
         self._context: Any = None
 
-    async def next(self, operations: Collection[str], n: int, wait: float) -> list[Msg]:
-        """At most `n` messages, as soon as there is one, or none after some seconds."""
+    async def next(self, operations: Collection[str], n: int, wait: float, but: Collection[str] = ()) -> list[Msg]:
+        """At most `n` messages, as soon as there is one, or none after some seconds.
+
+        With `but` the queue is looked through for messages of other owners than these (by their tokens), and the rest
+        goes back at once.
+        """
         if not operations:
             await asyncio.sleep(wait)
             return []
         await self._open(operations)
-        if not self._arrived:
-            self._fetch(operations, max(1, n // len(operations)), wait)
-            await asyncio.wait(self._fetching.values(), timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        if but or not self._arrived:
+            self._fetch(operations, LOOK_AHEAD if but else max(1, n // len(operations)), wait)
+            until = asyncio.ALL_COMPLETED if but else asyncio.FIRST_COMPLETED
+            await asyncio.wait(self._fetching.values(), timeout=wait + COLLECTING, return_when=until)
         self._collect()
+        if but:
+            return await self._of_others(n, but)
         found, self._arrived = self._arrived[:n], self._arrived[n:]
+        return found
+
+    async def _of_others(self, n: int, but: Collection[str]) -> list[Msg]:
+        arrived, self._arrived = self._arrived, []
+        found = [message for message in arrived if message.subject.split(".")[2] not in but][:n]
+        kept = {id(message) for message in found}
+        await asyncio.gather(*(message.nak() for message in arrived if id(message) not in kept))
         return found
 
     def close(self) -> None:
