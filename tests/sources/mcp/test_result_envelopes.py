@@ -57,6 +57,12 @@ def test_text_that_was_parsed_is_told() -> None:
     ]
 
 
+def test_a_number_that_is_too_large_in_parsed_text_is_kept_as_text() -> None:
+    envelope = to_envelope({"content": [text('{"sum": 1e400, "n": 2}')]}, read_shape(SUM, None, null_is_data=False))
+    assert envelope.data == {"sum": "1e400", "n": 2}
+    assert [warning.code for warning in envelope.warnings] == [PARSED_TEXT, "large_number"]
+
+
 def test_a_null_counts_only_in_the_newest_revision() -> None:
     result = {"content": [text("none")], "structuredContent": None}
     assert data_of(result, newest=True) is None

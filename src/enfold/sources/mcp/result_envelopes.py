@@ -13,6 +13,7 @@ from enfold.errors import FormatError
 from enfold.mcp.json_rpc import FORMAT_KEY, fields_of
 from enfold.schema.nodes.compare import json_type
 from enfold.self_named import is_encoded_block, names_itself
+from enfold.sources.lenient_json import read_json
 from enfold.sources.mcp.message_repair import RepairedResult
 
 Reads: TypeAlias = Literal["result"] | None
@@ -113,13 +114,13 @@ def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_erro
 
 def _text_payload(content: list[Any], shape: ResultShape) -> _UnwrappedResult | None:
     """The JSON of the one text block, where something says what it is: itself, or an output schema."""
-    parsed = _parsed_text(content)
+    parsed, replaced = _parsed_text(content)
     if names_itself(parsed):
         return _read_envelope(parsed)
     if parsed is UNSET or not (shape.schema or shape.is_wrapped):
         return None
     warning = ResultWarning(PARSED_TEXT, "", type="string", size=len(content[0]["text"]))
-    return msgspec.structs.replace(_unwrapped(parsed, shape), warnings=(warning,))
+    return msgspec.structs.replace(_unwrapped(parsed, shape), warnings=(warning, *replaced))
 
 
 # --- payloads in other envelopes ----------------------------------------------------------------------------------
@@ -162,15 +163,13 @@ def _block_payload(content: list[Any]) -> _UnwrappedResult | None:
     return _UnwrappedResult(content, read.warnings) if read.warnings else _UnwrappedResult(read.data)
 
 
-def _parsed_text(content: list[Any]) -> Any:
-    """The JSON in the one text block there is; UNSET where there is another, or none."""
-    if len(content) != 1:
-        return UNSET
-    text = _text(content[0])
+def _parsed_text(content: list[Any]) -> tuple[Any, tuple[ResultWarning, ...]]:
+    """The JSON in the one text block there is, and what was replaced in it; UNSET where there is another, or none."""
+    text = _text(content[0]) if len(content) == 1 else ""
     try:
-        return msgspec.json.decode(text) if text else UNSET
-    except (msgspec.DecodeError, RecursionError):
-        return UNSET
+        return read_json(text) if text else (UNSET, ())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return UNSET, ()
 
 
 def _text(block: Any) -> str:
