@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from enfold import OperationRegistry
+from enfold.json_pointer import follow
 from enfold.surfaces.cgi import to_cgi
 
 ROOT = Path(__file__).parent.parent.parent
@@ -250,7 +251,8 @@ def test_the_document_is_of_the_format_and_the_place_that_it_is_asked_at(app: Pa
     document = cgi(app, "/openapi.json", REQUEST_METHOD="GET", SCRIPT_NAME="/api", HTTP_ENFOLD_FORMAT="envelope").body
     answers = document["paths"]["/functions/functions.Add"]["get"]["responses"]
     assert document["servers"] == [{"url": "/api"}]
-    assert answers["200"]["content"]["application/json"]["schema"]["required"] == ["data", "meta"]
+    reference = answers["200"]["content"]["application/json"]["schema"]["$ref"]
+    assert follow(document, reference[1:])["required"] == ["data", "meta"]
 
 
 @pytest.mark.parametrize("path", ["/half", "/halves"])
