@@ -47,6 +47,11 @@ def offer_subject(operation_id: str) -> str:
     return f"op.*.{operation_id}"
 
 
+def takes_requests(pattern: str) -> bool:
+    """Whether a subscription to this pattern is given requests of calls."""
+    return pattern.startswith(("op.", "*", ">")) and pattern != ask_subject("*")
+
+
 def operation_of(subject: str) -> str:
     """The operation that a request's subject names."""
     return subject[subject.find(".", 3) + 1 :]

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 import msgspec
 
+from enfold.calls.protocol.subjects import takes_requests
 from enfold.operation import Identity
 
 MAX_REPLIES: Final = 10_000  # requests whose answers a peer may still give
@@ -64,7 +65,7 @@ class ReplyAddresses:
 
     def noting(self, subject: str, receive: Receive) -> Receive:
         """A receiver that notes the reply addresses of requests, unless it answers them by itself."""
-        if not subject.startswith(("op.", "*", ">")) or reads_values(receive):
+        if not takes_requests(subject) or reads_values(receive):
             return receive
 
         def note(message: Message) -> None:

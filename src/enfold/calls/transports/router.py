@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from enfold.calls.protocol.call_settings import OFFER_REMEMBERED
-from enfold.calls.protocol.subjects import offer_subject, operation_of
+from enfold.calls.protocol.subjects import offer_subject, operation_of, takes_requests
 from enfold.calls.protocol.transport import Message, Receive, Signal
 
 ANY: Final = "*"  # one token
@@ -34,7 +34,7 @@ class Listener(msgspec.Struct, frozen=True, eq=False):
         first, _, rest = self.pattern.partition(".")
         if self.reads_values:
             return False
-        return first in ("op", ANY, REST) or (first == "_INBOX" and rest.startswith((ANY, REST)))
+        return takes_requests(self.pattern) or (first == "_INBOX" and rest.startswith((ANY, REST)))
 
 
 class _Node:
@@ -60,7 +60,8 @@ class Router:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, Receive] = {}
-        self._readers = 0  # of the bytes of events
+        self.needs_text = False  # whether somebody reads requests as the bytes of events, and not as values
+        self._readers = 0
         self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 
     def add(self, listener: Listener) -> None:
@@ -68,7 +69,7 @@ class Router:
         for token in listener.pattern.split("."):
             node = node.below.setdefault(token, _Node())
         node.here[id(listener)] = listener
-        self._readers += listener.needs_text
+        self._count_readers(int(listener.needs_text))
         self._routes.clear()
 
     def remove(self, listener: Listener) -> None:
@@ -78,16 +79,15 @@ class Router:
                 return
             path.append(path[-1].below[token])
         if path[-1].here.pop(id(listener), None) is not None:
-            self._readers -= listener.needs_text
+            self._count_readers(-int(listener.needs_text))
             if listener.queue is not None:
                 self._remember(listener.pattern)
         self._prune(path, listener.pattern.split("."))
         self._routes.clear()
 
-    @property
-    def needs_text(self) -> bool:
-        """Whether somebody reads requests as the bytes of events, and not as values."""
-        return self._readers > 0
+    def _count_readers(self, more: int) -> None:
+        self._readers += more
+        self.needs_text = self._readers > 0
 
     def route(self, message: Message) -> bool:
         """Deliver a message; whether anybody listens."""
