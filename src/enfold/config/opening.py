@@ -115,6 +115,12 @@ class ConfiguredRegistry(OperationRegistry):
         optional = [keeper for keeper in self._keepers.values() if not keeper.is_required]
         await asyncio.gather(_first_tries(required, patience), _first_tries(optional, for_optional))
 
+    def check_programs(self) -> None:
+        """Refuse a configuration whose `functions` name a file, a module or an attribute that is not there, or is empty."""
+        for keeper in self._keepers.values():
+            if keeper.is_misnamed:
+                raise CallError("VALIDATION_ERROR", keeper.mistake)
+
     async def aclose(self) -> None:
         """Close all sources at once, even under calls that still run."""
         keepers = [each for keeper in self._keepers.values() for each in keeper.with_predecessor()]
@@ -209,6 +215,7 @@ class _Keeper:
         self._rules = source.entry  # under which it serves; those of its successor, once that is wanted
         self._stop_following: Callable[[], None] = lambda: None  # the state of a source that does not register itself
         self._failure = ""  # why the source is down
+        self.is_misnamed = False  # because there is no such program, or nothing in it
         self._retired = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -225,6 +232,11 @@ class _Keeper:
     def is_required(self) -> bool:
         """Whether the server is not ready without it."""
         return bool(self.source.entry.get("required", self.source.kind in REQUIRED))
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong with its entry, with the line it stands on."""
+        return f"{self._config.path}, line {self.source.line}: {self._failure}"
 
     def is_for(self, source: SourceEntry, config: Config) -> bool:
         """Whether another configuration describes this source in the same way; the line it stands on does not count."""
@@ -301,6 +313,7 @@ class _Keeper:
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
                 if self._retired.is_set():
                     return
+                self.is_misnamed = _names_nothing(error)
                 self._log_down(error)
                 self._retire_predecessor()
                 self._enter("down", why=self._failure)
@@ -389,6 +402,12 @@ class _Keeper:
         for old, new in self.source.entry.get("rename", {}).items():
             if new not in names:
                 log.warning('%s: rename finds no "%s"', self.name, old)
+
+
+def _names_nothing(error: Exception) -> bool:
+    from enfold.sources.functions import TargetError
+
+    return isinstance(error, TargetError)
 
 
 def _sentence(error: Exception, kind: str) -> str:
@@ -522,10 +541,12 @@ async def _open_openapi(source: SourceEntry, config: Config, definitions: Defini
 @asynccontextmanager
 async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.choosing import choosing
-    from enfold.sources.functions import load_target
+    from enfold.sources.functions import TargetError, load_target
 
     entry = source.entry
     found = load_target(_located(entry["functions"], config))
+    if not len(found):
+        raise TargetError(f"{entry['functions']} has no operations")
     choice = choosing(entry.get("include"), entry.get("exclude"), entry.get("rename"))
     chosen = [operation for operation in found if choice.takes(operation.spec)]
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from enfold.files import FileVersion, file_version, replace_file, try_lock
-from enfold.identities.tokens import TokenEntry, Tokens, hash_token, new_token
+from enfold.identities.tokens import TokenEntry, Tokens, hash_token, new_token, wrong_shape
 from enfold.log import Log
 from enfold.operation import Identity
 
@@ -114,8 +114,10 @@ def read_entries(text: bytes, where: str) -> list[FileEntry]:
         entries = msgspec.json.decode(text, type=list[FileEntry])
         for entry in entries:
             _check(entry)
+    except msgspec.DecodeError as error:
+        raise ValueError(wrong_shape(where, error)) from None  # without the context, which may show a token
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token
+        raise ValueError(f"{where}: {error}") from None
     return entries
 
 

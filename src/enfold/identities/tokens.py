@@ -75,11 +75,12 @@ class Authenticator:
         identity = None if token is None else await verified(self.verifier, token)
         if identity is not None:
             return identity
+        refusal = refused_token() if token is not None else _refused_scheme(authorization)
         del authorization, token  # a refusal that waits holds nothing of its request
         address = address_of(client)
         _log.warning("A token from %s was refused", address or "an unknown address")
         await self._delay(self._attempts.failed(address), gone)
-        raise refused_token()
+        raise refusal
 
     async def _delay(self, seconds: float, gone: Callable[[], Awaitable[object]]) -> None:
         if not seconds or self._waiting >= MAX_WAITING:
@@ -158,6 +159,18 @@ def refused_token() -> CallError:
     return CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
 
 
+def _refused_scheme(authorization: str) -> CallError:
+    """The refusal of an `Authorization` header without a bearer token; what is no known scheme may be a token, and is not shown."""
+    scheme = authorization.strip().partition(" ")[0].lower()
+    wrong = (
+        f"{scheme.title()} authentication is not supported" if scheme in _OTHER_SCHEMES else "There is no bearer token"
+    )
+    return CallError("ACCESS_DENIED", f"{wrong}. Send Authorization: Bearer TOKEN.", {"reason": "invalid_token"})
+
+
+_OTHER_SCHEMES: Final = frozenset({"basic", "digest", "negotiate", "ntlm", "hawk", "dpop"})
+
+
 class Tokens:
     """Tokens by their hashes, and who is behind each."""
 
@@ -225,6 +238,14 @@ def bearer_token(authorization: str) -> str | None:
     return token.strip() or None
 
 
+def wrong_shape(where: str, error: msgspec.DecodeError) -> str:
+    """What is wrong with a list of tokens, and how one is made; nothing of a token is in it."""
+    return (
+        f"{where}: {error}. A list of tokens is what `enfold token new --id ann --file tokens.json` writes: "
+        '[{"id": "ann", "token": "sha256:…", "scopes": []}]'
+    )
+
+
 def tokens_from_environment(environ: Mapping[str, str]) -> Tokens | None:
     """Tokens from a variable, as a file lists them, which may stand there in clear; None where it is not set."""
     text = environ.get(VARIABLE)
@@ -232,8 +253,10 @@ def tokens_from_environment(environ: Mapping[str, str]) -> Tokens | None:
         return None
     try:
         return Tokens([(entry.token, entry.identity) for entry in msgspec.json.decode(text, type=list[TokenEntry])])
+    except msgspec.DecodeError as error:
+        raise ValueError(wrong_shape(VARIABLE, error)) from None  # without the context, which may show a token
     except ValueError as error:
-        raise ValueError(f"{VARIABLE}: {error}") from None  # without the context, which may show a token
+        raise ValueError(f"{VARIABLE}: {error}") from None
 
 
 _HASHED: Final = "sha256:"

@@ -274,12 +274,16 @@ def opened(
     opening = open_config(
         config, os.environ, logins=logins(login_patience), operation=operation, waits_for_optional=waits_for_optional
     )
-    return _configuration(opening, in_force, rereads=rereads)
+    return _configuration(opening, in_force, rereads=rereads, is_first=waits_for_optional)
 
 
 @asynccontextmanager
 async def _configuration(
-    opening: AbstractAsyncContextManager[ConfiguredRegistry], in_force: InForce | None, *, rereads: bool
+    opening: AbstractAsyncContextManager[ConfiguredRegistry],
+    in_force: InForce | None,
+    *,
+    rereads: bool,
+    is_first: bool,
 ) -> AsyncIterator[Registry]:
     from enfold.commands.shared.signals import HANGUP, handling
     from enfold.config import reread
@@ -287,6 +291,8 @@ async def _configuration(
     async with AsyncExitStack() as stack:
         with output_for_results():  # its programs may print while they are loaded
             registry = await stack.enter_async_context(opening)
+        if is_first:  # a worker that is started again serves what it can
+            registry.check_programs()
         if rereads:
             rereading = await stack.enter_async_context(reread(registry, os.environ, in_force))
             stack.enter_context(handling(dict.fromkeys(HANGUP, rereading.now)))

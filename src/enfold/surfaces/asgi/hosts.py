@@ -5,6 +5,7 @@ It is the defence against pages that call a local server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -14,6 +15,7 @@ from enfold.surfaces.asgi.messages import Header
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MAX_CACHED: Final = 64
+_PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _OTHER_SITES: Final = frozenset({b"cross-site", b"same-site"})
 
 _MAX_AGE: Final = b"600"
@@ -52,11 +54,16 @@ class Hosts:
         """Refuse a request that names another host, or comes from a page of another origin."""
         host = headers.get(b"host", b"")
         if host not in self._known and not self._is_allowed_host(host, scope.get("server")):
-            raise CallError("ACCESS_DENIED", f"This server does not go by the name {_quoted(host)}", {"reason": "host"})
+            name = _name(host)[:100]
+            option = f"--allow-host {name}" if _PLAIN_NAME.fullmatch(name) else "--allow-host"
+            message = f"Host {name!a} is not allowed. Add it with {option}."
+            raise CallError("ACCESS_DENIED", message, {"reason": "host"})
         origin = headers.get(b"origin")
         if origin is not None and not self._is_allowed_origin(origin, host):
             raise CallError(
-                "ACCESS_DENIED", f"Pages of {_quoted(origin)} may not call this server", {"reason": "origin"}
+                "ACCESS_DENIED",
+                f"Origin {_quoted(origin)} is not allowed. Add it with --allow-origin.",
+                {"reason": "origin"},
             )
 
     def check_site(self, headers: Mapping[bytes, bytes]) -> None:
