@@ -138,11 +138,11 @@ def test_a_server_is_shown_the_token_of_the_environment(tmp_path: Path) -> None:
     async def add(x: int, y: int) -> int:
         return x + y
 
-    with serve(to_mcp(ops, tokens=Tokens({"secret": Identity("ann", frozenset())}))) as client:
+    with serve(to_mcp(ops, tokens=Tokens({"a-long-secret": Identity("ann", frozenset())}))) as client:
         words = ("call", f"http://127.0.0.1:{client.port}/mcp", "shop_add", "x=1", "y=2")
-        let_in = enfold(*words, ENFOLD_TOKEN="secret")
+        let_in = enfold(*words, ENFOLD_TOKEN="a-long-secret")
         refused = enfold(*words, HOME=str(tmp_path))
-        wrong = enfold(*words, ENFOLD_TOKEN="guess")
+        wrong = enfold(*words, ENFOLD_TOKEN="a-wrong-guess")
     with serve(to_http(ops)) as web:
         elsewhere = enfold("list", f"http://127.0.0.1:{web.port}/")
     assert (let_in.returncode, let_in.stderr) == (0, "")
