@@ -148,6 +148,13 @@ class Registry(ABC):
         prepared = self._look_up(name)
         if prepared is not None and not is_hidden(prepared.spec.access_control, identity):
             return prepared.spec
+        if "." not in name and self.sources.unread:
+            raise CallError(
+                "UNAVAILABLE",
+                f"Not every source has been read yet, and {name:.100} may be the name of several: use the id",
+                {"reason": "sources"},
+                retryable=True,
+            )
         named = [spec for spec in self.list() if spec.name == name]
         seen = [spec for spec in named if may_list(spec.access_control, identity)]
         found = seen or (named if identity is None else [])

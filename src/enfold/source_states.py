@@ -75,7 +75,7 @@ class Watched(Protocol):
 class SourceTable:
     """The sources of one registry by name, in the order in which they were added."""
 
-    __slots__ = ("_followed", "_log_watchers", "_states", "_watchers", "away")
+    __slots__ = ("_followed", "_log_watchers", "_states", "_watchers", "away", "unread")
 
     def __init__(self) -> None:
         self._states: dict[str, SourceState] = {}
@@ -84,6 +84,8 @@ class SourceTable:
         self._log_watchers: list[LogWatcher] = []
         # By source that is down: the short names of its operations, which must not run another source's until it is back.
         self.away: dict[str, frozenset[str]] = {}
+        # Sources that were never up: until they are, a short name may be that of one of their operations.
+        self.unread: set[str] = set()
 
     def __iter__(self) -> Iterator[SourceState]:
         return iter(list(self._states.values()))
@@ -203,6 +205,7 @@ class SourceTable:
         """Remove a source that is no longer configured."""
         self._followed.pop(name, None)
         self.away.pop(name, None)
+        self.unread.discard(name)
         before = self._states.pop(name, None)
         if before is not None:
             self._notify(before, None)

@@ -222,6 +222,7 @@ class _Keeper:
         self.is_late = False  # so late that the start did not wait for it
         self.tried = asyncio.Event()
         if before is None:
+            self._registry.sources.unread.add(self.name)
             self._enter("starting")
 
     @property
@@ -332,6 +333,7 @@ class _Keeper:
         self._enter("starting")
         self._registry.register_all(opened.operations, instead_of=gone)
         self._registry.sources.away.pop(self.name, None)
+        self._registry.sources.unread.discard(self.name)
         self._opened = opened
         if opened.source is None:
             self._enter("up", operations=len(opened.operations))

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
+from tests.gateway.conftest import serve
 
 from enfold import OperationRegistry
 from enfold.identities.tokens import Tokens
 from enfold.operation import Identity
+from enfold.surfaces.mcp import to_mcp
+from mcp import Client, types
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -221,6 +224,22 @@ async def test_the_items_of_a_long_stream_are_cut_like_a_list(make_client: MakeC
     items = cut["structuredContent"]["result"]
     assert 0 < len(items) < 100
     assert cut["_meta"]["enfold/truncated"]["places"] == [{"path": "", "items": len(items), "of": 100}]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_frameworks_that_do_not_name_themselves_are_set_by_the_default_name_of_the_sdk(
+    board: OperationRegistry, mode: Any
+) -> None:
+    """google-adk and LlamaIndex open sessions of the Python SDK without a `client_info`."""
+    named = types.Implementation(name="my-agent", version="1")
+    app = to_mcp(board, clients={"mcp": "text"})
+    async with serve(app, app.stop) as url:
+        async with Client(f"{url}/mcp", mode=mode) as unnamed:
+            result = await unnamed.call_tool("board_get_card", {"id": 1})
+            assert (result.structured_content, len(result.content)) == (None, 1)
+            assert not any(tool.output_schema for tool in (await unnamed.list_tools()).tools)
+        async with Client(f"{url}/mcp", mode=mode, client_info=named) as client:
+            assert (await client.call_tool("board_get_card", {"id": 1})).structured_content is not None
 
 
 async def test_a_known_client_gets_text_alone(make_client: MakeClient, board: OperationRegistry, revision: str) -> None:

@@ -109,17 +109,21 @@ class StdioChannel:
 
         loop = self._loop = asyncio.get_running_loop()
         self._server.changes.schedule = loop.call_soon_threadsafe
+        self._streams.use_loop(loop)
         lifetime = self._server.registry.lifetime
         await lifetime.start()
         try:
             self._handle_lines(lines)
             with InputReader(loop, self._streams, self._handle_lines) as reading:
                 await reading.ended
+            await self._end()
+            await self._streams.drain()
         finally:
             await self._end()
             await lifetime.stop()
 
     async def _end(self) -> None:
+        """End what runs; calls have a moment to finish."""
         import asyncio
 
         self._server.following.stop()
