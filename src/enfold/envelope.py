@@ -38,8 +38,10 @@ RESPONSE_SOURCES: Final = ("local", "http", "mcp")
 
 # The warning that says that a result as a whole is not what its schema describes.
 ROOT_MISMATCH: Final = "root_mismatch"
+# The warning that says that a result has more faults than repair takes on.
+REPAIR_LIMIT: Final = "repair_limit"
 # The warnings about data that was kept although it does not fit.
-MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", ROOT_MISMATCH, "unrepairable"})
+MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", ROOT_MISMATCH, "unrepairable", REPAIR_LIMIT})
 
 # The statuses whose responses have no content.
 BODILESS: Final = frozenset({204, 205, 304})
@@ -63,6 +65,7 @@ REPAIRS: Final[dict[str, str]] = {
     "constraint": "A value that breaks a constraint was kept",
     ROOT_MISMATCH: "The result as a whole is not what the schema describes",
     "unrepairable": "A part could not be brought into the schema's form",
+    REPAIR_LIMIT: "There are too many faults to repair: properties the schema does not know were removed, the rest is as it came",
     "more": "There are more warnings than are listed",
 }
 _OTHER_WARNINGS: Final[dict[str, str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -156,6 +157,14 @@ class FormatError(ValueError):
 
 # Why data was refused; these words are in error details.
 Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
+
+
+class LargeMisfitError(Exception):
+    """A large result that does not fit as it is: `finish`, called outside of the event loop, finishes it."""
+
+    def __init__(self, finish: Callable[[], Any]) -> None:
+        super().__init__("A large result does not fit its schema")
+        self.finish = finish
 
 
 class DecodeError(ValueError):

@@ -6,9 +6,9 @@ It knows nothing of HTTP, MCP or brokers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from time import time_ns
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -29,19 +29,28 @@ from enfold.envelope import (
     local_envelope,
     mcp_envelope,
 )
-from enfold.errors import CallError
+from enfold.errors import CallError, LargeMisfitError
 from enfold.log import Log
 from enfold.operation import OperationSpec, Policy
-from enfold.schema.check import Schema, compile_schema
+from enfold.schema.check import Schema, compile_apart, compile_schema
 from enfold.schema.plain import is_plain, to_plain
+from enfold.schema.repairs.fix import count_values
 from enfold.schema.signature import Signature
 from enfold.schema.structs import QuickTests
 
 Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
 
+_LARGE: Final = 5_000  # values in a result
+
+
+def is_large(result: Any) -> bool:
+    """Whether a repair of the result could keep an event loop busy for long."""
+    data = result.data if isinstance(result, ResponseEnvelope) else result
+    return type(data) in (dict, list) and count_values(data, _LARGE) >= _LARGE
+
 
 def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
-    """The pipeline of one operation; its schema is compiled when the first result comes.
+    """The pipeline of one operation; its schema is compiled when the first result comes. It may raise LargeMisfitError.
 
     The signature of its function, if it has one, chooses the engine that makes its results plain.
     """
@@ -64,6 +73,8 @@ def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | N
                     return ResponseEnvelope(plain, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
         except Exception:  # noqa: BLE001, S110  # too deep, or an object that raises when it is inspected: not clean
             pass
+        if is_large(result):
+            raise LargeMisfitError(partial(_SlowPath(spec, policy, signature, compile_apart).finish, result))
         return slow.finish(result)
 
     return finish
@@ -119,10 +130,17 @@ def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], b
 class _SlowPath:
     """The steps for a result that is not clean: make it plain, detect, wrap, normalize, validate."""
 
-    def __init__(self, spec: OperationSpec, policy: Policy, signature: Signature | None) -> None:
+    def __init__(
+        self,
+        spec: OperationSpec,
+        policy: Policy,
+        signature: Signature | None,
+        compile: Callable[[Any], Schema] = compile_schema,
+    ) -> None:
         self._spec = spec
         self._policy = policy
         self._signature = signature
+        self._compile = compile
 
     def clean_test(self) -> Callable[[Any], bool]:
         if not self._has_schema():
@@ -226,7 +244,7 @@ class _SlowPath:
 
     @cached_property
     def _schema(self) -> Schema:
-        return compile_schema(self._spec.output_schema)
+        return self._compile(self._spec.output_schema)
 
 
 class _Typed(msgspec.Struct, frozen=True):

@@ -6,14 +6,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
+from functools import cache
 from queue import SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from enfold.errors import CallError
 from enfold.operation import Context
+
+T = TypeVar("T")
 
 POLL_INTERVAL: Final = 0.05  # seconds between two checks for a free thread
 
@@ -101,6 +105,20 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:
         future.set_exception(error)
+
+
+async def run_apart(work: Callable[[], T]) -> T:
+    """Do work that takes long beside the event loop: one at a time, so that the loop gets every other turn."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # a call without a loop has nothing beside it
+        return work()
+    return await loop.run_in_executor(_apart(), work)
+
+
+@cache
+def _apart() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "enfold-apart")
 
 
 class NestedCalls:

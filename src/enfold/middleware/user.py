@@ -71,7 +71,7 @@ class UserMiddleware:
             outcome = await self._middleware(call, next)
             state = _state(call)
             if outcome is not state.result:
-                outcome = state.result = self._finished(outcome)
+                outcome = state.result = await self._finished(outcome)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
         except BaseException as error:
@@ -89,7 +89,7 @@ class UserMiddleware:
         try:
             async with aclosing(_generator(take(call) if wrap is None else wrap(call, take))) as items:
                 async for envelope in items:
-                    yield envelope if wrap is None else self._finished(envelope)
+                    yield envelope if wrap is None else await self._finished(envelope)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
         except GeneratorExit:
@@ -100,13 +100,13 @@ class UserMiddleware:
             for each in opened:
                 await each.aclose()
 
-    def _finished(self, outcome: Any) -> ResponseEnvelope[Any]:
+    async def _finished(self, outcome: Any) -> ResponseEnvelope[Any]:
         """An envelope that the middleware made or changed, checked against the output schema as a result is."""
         if not isinstance(outcome, ResponseEnvelope):
             name = getattr(self._middleware, "__name__", type(self._middleware).__name__)
             what = f"returned {type(outcome).__name__}"
             raise TypeError(f"the middleware {name} {what}: return what next(call) gives, or local_envelope(data, id)")
-        return self._funnel.finish_plainly(outcome)
+        return await self._funnel.finish_plainly(outcome)
 
 
 class NoteResult:

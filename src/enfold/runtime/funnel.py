@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, DecodeError, invalid_argument
+from enfold.errors import CallError, DecodeError, LargeMisfitError, invalid_argument
 from enfold.lifetime import Lifetime
 from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
 from enfold.runtime.driving import drive, is_cancellation, never_waits
@@ -128,8 +128,11 @@ class Funnel:
             else:
                 result = await self._start(arguments, context)
             if context is None or not context.keeps_result:
-                return self._finish(result)
-            return self.finish_plainly(result)
+                try:
+                    return self._finish(result)
+                except LargeMisfitError as misfit:
+                    return await _finish_apart(misfit)
+            return await self.finish_plainly(result)
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
         except BaseException as error:
@@ -151,7 +154,11 @@ class Funnel:
                     item = await self._in_time(anext(items), context)
                 except StopAsyncIteration:
                     return
-                yield self._finish(item)
+                try:
+                    envelope = self._finish(item)
+                except LargeMisfitError as misfit:
+                    envelope = await _finish_apart(misfit)
+                yield envelope
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
         except BaseException as error:
@@ -308,14 +315,17 @@ class Funnel:
 
     # the result
 
-    def finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
+    async def finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
         """Finish a result as plain data, which a record, a key, a selection or a middleware needs."""
         finish = self._plain_finish if self._for_writing else self._finish
         if finish is None:
             from enfold.pipeline import build_pipeline
 
             finish = self._plain_finish = build_pipeline(self.spec, self._policy, self.operation.signature)
-        return finish(result)
+        try:
+            return finish(result)
+        except LargeMisfitError as misfit:
+            return await _finish_apart(misfit)
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
@@ -325,6 +335,14 @@ class Funnel:
         self._finish = build(self.spec, self._policy, self.operation.signature)
         self._may_wait = not never_waits(self._handler)
         return self._finish(result)
+
+
+async def _finish_apart(misfit: LargeMisfitError) -> ResponseEnvelope[Any]:
+    """Finish a large result beside the event loop."""
+    from enfold.threads import run_apart
+
+    envelope: ResponseEnvelope[Any] = await run_apart(misfit.finish)
+    return envelope
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:

@@ -173,6 +173,11 @@ def compile_schema(schema: Any) -> Schema:
     return compiled
 
 
+def compile_apart(schema: Any) -> Schema:
+    """The schema compiled once more, for another thread: it writes its functions when they are first asked for."""
+    return _compiled_apart(_Key(schema))
+
+
 class _Key:
     """A schema that is equal to another if their texts are."""
 
@@ -192,5 +197,11 @@ class _Key:
 @lru_cache(maxsize=1024)
 def _compiled(key: _Key) -> Schema:
     # The key stays in the cache, and must not hold on to what its caller may change.
+    key.schema = own_copy(key.schema)
+    return Schema(key.schema)
+
+
+@lru_cache(maxsize=64)
+def _compiled_apart(key: _Key) -> Schema:
     key.schema = own_copy(key.schema)
     return Schema(key.schema)

@@ -13,6 +13,8 @@ R9   An `allOf` of objects is repaired as one object; where it cannot be merged,
 R10  A missing property gets its declared default (`default`) or stays missing (`missing`); a type that cannot be
      converted is kept (`type_mismatch`).
 R11  Nothing is silent: what still does not fit, and has no warning at or below it, gets `constraint`.
+
+A value with more faults than one repair takes on only loses what R7 removes: `repair_limit`, and no other warning.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from enfold.envelope import ResultWarning
+from enfold.envelope import REPAIR_LIMIT, ResultWarning
 from enfold.schema.checks.python_text import StepsLeft
 from enfold.schema.nodes.copies import clone
 from enfold.schema.nodes.node import MISSING, Node
@@ -35,7 +37,10 @@ from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending
 from enfold.schema.repairs.choose import choose, has_unmapped_tag
 from enfold.schema.repairs.conversions import lossless
 from enfold.schema.repairs.repair_report import Entry, Path, Report, may_share
+from enfold.schema.repairs.strip import without_unknown
 
+# Values that one repair looks at because something is wrong with them; these take some tenths of a second.
+_MAX_FIXES: Final = 60_000
 # Attempts at unions may multiply with depth. After so many steps, within one outermost attempt or altogether (some for
 # each value inside), the likeliest variant is taken unseen.
 _STEPS: Final = 1_000
@@ -72,7 +77,10 @@ def repaired(bundles: Bundles, root: Node, value: Any, *, strip: bool) -> Repair
     """The value repaired as a whole; it is never changed itself."""
     run = _RepairRun(bundles, value, strip=strip)
     try:
-        return Repaired(run.whole(root, value), run.report.warnings())
+        try:
+            return Repaired(run.whole(root, value), run.report.warnings())
+        except _TooManyFaultsError:
+            return Repaired(without_unknown(bundles, root, value) if strip else value, (_LIMIT_REACHED,))
     except Exception:  # noqa: BLE001  # R2: deeper than the stack, or objects that break when they are looked at
         return Repaired(value, (ResultWarning("unrepairable", ""),))
 
@@ -83,6 +91,8 @@ def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ..
     run.fill = False
     try:
         run.whole(root, value)
+    except _TooManyFaultsError:
+        return (_LIMIT_REACHED,)
     except Exception:  # noqa: BLE001  # as above
         return (ResultWarning("unrepairable", ""),)
     # What repair would have changed has, as it stands, the wrong type.
@@ -95,6 +105,13 @@ def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers:
     """Whether repair would give this very value back and say nothing; `answers` are those that are known already."""
     run = _RepairRun(bundles, value, strip=strip, answers=answers)
     return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
+
+
+_LIMIT_REACHED: Final = ResultWarning(REPAIR_LIMIT, "")
+
+
+class _TooManyFaultsError(Exception):
+    """The steps of a repair are used up."""
 
 
 class _KnownFix(msgspec.Struct, frozen=True):
@@ -119,6 +136,7 @@ class _RepairRun:
         self.nested_defaults = _MAX_NESTED_DEFAULTS
         self.values_left = _MAX_FILLED
         self.comparisons = _MAX_COMPARISONS
+        self.fixes = _MAX_FIXES
         self.answers = bundles.no_answers() if answers is None else answers
         self.outermost_value = value
         if self.answers is not None:
@@ -133,7 +151,7 @@ class _RepairRun:
         """The steps that are left for this repair and for all that share its answers; few repairs try anything."""
         if self.answers is not None and self.answers.steps_left is not None:
             return self.answers.steps_left
-        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.outermost_value, _MAX_VALUES))
+        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * count_values(self.outermost_value, _MAX_VALUES))
         if self.answers is not None:
             self.answers.steps_left = left
         return left
@@ -160,6 +178,9 @@ class _RepairRun:
 
     def fix(self, bundle: Bundle, value: Any, path: Path) -> Any:
         """The value repaired for one bundle, and checked where a change inside could do harm."""
+        self.fixes -= 1
+        if self.fixes < 0:
+            raise _TooManyFaultsError
         if self.is_attempt:
             self.steps -= 1
             self.budget.count -= 1
@@ -330,7 +351,7 @@ class _RepairRun:
     def has_room_for(self, default: Any) -> bool:
         """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
         self.nested_defaults -= bool(self.filling)
-        self.values_left -= _size(default, _MAX_FILLED)
+        self.values_left -= count_values(default, _MAX_FILLED)
         return self.values_left >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
@@ -517,7 +538,7 @@ def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def _size(value: Any, most: int) -> int:
+def count_values(value: Any, most: int) -> int:
     """How many values there are, those inside included; no more are counted than asked for."""
     count, waiting = 0, [value]
     while waiting and count < most:

@@ -17,7 +17,7 @@ _MAX_ENTRIES: Final = 50
 _MAX_NAME: Final = 200
 
 
-class Entry(msgspec.Struct):
+class Entry(msgspec.Struct, gc=False):
     """One thing to be told of a place; of several, if it is told of the same property of objects in one array."""
 
     code: str

@@ -11,7 +11,8 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, has_no_content
 from enfold.errors import CallError
 from enfold.operation import Context, ErrorSchema
-from enfold.schema.check import compile_schema
+from enfold.pipeline import is_large
+from enfold.schema.check import compile_apart, compile_schema
 from enfold.sources.openapi import media, outputs
 from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.document import Library
@@ -27,6 +28,7 @@ from enfold.sources.openapi.server_urls import Servers, in_query
 from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.openapi.streams import ResponseStream
 from enfold.sources.report import Problem
+from enfold.threads import run_apart
 
 
 class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
@@ -147,7 +149,10 @@ class ServiceEndpoint:
             is_wrong = any(each.code == "root_mismatch" for each in compile_schema(schema).mismatches(""))
             found = (ResultWarning("root_mismatch", "", type="string", size=len(envelope.data)),) if is_wrong else ()
             return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *found))
-        repaired = compile_schema(schema).repair(envelope.data, self._shared.extras)
+        if is_large(envelope):
+            repaired = await run_apart(lambda: compile_apart(schema).repair(envelope.data, self._shared.extras))
+        else:
+            repaired = compile_schema(schema).repair(envelope.data, self._shared.extras)
         warnings = (*envelope.warnings, *repaired.warnings)
         return msgspec.structs.replace(envelope, data=repaired.data, warnings=warnings)
 
