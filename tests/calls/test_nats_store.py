@@ -14,6 +14,7 @@ from tests.calls.networks import Server, free_port
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.protocol.call_settings import CallSettings
 from enfold.calls.transports.nats_permissions import BUCKET
 from enfold.operation.repeats import EntryKey, KeyedCall, Run
 from enfold.surfaces.calls import serve_calls
@@ -236,3 +237,42 @@ async def test_three_nodes_of_a_cluster_keep_the_entries(
     finally:
         for server in servers:
             server.close()
+
+
+async def test_without_jetstream_a_library_s_worker_says_so_and_keeps_keys_by_itself(
+    nats_program: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, runs = Server(nats_program, tmp_path), []
+    ops = OperationRegistry("shop")
+
+    @ops.mutation
+    async def pay() -> int:
+        runs.append(1)
+        return len(runs)
+
+    try:
+        server.wait_until_ready()
+        async with (
+            NATSTransport(server.url, name="w") as worker,
+            NATSTransport(server.url, name="caller") as transport,
+            serve_calls(ops, worker),
+            PendingRequestMap(transport) as caller,
+        ):
+            assert "Idempotency keys hold for each worker by itself: the NATS server has no JetStream" in caplog.text
+            assert [(await caller.call("shop.pay", {}, idempotency_key="k")).data for _ in range(2)] == [1, 1]
+    finally:
+        server.close()
+
+
+async def test_a_keyed_call_whose_worker_falls_silent_is_not_sent_again(server: Server) -> None:
+    """The library does not know whether the workers share what they keep."""
+    requests: list[bytes] = []
+    async with (
+        NATSTransport(server.url, name="w") as worker,
+        NATSTransport(server.url, name="caller") as transport,
+        PendingRequestMap(transport, settings=CallSettings(silence=0.3)) as caller,
+    ):
+        await worker.subscribe("op.*.shop.pay", lambda message: requests.append(message.data), queue="workers")
+        with pytest.raises(CallError) as raised:
+            await caller.call("shop.pay", {}, timeout=20, idempotency_key="k")
+    assert (raised.value.code, raised.value.retryable, len(requests)) == ("UNAVAILABLE", True, 1)

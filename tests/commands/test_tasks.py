@@ -345,3 +345,10 @@ def test_a_bar_shows_how_far_it_is() -> None:
     assert terminal.getvalue() == "\r[############............]  50% reading"
     line.clear()
     assert terminal.getvalue().endswith("\r")
+
+
+def test_a_configuration_says_how_many_nodes_of_nats_keep_each_entry(tmp_path: Path) -> None:
+    file = tmp_path / "enfold.toml"
+    for text, replicas in (("", None), ("[nats]\nreplicas = 5\n", 5)):
+        file.write_text(text)
+        assert task_settings(Target("configuration", str(file))).replicas == replicas
