@@ -442,7 +442,7 @@ async def test_a_task_that_kills_its_worker_fails_after_three_attempts_and_other
             processes.work()
         with pytest.raises(CallError) as raised:
             await deadly.result()
-        assert (raised.value.code, raised.value.details) == ("EXECUTION_ERROR", {"reason": "worker_died"})
+        assert (raised.value.code, raised.value.details) == ("OUTCOME_UNKNOWN", {"reason": "worker_died"})
         assert (await (await tasks.start("shop.again", {"n": 1})).result()).data == 2
         assert sum(task_id == deadly.id for task_id, _ in processes.logged("start")) == 3
 

@@ -124,5 +124,4 @@ def frees_key(task: Task) -> bool:
 def _worker_died(task: Task) -> CallError:
     often = "" if task.deaths <= 1 else f" {task.deaths} times"
     message = f"The worker that ran {task.operation} died{often}: nobody knows how far it came"
-    code = "EXECUTION_ERROR" if task.order.key is None else "OUTCOME_UNKNOWN"
-    return CallError(code, message, {"reason": "worker_died"}, retryable=False)
+    return CallError("OUTCOME_UNKNOWN", message, {"reason": "worker_died"}, retryable=False)
