@@ -53,6 +53,8 @@ def names_of(document: Any, **options: Any) -> list[str]:
         ({"/ä": ""}, ["get"]),
         ({"/a": "créerÉlément"}, ["creerElement"]),
         ({"/a": "ｆｕｌｌ"}, ["full"]),
+        ({"/a": "🚀", "/b": "--", "/c": "…"}, ["get_a", "get_b", "get_c"]),
+        ({"/a": "_1"}, ["_1"]),
         ({"/users/{编号}": "获取用户"}, ["get_users"]),
         (
             {"/users": "获取用户", "/orders": "注文一覧", "/pets/{id}": "список"},

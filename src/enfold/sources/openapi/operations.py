@@ -113,11 +113,10 @@ def wanted_name(operation: FoundOperation, *, is_stream_twin: bool = False) -> W
 
 
 def _in_ascii(name: str) -> str | None:
-    """A name without accents and wide forms; None where letters or digits of another script would be left."""
-    if name.isascii():
-        return name
-    plain = "".join(each for each in normalize("NFKD", name) if not combining(each))
-    return None if any(each.isalnum() and not each.isascii() for each in plain) else plain
+    """A name without accents and wide forms; None where letters or digits of another script would be left, or none at all."""
+    plain = name if name.isascii() else "".join(each for each in normalize("NFKD", name) if not combining(each))
+    letters = [each for each in plain if each.isalnum()]
+    return plain if letters and all(each.isascii() for each in letters) else None
 
 
 def generated_name(operation: FoundOperation) -> str:
