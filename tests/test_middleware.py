@@ -520,6 +520,8 @@ def test_what_cannot_wrap_a_call_is_refused_at_registration(wrong: Any) -> None:
     with pytest.raises(TypeError, match="middleware"):
         ops.query(middleware=[wrong])(answer)
     with pytest.raises(TypeError, match="middleware"):
+        ops.query(middleware=wrong)(answer)
+    with pytest.raises(TypeError, match="middleware"):
         from_openapi({"openapi": "3.1.0", "info": {}, "paths": {}}, middleware=[wrong])
 
 
@@ -559,14 +561,18 @@ async def test_a_configuration_names_middleware_for_all_calls_and_for_one_source
         ('[[middleware]]\nuse = "app.py"\n', "as in app.py:name"),
         ('[[middleware]]\nuse = "app.py:nobody"\n', "there is no nobody in"),
         ('[[middleware]]\nuse = "app.py:ops"\n', "A middleware is `async def"),
+        ('[[middleware]]\nuse = "broken.py:wrap"\n', "the database is missing"),
     ],
 )
-async def test_a_wrong_middleware_of_a_configuration_is_one_sentence(tmp_path: Path, table: str, sentence: str) -> None:
+def test_a_wrong_middleware_of_a_configuration_is_one_sentence(tmp_path: Path, table: str, sentence: str) -> None:
     (tmp_path / "app.py").write_text(CONFIGURED)
+    (tmp_path / "broken.py").write_text('raise RuntimeError("the database is missing")\n')
     (tmp_path / "enfold.toml").write_text(table)
-    with pytest.raises((CallError, LookupError, ValueError), match=sentence):
-        async with open_config(tmp_path / "enfold.toml", os.environ):
-            pass
+    command = [sys.executable, "-m", "enfold", "list", str(tmp_path / "enfold.toml")]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (listed.returncode, listed.stdout) == (2, "")
+    assert sentence in listed.stderr
+    assert "Traceback" not in listed.stderr
 
 
 async def test_a_source_of_an_mcp_server_takes_middleware() -> None:

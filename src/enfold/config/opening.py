@@ -567,15 +567,18 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
 
 
 def _load_middleware(targets: Iterable[str], config: Config) -> list[Middleware]:
-    from enfold.sources.functions import TargetError, load_object  # loaded with the first program
+    return [_load_one_middleware(target, config) for target in targets]
 
-    found = {target: load_object(_located(target, config)) for target in targets}
-    for target, middleware in found.items():
-        try:
-            check_middleware(middleware)
-        except TypeError as error:
-            raise TargetError(f"{target}: {error}") from None
-    return list(found.values())
+
+def _load_one_middleware(target: str, config: Config) -> Middleware:
+    from enfold.sources.functions import load_object  # loaded with the first program
+
+    try:
+        middleware: Middleware = load_object(_located(target, config))
+        check_middleware(middleware)
+    except Exception as error:  # whatever the program raises while it is imported
+        raise CallError("VALIDATION_ERROR", f"{config.path}: the middleware {target}: {error}") from error
+    return middleware
 
 
 def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operation:

@@ -97,6 +97,8 @@ def operation_from_function(
 
 def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
     """The middleware, or a TypeError for what cannot wrap a call."""
+    if not isinstance(middleware, Iterable):
+        raise TypeError("`middleware` is a list: write middleware=[...]")
     whole = tuple(middleware)
     for each in whole:
         check_middleware(each)
