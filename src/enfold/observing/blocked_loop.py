@@ -14,7 +14,7 @@ from enfold.log import Log
 
 LIMIT: Final = 1.0  # seconds that the loop may stand still
 TICK: Final = 0.1
-_RUNTIME: Final = "enfold.runtime"  # the module whose frames know the operation that runs
+_RUNTIME: Final = "enfold.runtime."  # the modules whose frames know the operation that runs
 
 _log: Final = Log("enfold.runtime")
 _watches: Final[dict[asyncio.AbstractEventLoop, _LoopWatch]] = {}
@@ -86,7 +86,7 @@ class _LoopWatch(threading.Thread):
 def _operation_of(frame: FrameType | None) -> str | None:
     """The id of the innermost operation on a stack."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == _RUNTIME:
+        if str(frame.f_globals.get("__name__")).startswith(_RUNTIME):
             spec = getattr(frame.f_locals.get("self"), "spec", None)
             if spec is not None:
                 return str(spec.id)
