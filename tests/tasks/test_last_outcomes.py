@@ -96,7 +96,9 @@ def test_a_worker_whose_nats_server_is_gone_ends_and_another_takes_over(
         (folder / "go").touch()
         server.restart()
         work("second")
-        assert edge.result(task_id) == (200, {"result": 1})
+        # The edge has to connect again first.
+        found = wait_for(lambda: answer if (answer := edge.result(task_id))[0] not in (202, 503) else None)
+        assert found == (200, {"result": 1})
         assert (folder / "effects").read_text() == "begun\n" * 2
     finally:
         server.close()
