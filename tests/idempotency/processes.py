@@ -54,7 +54,8 @@ class Processes:
 
     def work(self, *words: str) -> tuple[subprocess.Popen[str], Said]:
         """`enfold work app.py`, and what it says from its first line on."""
-        command = [sys.executable, "-m", "enfold", "work", "app.py", *words]
+        # Nobody reads what it says later: a line for each call would fill the pipe.
+        command = [sys.executable, "-m", "enfold", "work", "app.py", "--no-access-log", *words]
         variables = {**os.environ, **self.env}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.folder, env=variables)
         self._workers.append(process)
