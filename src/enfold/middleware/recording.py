@@ -18,6 +18,7 @@ class RecordRun:
         recording = context.recording
         if recording is None:
             return await next(call)
+        context.keeps_result = True  # digests are of plain data
         try:
             envelope = await next(call)
         except CallError as error:

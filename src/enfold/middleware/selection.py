@@ -24,6 +24,7 @@ class Select:
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
         selection = self.compiled(call.context.select)
+        call.context.keeps_result = True  # fields are selected of plain data
         envelope = await next(call)
         return envelope if selection is None else selection.of(envelope)
 
