@@ -76,12 +76,19 @@ TEMPLATES: list[dict[str, Any]] = [
         "x": 4,
     },
 ]
-LISTS = {
+ANSWERS: dict[str, dict[str, Any]] = {
     "tools/list": {"tools": TOOLS},
     "prompts/list": {"prompts": PROMPTS},
     "resources/list": {"resources": RESOURCES},
     "resources/templates/list": {"resourceTemplates": TEMPLATES},
     "logging/setLevel": {},
+    "prompts/get": {
+        "description": "Of this review",
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Review"}}],
+        "_meta": {"c": 3},
+    },
+    "resources/read": {"contents": [{"uri": "raw://full", "text": "abc", "_meta": {"d": 4}}], "_meta": {"e": 5}},
+    "completion/complete": {"completion": {"values": ["short", "sharp"], "total": 5000, "hasMore": True}},
 }
 
 
@@ -90,13 +97,19 @@ def main() -> None:
         message = json.loads(line)
         method, own_id = message.get("method"), message.get("id")
         if method == "initialize":
-            capabilities: dict[str, Any] = {"tools": {}, "prompts": {}, "resources": {}, "logging": {}}
+            capabilities: dict[str, Any] = {
+                "tools": {},
+                "prompts": {},
+                "resources": {},
+                "logging": {},
+                "completions": {},
+            }
             result: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
             write(
                 id=own_id, result={**result, "serverInfo": {"name": "raw"}, "instructions": "Use raw tools with care."}
             )
-        elif method in LISTS:
-            write(id=own_id, result=LISTS[method])
+        elif method in ANSWERS:
+            write(id=own_id, result=ANSWERS[method])
         elif method == "tools/call":
             write(method="notifications/message", params={"level": "warning", "data": "inside", "logger": "raw"})
             write(id=own_id, result={"content": []})

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from tests.conftest import not_run
 from tests.gateway.conftest import serve
+from tests.gateway.raw_server import ANSWERS
 
 from enfold import Identity
 from enfold.config import open_config
@@ -147,6 +148,29 @@ def differences(direct: dict[str, Any], through: dict[str, Any]) -> list[str]:
 
 def _name(own: str) -> str:
     return "s_" + "".join(each if each.isalnum() or each in "_-" else "_" for each in own)
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", {"name": "s_review", "arguments": {"code": "x"}}),
+        ("prompts/get", {"name": "s_bare"}),
+        ("resources/read", {"uri": "raw://full"}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "s_review"}, "argument": {"name": "style", "value": "s"}},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_a_prompt_a_resource_and_a_completion_answer_is_equal(
+    method: str, params: dict[str, Any], tmp_path: Path
+) -> None:
+    entry = {"command": SERVERS["raw"][0], "args": SERVERS["raw"][1:]}
+    async with gateway(tmp_path, {"s": entry}) as url, httpx2.AsyncClient(timeout=60) as client:
+        wire = Wire(client, url)
+        await wire.ask("initialize", HELLO)
+        assert await wire.ask(method, params) == ANSWERS[method]
 
 
 async def test_instructions_of_several_servers_are_joined_by_source(tmp_path: Path) -> None:

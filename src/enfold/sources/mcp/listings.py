@@ -13,6 +13,7 @@ from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.json_rpc import fields_of
+from enfold.mcp.result_fields import meta_of_result
 from enfold.operation import (
     OPEN,
     AccessControl,
@@ -233,7 +234,8 @@ class _Maker:
             result = await upstream.call(ServerRequest("prompts/get", {"name": original, "arguments": input}), context)
             messages = result.get("messages")
             data = messages if isinstance(messages, list) else []
-            return mcp_envelope(data, content=[each.get("content") for each in data if isinstance(each, dict)])
+            content = [each.get("content") for each in data if isinstance(each, dict)]
+            return mcp_envelope(data, content=content, _meta=meta_of_result(result, "description"))
 
         return get
 
@@ -267,7 +269,8 @@ class _Maker:
             result = await upstream.call(ServerRequest("resources/read", {"uri": expand_uri(uri, input)}), context)
             found = result.get("contents")
             contents = [each for each in (found if isinstance(found, list) else ()) if isinstance(each, dict)]
-            return mcp_envelope(contents, content=[{"type": "resource", "resource": each} for each in contents])
+            content = [{"type": "resource", "resource": each} for each in contents]
+            return mcp_envelope(contents, content=content, _meta=meta_of_result(result))
 
         return read
 
@@ -330,8 +333,9 @@ class _Maker:
             if input.get("arguments"):
                 params["context"] = {"arguments": input["arguments"]}
             result = await upstream.call(ServerRequest("completion/complete", params), context)
-            values = fields_of(result.get("completion")).get("values")
-            return mcp_envelope([each for each in values or () if isinstance(each, str)])
+            completion = fields_of(result.get("completion"))
+            values = [each for each in completion.get("values") or () if isinstance(each, str)]
+            return mcp_envelope(values, _meta=meta_of_result(completion, "total", "hasMore"))
 
         return complete
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from enfold.access import may_list
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
 from enfold.mcp.offers import prompt_messages
+from enfold.mcp.result_fields import fields_of_result
 from enfold.operation import OperationSpec
 from enfold.surfaces.mcp.catalog import Prompt
 from enfold.surfaces.mcp.client_exchange import ClientExchange
@@ -24,8 +25,8 @@ async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "prompts")
     prompt = _prompt(service, exchange, exchange.params.get("name"))
     envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
-    result: Result = {"messages": prompt_messages(envelope.data)}
-    return {**result, "description": prompt.spec.description} if prompt.spec.description else result
+    described = {"description": prompt.spec.description} if prompt.spec.description else {}
+    return {**described, **fields_of_result(envelope), "messages": prompt_messages(envelope.data)}
 
 
 def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
@@ -47,9 +48,9 @@ async def complete(service: Service, exchange: ClientExchange) -> Result:
     spec = _referenced_spec(service, exchange, reference)
     name, value = str(argument.get("name", "")), str(argument.get("value", ""))
     service.check_access(exchange, spec, {**_others(exchange), name: value})
-    values = await _proposed_values(service, exchange, spec, name, value)
+    values, counts = await _proposed_values(service, exchange, spec, name, value)
     shown = values[:MAX_COMPLETIONS]
-    return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
+    return {"completion": {"total": len(values), "hasMore": len(values) > len(shown), **counts, "values": shown}}
 
 
 def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
@@ -63,12 +64,14 @@ def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict
 
 async def _proposed_values(
     service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
-) -> list[str]:
+) -> tuple[list[str], Result]:
+    """The values, and what another server said of their number."""
     found = service.catalog.completion(spec, name)
     if found is None:
-        return _enum_values(spec, name, value)
+        return _enum_values(spec, name, value), {}
     envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
-    return [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
+    values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
+    return values, fields_of_result(envelope)
 
 
 def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enfold.envelope import MCPResponseMeta
 from enfold.mcp.offers import resource_contents
+from enfold.mcp.result_fields import fields_of_result
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.clients import Session
 from enfold.surfaces.mcp.mcp_service import Result, Service, cacheable, uri_of
@@ -28,7 +29,7 @@ async def read_resource(service: Service, exchange: ClientExchange) -> Result:
     envelope = await service.run(exchange, spec, dict(match.arguments))
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
     contents = resource_contents(spec, without_prefix(uri, match.prefix), envelope.data, blocks)
-    result: Result = {"contents": [_named_as(each, match.prefix) for each in contents]}
+    result: Result = {**fields_of_result(envelope), "contents": [_named_as(each, match.prefix) for each in contents]}
     return cacheable(exchange, result, 0, is_private=True)
 
 
