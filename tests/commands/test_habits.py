@@ -111,6 +111,23 @@ def test_commands_and_options_of_other_tools_name_the_right_one(folder: Path, wo
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("target", ["app", "app:ops"])
+def test_a_module_that_is_a_file_of_the_folder_names_the_file(folder: Path, target: str) -> None:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "enfold",
+        "list",
+        target,
+    ]  # as the script `enfold`, without the folder on its path
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "VALIDATION_ERROR: There is no module app: did you mean the file app.py?\n",
+    )
+
+
 # --- the address from the environment -----------------------------------------------------------------------------
 
 

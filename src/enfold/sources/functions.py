@@ -181,6 +181,8 @@ def _not_a_module(name: str) -> str:
         return f"{name} is a folder: name a Python file in it, as in {os.path.normpath(os.path.join(name, 'app.py'))}"
     if os.path.isfile(name):
         return f"{name} is neither a Python file nor a configuration"
+    if os.path.isfile(f"{name}.py"):
+        return f"There is no module {name}: did you mean the file {name}.py?"
     return f"There is no module {name}: the target comes first, as in app.py or package.module"
 
 
