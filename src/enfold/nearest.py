@@ -8,7 +8,7 @@ from typing import Final
 
 _MAX_NAMES: Final = 5_000
 _MAX_LENGTH: Final = 100  # of a wrong name; longer ones are cut
-_MAX_KNOWN_LENGTH: Final = 250  # of a right one; longer ones are nobody's typing error
+_MAX_KNOWN_LENGTH: Final = 250  # of a right one; longer ones are not typing errors
 _MAX_COMPARED: Final = 16  # names that are compared character by character
 _MAX_PAIRS: Final = 16  # of characters, by which these are found
 

@@ -62,7 +62,7 @@ _INDEFINITE: Final = frozenset({"ABORTED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", 
 
 
 def unknown(reason: Literal["worker_died", "cancelled", "timeout", "indefinite"], fate: str) -> Outcome:
-    """The outcome of a call that was started, and of which nobody can say whether it had its effect."""
+    """The outcome of a call that was started, and may or may not have had its effect."""
     message = f"The first call with this idempotency key {fate}: its outcome is unknown, and it is not started again"
     return failure(CallError("OUTCOME_UNKNOWN", message, {"reason": reason}))
 

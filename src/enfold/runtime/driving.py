@@ -1,4 +1,4 @@
-"""Driving coroutines: one that never waits needs no event loop; and who ended one, the handler or somebody outside."""
+"""Driving coroutines: one that never waits needs no event loop; and whether a call was ended by its handler or from outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_cancellation(error: BaseException) -> bool:
 def comes_from_outside(error: BaseException) -> bool:
     """Whether an exception ends the call from outside: a cancellation, a close or Ctrl-C that the handler did not raise."""
     if is_cancellation(error):
-        # If nobody asked to cancel this task, the handler awaited something that was cancelled.
+        # Unless this task was cancelled, the handler awaited something that was cancelled.
         asyncio = sys.modules["asyncio"]
         task = asyncio.current_task() if loop_is_running() else None
         return task is not None and task.cancelling() > 0

@@ -27,7 +27,7 @@ def read_json(text: str | bytes) -> tuple[Any, tuple[ResultWarning, ...]]:
     try:
         return msgspec.json.decode(text), ()
     except (msgspec.DecodeError, UnicodeError) as error:
-        # Only an escape can spell half a character, and only the other parser reads it; of a type that is not given, only
+        # Only an escape can spell an unpaired surrogate, and only the other parser reads it; of a type that is not given, only
         # the range of a number can be wrong.
         has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
         if not has_escapes and not isinstance(error, msgspec.ValidationError):

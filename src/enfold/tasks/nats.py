@@ -149,7 +149,7 @@ class NATSTasks:
                 first = await self._states.find(order)
                 if first is not None:
                     return same_order(first.task, order)
-            # Whoever was first with this key died before it was stored, or there was nobody.
+            # The first order with this key died before it was stored, or there was none.
             order = order if self._sign is None else self._sign(order)
             await self._ledger.check(order, limits)
             await self._slots.take(order, limits.unfinished)
@@ -514,14 +514,14 @@ class NATSTasks:
 def _order(message: Msg, names: Names, verify: VerifyOrder | None) -> Order:
     """The order of a message; ValueError for one that no edge has queued: under another's subject, without id, end or signature."""
     if _REFLECTED in (message.headers or {}):
-        raise ValueError("the server has copied it from a stream, for somebody who may not write here")
+        raise ValueError("the server has copied it from a stream, for a user who may not write here")
     order = msgspec.json.decode(message.data, type=Order)
     if message.subject != names.queued(owner_token(order.owner), order.operation):
         raise ValueError("it stands at the place of another operation or owner")
     if not match(TASK_ID, order.id) or order.expires > LATEST:
         raise ValueError("it has no id, or no end")
     if verify is not None and not verify(order):
-        raise ValueError("nobody who may order it has signed it")
+        raise ValueError("it is not signed by a user who may order it")
     return order
 
 

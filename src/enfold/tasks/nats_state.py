@@ -50,7 +50,7 @@ class States:
     def __init__(self, streams: Streams, ledger: Ledger) -> None:
         self._streams = streams
         self._ledger = ledger
-        self._known: dict[tuple[str | None, str], str] = {}  # the keys of tasks that somebody asked for
+        self._known: dict[tuple[str | None, str], str] = {}  # the keys of tasks that were asked for
 
     async def find(self, order: Order) -> FoundTask | None:
         return await self.find_at(task_key(order))

@@ -1,6 +1,6 @@
 """Streams of JetStream that several processes share: who creates them, and what every process checks before it uses one.
 
-Whoever creates a stream decides where its messages go. On a server with authentication that is the operator
+The creator of a stream decides where its messages go. On a server with authentication that is the operator
 (`enfold nats init`); on one without, the first process that needs the stream creates it.
 """
 

@@ -60,7 +60,7 @@ class Router:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, Receive] = {}
-        self.needs_text = False  # whether somebody reads requests as the bytes of events, and not as values
+        self.needs_text = False  # whether a subscriber reads requests as the bytes of events, and not as values
         self._readers = 0
         self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 

@@ -82,7 +82,7 @@ class Gate:
     def reserve(self, call: ServedCall, running: int) -> ServedCall | None:
         """Reserve a slot for a call, perhaps in place of a waiting one, which is returned.
 
-        RESOURCE_EXHAUSTED where there are too many calls, of this caller or of all, and nobody has more than this one.
+        RESOURCE_EXHAUSTED where there are too many calls, of this caller or of all, and no caller has more than this one.
         """
         limits, slots = self.limits, self._slots
         owned = slots.get(call.owner, 0)

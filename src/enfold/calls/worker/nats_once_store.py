@@ -43,7 +43,7 @@ STEP: Final = 1.0  # seconds that a server may take to answer
 PATIENCE: Final = 10.0  # seconds that a server may be away before a call is refused that has not begun
 MAX_WATCHED: Final = 10_000
 NO_JETSTREAM: Final = "the NATS server has no JetStream"
-_NO_JETSTREAM_CODES: Final = (None, 10039, 10076)  # nobody answers; not enabled for the account, or not at all
+_NO_JETSTREAM_CODES: Final = (None, 10039, 10076)  # no responders; not enabled for the account, or not at all
 
 
 class _BucketEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,7 +87,7 @@ class NATSOnceStore(FirstResults[_BucketClaim]):
         self._opened: Any = None
         self._claims: dict[str, _BucketClaim] = {}  # that run here, by the name of their entry
         self._renewing: asyncio.Task[None] | None = None
-        # Kept from call to call: whoever tries again and again has watched all the while.
+        # Kept from call to call: a caller that polls has watched it all the time.
         self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
 
     async def check(self) -> None:
@@ -217,7 +217,7 @@ class NATSOnceStore(FirstResults[_BucketClaim]):
                 return
             with suppress(KeyWrongLastSequenceError):
                 held = await self._own(name, claim)
-                if held is None and not claim.is_over:  # somebody has emptied the bucket
+                if held is None and not claim.is_over:  # the bucket was emptied
                     claim.revision = int(await bucket.create(name, data))
                 if held is None or held == entry:
                     return

@@ -75,7 +75,7 @@ class ServedCall(msgspec.Struct, eq=False):
     def abort(self) -> None:
         """Stop the call. The flag is what counts, checked after every publish; cancelling its task only makes it quicker.
 
-        What runs under an idempotency key goes on: only nobody waits for it.
+        What runs under an idempotency key goes on without a caller.
         """
         self.is_aborted = True
         if self.context is not None:

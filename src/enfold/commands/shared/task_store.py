@@ -63,7 +63,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
 def task_settings(target: Target | None, store: str | None = None, peers: str | None = None) -> TaskSettings:
     """What the command line and the configuration say of tasks; a file of the command line lies where the user stands.
 
-    `peers` is the address of peers that are served, too. Where nobody names a store, it is theirs: an order is one task,
+    `peers` is the address of peers that are served, too. Without `--tasks`, it is theirs: an order is one task,
     under one id, wherever it is asked for.
     """
     if store is not None and "://" not in store:

@@ -187,7 +187,7 @@ class ProgressLine:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show that time goes by, as long as nobody says how far it is; what is written to stderr meanwhile stands above."""
+        """Show a spinner until progress is reported; lines written to stderr meanwhile appear above it."""
         if not self._is_shown:
             yield
             return
