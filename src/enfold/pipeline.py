@@ -63,6 +63,8 @@ def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | N
         try:
             if is_clean is None:
                 is_clean = slow.clean_test()
+            if type(result) is ResponseEnvelope and _has_plain_meta(result) and is_clean(result.data):
+                return result
             # A clean result is plain, valid, and has nothing to strip or fill: it only needs wrapping.
             is_bare = type(result) is not dict or "meta" not in result or not is_response_envelope(result)
             if is_bare and is_clean(result):
@@ -298,6 +300,14 @@ def _plain_envelope(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         )
         meta = msgspec.structs.replace(meta, structured_content=structured, _meta=extensions)
     return msgspec.structs.replace(envelope, data=_plain_data(envelope), meta=meta)
+
+
+def _has_plain_meta(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether making it plain would change nothing beside its data."""
+    meta = envelope.meta
+    if not isinstance(meta, MCPResponseMeta):
+        return True
+    return meta._meta is UNSET and (meta.structured_content is UNSET or meta.structured_content is envelope.data)
 
 
 def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
