@@ -21,7 +21,7 @@ from enfold.commands.shared.targets import Target
 from enfold.commands.shared.task_store import open_tasks, task_settings
 from enfold.config import read_config
 from enfold.errors import CallError
-from enfold.operation import Progress
+from enfold.operation import LogMessage, Progress
 from enfold.operation.asking import elicitation
 from enfold.sources.functions import load_target
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
@@ -334,11 +334,28 @@ def test_what_json_has_no_number_for_is_asked_again() -> None:
     assert answer == {"action": "accept", "content": {"price": 1.5}}
 
 
-def test_a_bar_shows_how_far_it_is() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (LogMessage("ready"), "info: ready"),
+        (LogMessage("", "warning", {"left": 3}), 'warning: {"left":3}'),
+        (LogMessage("left", "info", [1, "\x1b[31m"]), 'info: left [1,"\\u001b[31m"]'),
+        (LogMessage("left", "info", {1: object}), """info: left {"1":"<class 'object'>"}"""),
+    ],
+    ids=["text", "data", "both", "no JSON"],
+)
+def test_a_log_message_is_shown_with_its_data(told: LogMessage, line: str) -> None:
+    terminal = Terminal()
+    ProgressLine(terminal).hear(told)
+    assert terminal.getvalue() == f"{line}\n"
+
+
+def test_a_bar_shows_how_far_it_is() -> None:
     terminal = Terminal()
     line = ProgressLine(terminal)
     line.hear(Progress(5, 10, "reading"))

@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, TextIO
 
+from enfold.content import json_text
 from enfold.log import printable
 from enfold.operation import LogMessage, Progress
 from enfold.operation.asking import MissingCapability, Question
@@ -144,7 +145,8 @@ class ProgressLine:
         if isinstance(told, Progress):
             self.show(told)
         else:
-            self.say(f"{told.level}: {told.message}")
+            data = [] if told.data is None else [json_text(told.data)]
+            self.say(" ".join([f"{told.level}:", *filter(None, [told.message]), *data]))
 
     def show(self, told: Progress) -> None:
         """Draw how far a call is: a bar, where it says how far there is to go."""
