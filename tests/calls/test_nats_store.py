@@ -136,6 +136,20 @@ async def test_an_entry_that_is_not_renewed_has_an_unknown_outcome_until_its_hol
     assert (found, second.runs) == ("paid", 0)
 
 
+async def test_a_store_that_takes_no_outcome_does_not_use_up_the_grace_of_its_end(
+    stores: list[NATSOnceStore], line: Line
+) -> None:
+    paying = Paying()
+    first = asyncio.create_task(stores[0].once(call(paying)))
+    await paying.begun()
+    line.hold()
+    paying.go_on.set()
+    assert (await first).data == "paid"  # the answer does not wait for the store for long
+    async with asyncio.timeout(60):
+        await stores[0].close(600)
+    line.release()
+
+
 async def test_a_late_outcome_does_not_replace_that_of_who_took_over(stores: list[NATSOnceStore], line: Line) -> None:
     paying, second = Paying("late"), Paying("second")
     second.go_on.set()

@@ -11,7 +11,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -65,15 +65,14 @@ class FirstResults(ABC, Generic[C]):
                 pause = min(LONGEST_PAUSE, pause * 1.5)
 
     async def close(self, grace: float) -> None:
-        """Let running calls end; those that take longer than `grace` seconds are cancelled, and their outcome is unknown."""
+        """Let running calls end; those that take longer than `grace` seconds are cancelled, and their outcome is unknown.
+
+        A store that cannot be reached is given a few seconds to take the outcomes, whatever the grace.
+        """
         loop = asyncio.get_running_loop()
-        tasks = [task for task in self._tasks if task.get_loop() is loop]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1.0)
+        running = [each.task for each in self._first_calls.values() if each.task.get_loop() is loop]
+        await _end(running, grace)
+        await _end([task for task in self._tasks if task.get_loop() is loop], min(grace, RECORDING))
 
     def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | None]:
         """The first call with this key if it runs in this process, else an attempt to be the first."""
@@ -164,6 +163,17 @@ class FirstResults(ABC, Generic[C]):
     @abstractmethod
     async def _release(self, key: EntryKey, claim: C) -> None:
         """Remove the entry of a claimed call, unless another has taken it over."""
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]], within: float) -> None:
+    """Wait for tasks, and cancel those that take longer."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=within)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late, timeout=1.0)
 
 
 class _FirstCall(msgspec.Struct, frozen=True, eq=False):
