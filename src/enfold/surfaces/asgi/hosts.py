@@ -73,7 +73,10 @@ class Hosts:
         """
         site = headers.get(b"sec-fetch-site")
         if site in _OTHER_SITES and not self.is_listed(headers.get(b"origin", b"")):
-            raise CallError("ACCESS_DENIED", "Pages of other sites may not call this server", {"reason": "origin"})
+            message = (
+                "Pages of other sites may not call this server. Let scripts of one origin call it with --allow-origin."
+            )
+            raise CallError("ACCESS_DENIED", message, {"reason": "origin"})
 
     def is_listed(self, origin: bytes) -> bool:
         """Whether pages of an origin were allowed to call by name."""
