@@ -126,3 +126,21 @@ def test_a_command_says_it_with_the_line(tmp_path: Path, source: str, sentence: 
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "app.py, line " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "sentence"),
+    [
+        (lambda ops: ops.post("/items"), AttributeError, "register a function with @ops.query or @ops.mutation"),
+        (lambda ops: ops.get("/items"), TypeError, "register a function with @ops.query"),
+        (lambda ops: ops.run(transport="stdio"), TypeError, r"run\(\['mcp'\]\)"),
+        (lambda ops: ops.run("stdio"), TypeError, r"run\(\['mcp'\]\)"),
+        (lambda ops: ops.nothing, AttributeError, "OperationRegistry has no attribute 'nothing'$"),
+    ],
+    ids=["post", "get", "run by transport", "run by name", "no habit"],
+)
+def test_what_other_frameworks_have_is_answered_with_what_to_use(
+    use: Callable[[Any], Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        use(OperationRegistry("shop"))

@@ -59,6 +59,7 @@ M = TypeVar("M", bound="Middleware")
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+_HTTP_DECORATORS: Final = ("post", "put", "patch", "delete", "route", "api_route")  # of web frameworks
 _SEES_ALL: Final = Identity("", frozenset({EVERYTHING}))
 
 
@@ -106,6 +107,9 @@ class Registry(ABC):
     # finding
 
     def get(self, operation_id: str) -> Operation:
+        """The operation of an id."""
+        if operation_id.startswith("/"):
+            raise TypeError("get() finds an operation by its id: register a function with @ops.query")
         return self._find(operation_id).operation
 
     def get_spec(self, operation_id: str) -> OperationSpec:
@@ -384,12 +388,25 @@ class OperationRegistry(Registry):
     def _reserved(self) -> Mapping[str, PreparedOperation]:
         return self.reserved.operations()
 
-    def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
-        """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`."""
+    def run(self, arguments: Sequence[str] | None = None, **options: Any) -> NoReturn:
+        """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`.
+
+        `arguments` are the words of a command; without them, those that the script was started with.
+        """
+        if options or isinstance(arguments, str):
+            raise TypeError(
+                "run() takes the words of a command, as in run(['serve', '--port', '8000']) or run(['mcp'])"
+            )
         # The one import upwards: commands know every surface, and a registry must not.
         from enfold.commands.main import run
 
         run(self, arguments)
+
+    if not TYPE_CHECKING:  # a type checker finds them by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = ": register a function with @ops.query or @ops.mutation" if name in _HTTP_DECORATORS else ""
+            raise AttributeError(f"OperationRegistry has no attribute {name!r}{advice}", name=name, obj=self)
 
     # registering
 

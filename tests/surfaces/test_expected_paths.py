@@ -59,3 +59,11 @@ def test_a_mounted_app_has_these_paths_first(ops: OperationRegistry, path: str, 
     with serve(to_http(ops, mounts={prefix: own})) as client:
         is_its_own = client.get(path).body == b"its own"
     assert is_its_own == (prefix in ("/", path))
+
+
+@pytest.mark.parametrize("path", ["/add", "/shop/add", "/docs/"])
+def test_a_path_of_another_framework_is_answered_with_where_operations_are(ops: OperationRegistry, path: str) -> None:
+    with serve(to_http(ops)) as client:
+        answer = client.post(path, {})
+    assert answer.status == 404
+    assert answer.json["error"].endswith("Operations are called at /functions/{id}.")

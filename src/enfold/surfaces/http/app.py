@@ -374,7 +374,8 @@ class HTTPApp:
         path = "/healthz" if request.path == HEALTH else request.path
         methods = PAGES.get(path) if tasks is None else tasks.methods(path)
         if methods is None:
-            raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
+            message = f"There is nothing at {request.path[:200]}. Operations are called at /functions/{{id}}."
+            raise CallError("OPERATION_NOT_FOUND", message)
         if request.method not in methods:
             raise not_allowed(request.method, methods)
         if request.method == "OPTIONS":
