@@ -16,6 +16,7 @@ from tests.surfaces.console.app import many
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
 from enfold import Context, Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.http import to_http
 
@@ -243,7 +244,8 @@ def test_below_a_path_everything_works_alike(browser: Browser, place_in: str) ->
         opened.close(address)
 
 
-def test_another_site_cannot_put_the_console_into_a_frame(browser: Browser) -> None:
+@pytest.mark.parametrize("tokens", [None, Tokens({"secret": Identity("ann")})], ids=["no tokens", "tokens"])
+def test_another_site_cannot_put_the_console_into_a_frame(browser: Browser, tokens: Tokens | None) -> None:
     framed: list[Any] = []
 
     async def site(scope: Any, receive: Any, send: Any) -> None:
@@ -252,15 +254,18 @@ def test_another_site_cannot_put_the_console_into_a_frame(browser: Browser) -> N
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})
             await send({"type": "http.response.body", "body": f"<iframe src='{framed[0]}'></iframe>".encode()})
 
-    with served(to_http(many(3))) as address, served(site) as other:
+    with served(to_http(many(3), tokens=tokens)) as address, served(site) as other:
         framed.append(address)
         opened = Visit(browser)
         opened.page.goto(other)
         expect(opened.page.locator("iframe")).to_be_visible()
         frame = opened.page.frames[-1]
         assert frame.locator("#main").count() == 0
+        if tokens is None:
+            expect(frame.locator("body")).to_contain_text("Pages of other sites may not call this server")
         opened.context.close()
-        assert [message for message in opened.messages if "frame" in message.lower()]
+        is_told_by_browser = any("frame" in message.lower() for message in opened.messages)
+        assert is_told_by_browser == (tokens is not None)
 
 
 def test_a_record_that_was_changed_stands_in_the_list_and_in_the_graph_with_its_verdict(
