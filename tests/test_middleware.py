@@ -270,6 +270,19 @@ async def test_it_may_change_the_input_before_it_is_validated(surface: str) -> N
         assert (await client.call("shop.add", {"ex": 4})).data == 4 if surface != "command_line" else True
 
 
+async def test_the_input_that_it_changes_in_place_is_not_the_callers_own() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def changed(call: Call, next: Next) -> ResponseEnvelope[Any]:
+        call.input["y"] = 2
+        return await next(call)
+
+    given = {"x": 1}
+    assert (await ops.execute("shop.add", given)).data == 3
+    assert given == {"x": 1}
+
+
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_it_may_answer_by_itself(surface: str) -> None:
     ops = shop()

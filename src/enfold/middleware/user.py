@@ -56,7 +56,7 @@ class BeginTime:
             raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
         context = self._funnel.begin(call.context)
         context.keeps_result = True  # a middleware sees plain data
-        return call if context is call.context else call.replace(context=context)
+        return call.replace(context=context, input=dict(call.input))  # a copy: the mapping may be the caller's own
 
 
 class UserMiddleware:
