@@ -12,7 +12,7 @@ from typing import Final
 
 from enfold.log import Log
 
-LIMIT: Final = 1.0  # seconds that the loop may stand still
+LIMIT: Final = 1.0  # seconds that the event loop may be blocked
 TICK: Final = 0.1
 _RUNTIME: Final = "enfold.runtime."  # the modules whose frames know the operation that runs
 
