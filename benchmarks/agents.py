@@ -24,9 +24,9 @@ import msgspec
 from benchmarks.environments import HOME, ROOT
 from benchmarks.openapi import GITHUB, ask_mcp
 from enfold import Context, OperationRegistry, OperationSpec
-from enfold.finding import Finder
-from enfold.operation import Operation
+from enfold.operations import Operation
 from enfold.schema.structs import encode
+from enfold.search.finder import Finder
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.mcp import to_mcp
 

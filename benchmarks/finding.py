@@ -21,8 +21,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold import OperationRegistry, OperationSpec
-from enfold.finding import Finder
-from enfold.operation import Operation
+from enfold.operations import Operation
+from enfold.search.finder import Finder
 
 Search: TypeAlias = Callable[[str, int], Iterable[int]]
 FIRST: Final = (1, 5, 10)

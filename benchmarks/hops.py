@@ -20,9 +20,9 @@ import msgspec
 import enfold
 from benchmarks.report import write
 from enfold import Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.identities.tokens import Tokens
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp

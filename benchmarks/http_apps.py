@@ -179,7 +179,7 @@ def _enfold() -> Any:
 
 def _enfold_guarded() -> Any:
     from enfold import Identity, OperationRegistry
-    from enfold.identities.tokens import Tokens
+    from enfold.auth.tokens import Tokens
     from enfold.surfaces.http import to_http
 
     ops = OperationRegistry()

@@ -21,8 +21,8 @@ from benchmarks import work
 from benchmarks.harness import Contender, Goal, Race, of_coroutine, of_function
 from benchmarks.program import race_all
 from enfold import OperationRegistry
-from enfold.operation import Policy
-from enfold.pipeline import build_writing_pipeline
+from enfold.operations import Policy
+from enfold.runtime.pipeline import build_writing_pipeline
 from enfold.schema.structs import encode
 
 PLAIN: Final = "plain call"

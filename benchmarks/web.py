@@ -27,8 +27,8 @@ from benchmarks import harness, report
 from benchmarks.environments import ROOT
 from benchmarks.harness import Contender, Goal, Outcome, Race, WrongAnswerError, of_coroutine
 from enfold import OperationRegistry
+from enfold.http_client import Request, open_client
 from enfold.sources.openapi import from_openapi
-from enfold.sources.web import Request, open_client
 
 HTTPX2: Final = "httpx2"
 EXECUTE: Final = "execute"

@@ -81,7 +81,7 @@ def picture(name: str) -> str:
 
 
 def layers() -> str:
-    """The rooms of the house, from the import contract: each may look only down."""
+    """The packages in layers, from the import contract: imports point down."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]

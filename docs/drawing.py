@@ -11,7 +11,7 @@ ROW, COLUMN, HEAD, EDGE = 30, 104, 150, 60  # of a sequence
 
 
 def draw(mermaid: str) -> str:
-    """One line of HTML: a stack of rooms, or arrows between files. The page beside it says the same in words."""
+    """One line of HTML: a stack of packages, or arrows between files. The page beside it says the same in words."""
     return _sequence(mermaid) if mermaid.startswith("sequenceDiagram") else _stack(mermaid)
 
 
@@ -26,7 +26,7 @@ def _stack(mermaid: str) -> str:
         ]
         parts += [_text(12, y + 20 + 18 * number, line, anchor="start") for number, line in enumerate(lines)]
         y += height + 13
-    return _svg(WIDTH, y, parts, "The rooms of the house, each above those that it knows")
+    return _svg(WIDTH, y, parts, "The packages in layers; imports point down")
 
 
 def _sequence(mermaid: str) -> str:

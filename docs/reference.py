@@ -13,10 +13,10 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import options
 
-from enfold.config import config_keys
-from enfold.config.config_keys import ConfigKey
+from enfold.app import keys as config_keys
+from enfold.app.keys import ConfigKey
 from enfold.errors import CODES
-from enfold.sources.mcp.mcp_settings import MCPLimits
+from enfold.sources.mcp.settings import MCPLimits
 
 SCHEMA = "enfold.schema.json"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -4,7 +4,7 @@ import asyncio
 from typing import TypedDict
 
 from enfold import Context, OperationRegistry
-from enfold.finding import Finder
+from enfold.search.finder import Finder
 
 ops = OperationRegistry("hub")
 

@@ -8,7 +8,7 @@ from threading import Thread
 import uvicorn
 
 from enfold import Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.http import to_http
 
 ops = OperationRegistry("notes")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.observing import CallRecord
+from enfold.observability import CallRecord
 
 ops = OperationRegistry("shop")
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 import uvicorn
 
-from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
-from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.http.uvicorn_protocol import bounded_protocol
+from enfold.surfaces.limits import Bounds
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from enfold import AccessControl, CallError, Identity, OperationSpec
-from enfold.access import check_access, grants_all_of, may_call, may_list, narrower
+from enfold.operations.access import check_access, grants_all_of, may_call, may_list, narrower
 
 READER = Identity("reader", frozenset({"read"}), {"project:42": ["read"], "team:*": ["list"]})
 

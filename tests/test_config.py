@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError
-from enfold.config import ConfiguredRegistry, open_config, read_config
+from enfold.app import ConfiguredRegistry, open_config, read_config
 
 LITTLE = Path(__file__).parent / "sources/mcp/little_server.py"
 

@@ -10,11 +10,12 @@ import jsonschema_rs
 import pytest
 
 from enfold import CallError
+from enfold.app import keys as config_keys
+from enfold.app import read_config
+from enfold.auth.issuers import ClaimPlaces, Issuer
 from enfold.commands.main import main
-from enfold.config import config_keys, read_config
-from enfold.issuers import ClaimPlaces, Issuer
-from enfold.operation import AccessControl
-from enfold.sources.mcp.mcp_settings import MCPLimits
+from enfold.operations import AccessControl
+from enfold.sources.mcp.settings import MCPLimits
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = config_keys.schema()

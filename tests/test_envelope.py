@@ -19,7 +19,6 @@ from msgspec import UNSET
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from enfold.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, content_block
 from enfold.envelope import (
     RESPONSE_SOURCES,
     HTTPResponseMeta,
@@ -35,13 +34,19 @@ from enfold.envelope import (
     to_wire,
     unwrap,
 )
-from enfold.envelope_schemas import (
+from enfold.envelope.content import (
     HTTP_RESPONSE_META_SCHEMA,
     LOCAL_RESPONSE_META_SCHEMA,
     MCP_CONTENT_BLOCK_SCHEMA,
     MCP_RESPONSE_META_SCHEMA,
     RESPONSE_ENVELOPE_SCHEMA,
     RESPONSE_META_SCHEMA,
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    content_block,
 )
 from enfold.errors import CallError, FormatError
 

@@ -15,6 +15,7 @@ from tests import parity_app
 from tests.test_parity import ANN, CALLS, outcome
 
 from enfold import OperationRegistry, testing
+from enfold.sources.options import Selection
 from enfold.testing.in_process import CallsClient
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,7 @@ async def test_a_query_of_the_source_is_an_operation_on_every_surface(database: 
 
 
 def test_the_source_names_what_it_skips_and_takes_what_is_chosen(database: Path) -> None:
-    imported = source.from_sql(database, source.SQL, namespace="stock", include="che*")
+    imported = source.from_sql(database, source.SQL, namespace="stock", selection=Selection("che*"))
     assert imported.report.imported == ["stock.cheap"]
     assert [(each.where, each.why) for each in imported.report.skipped] == [("stock.broken", "no such table: nowhere")]
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
-from enfold.introspection import introduce, keep_calls
-from enfold.introspection.payloads import Payloads
-from enfold.mcp.tool_names import tool_names
-from enfold.operation import Policy
+from enfold.mcp.offers import tool_names
+from enfold.operations import Policy
 from enfold.provenance import Recorder, RecordStore
+from enfold.surfaces.introspection import introduce, keep_calls
+from enfold.surfaces.introspection.calls import Payloads
 
 ANN, BEN = (Identity(name, frozenset({"enfold:read"})) for name in ("ann", "ben"))
 ADMIN = Identity("admin", frozenset({"enfold:read", "enfold:admin"}))

@@ -10,10 +10,10 @@ from tests.serving import serve
 from tests.surfaces.mcp.conftest import Client
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
-from enfold.operation import Policy
-from enfold.operation.limits import CallLimits
-from enfold.registry import Registry
+from enfold.auth.tokens import Tokens
+from enfold.operations import Policy
+from enfold.operations.policy import CallLimits
+from enfold.runtime.registry import Registry
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 

@@ -30,10 +30,10 @@ from enfold import (
     local_envelope,
     testing,
 )
+from enfold.app import open_config
 from enfold.calls.memory import MemoryTransport
-from enfold.config import open_config
-from enfold.operation.call import NextStream
-from enfold.reserved import reserved_operation
+from enfold.operations.call import NextStream
+from enfold.runtime.reserved import reserved_operation
 from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi

@@ -10,7 +10,7 @@ from tests.serving import serve
 from tests.steps import steps_of
 
 from enfold import CallError, OperationRegistry, OperationSpec
-from enfold.nearest import nearest, nearest_id
+from enfold.errors import nearest, nearest_id
 from enfold.surfaces.http import to_http
 
 VERBS = ("list", "get", "create", "update", "delete", "search", "archive", "export", "import", "merge")

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from tests.waiting import PATIENCE
 
 from enfold import Context, Identity, OperationRegistry, testing
+from enfold.auth.tokens import Tokens
 from enfold.formats import find_format
-from enfold.identities.tokens import Tokens
 from enfold.provenance import Recorder
+from enfold.runtime.deadlines import INTERVAL
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.timekeeping import INTERVAL
 
 TOKEN: Final = "a token of this test alone"
 ANN: Final = Identity("ann", frozenset({"row:read"}))

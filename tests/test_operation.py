@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from enfold import AccessControl, Context, Identity, OperationSpec
-from enfold.operation import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
-from enfold.operation.names import WantedName, distinct_names, with_hash
-from enfold.operation.options import OperationOptions, SpecFields
-from enfold.operation.spec import SPEC_FIELDS
+from enfold.operations import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
+from enfold.operations.spec import (
+    SPEC_FIELDS,
+    OperationOptions,
+    SpecFields,
+    WantedName,
+    distinct_names,
+    with_hash,
+)
 
 
 def spec(**changes: Any) -> OperationSpec:
@@ -209,7 +214,7 @@ def test_an_access_rule_that_would_let_everybody_in_is_refused() -> None:
 
 _FORK = """
 import os
-from enfold.operation import new_request_id
+from enfold.operations import new_request_id
 new_request_id()
 reading, writing = os.pipe()
 if os.fork() == 0:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from enfold.app.syntax import plain_json
 from enfold.commands.main import COMMANDS, main
-from enfold.config.key_lines import plain_json
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "DESCRIPTION.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,8 +35,8 @@ FILES = {"docs/howto/mount.md", "docs/howto/move.md"}
 PRELUDE = """
 import os, sys, uvicorn
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.config import open_config
-from enfold.identities.tokens import Tokens
+from enfold.app import open_config
+from enfold.auth.tokens import Tokens
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.http import to_http

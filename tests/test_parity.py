@@ -21,14 +21,13 @@ from tests.calls.networks import Server, nats_server_program
 from tests.parity_app import ops
 
 from enfold import CallError, Identity, testing
+from enfold.auth.tokens import Tokens
 from enfold.calls.transports.addresses import open_transport
 from enfold.calls.websocket import WebSocketHub
 from enfold.formats import find_format
-from enfold.identities.tokens import Tokens
-from enfold.operation import OperationSpec, OperationType
-from enfold.testing.cgi_client import CGIClient
-from enfold.testing.replies import Envelopes, Input, Reply, read_answer
-from enfold.testing.shell_client import ShellClient
+from enfold.operations import OperationSpec, OperationType
+from enfold.testing.client import Envelopes, Input, Reply, read_answer
+from enfold.testing.in_process import CGIClient, ShellClient
 
 ROOT = Path(__file__).parent.parent
 ANN = Identity("ann", frozenset({"parity"}))
@@ -236,7 +235,7 @@ def _is_open(call: Call) -> bool:
 LEGS: dict[str, Leg] = {
     **{name: Leg(partial(open_it, ops)) for name, open_it in testing.SURFACES.items()},
     "http get": Leg(getting, _only_reads),
-    # There everybody has an identity: to who may not call it, an operation is not there (tests/identities/test_names.py).
+    # There everybody has an identity: to who may not call it, an operation is not there (tests/auth/test_names.py).
     "calls around a hub": Leg(calls_around_a_hub, lambda call: not _is_denied(call), FORMATS[:2]),
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
     "cgi program": Leg(partial(program, CGIProgram), _is_open, FORMATS[:2]),

@@ -19,7 +19,7 @@ from enfold import (
     http_envelope,
     mcp_envelope,
 )
-from enfold.operation import Operation, Policy
+from enfold.operations import Operation, Policy
 
 ITEM = {
     "type": "object",
@@ -71,7 +71,7 @@ async def test_an_error_body_never_becomes_an_empty_success() -> None:
 
 
 async def test_the_log_has_codes_and_paths_but_no_values(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "enfold.pipeline"):
+    with caplog.at_level(logging.WARNING, "enfold.runtime.pipeline"):
         await finish({"id": 1, "note": "x", "password": "hunter2"})
     assert "give: strip /password" in caplog.text
     assert "hunter2" not in caplog.text

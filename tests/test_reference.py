@@ -14,11 +14,11 @@ import enfold
 from enfold import OperationRegistry
 from enfold.commands.main import COMMANDS, main
 from enfold.errors import CODES, ERROR_KEY
-from enfold.introspection import introduce
-from enfold.operation.options import OperationOptions
-from enfold.sources.mcp.mcp_settings import MCPLimits
-from enfold.surfaces.asgi import hosts
-from enfold.surfaces.bounds import Bounds
+from enfold.operations.spec import OperationOptions
+from enfold.sources.mcp.settings import MCPLimits
+from enfold.surfaces import hosts
+from enfold.surfaces.introspection import introduce
+from enfold.surfaces.limits import Bounds
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from enfold import CallError, Context, OperationRegistry, OperationSpec, OperationType
-from enfold.operation import Operation
+from enfold.operations import Operation
 
 
 def shop() -> OperationRegistry:

@@ -12,8 +12,8 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError, testing
-from enfold.config import ConfiguredRegistry, open_config, reread
-from enfold.source_states import SourceState
+from enfold.app import ConfiguredRegistry, open_config, reread
+from enfold.runtime.source_states import SourceState
 
 LITTLE = Path(__file__).parent / "sources" / "mcp" / "little_server.py"
 SHOP = """\

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from enfold import AccessControl, CallError, Identity, OperationRegistry, OperationSpec, testing
-from enfold.identities.tokens import Tokens
-from enfold.introspection import introduce
-from enfold.operation import Context, Operation
-from enfold.reserved import reserved_operation
+from enfold.auth.tokens import Tokens
+from enfold.operations import Context, Operation
+from enfold.runtime.reserved import reserved_operation
 from enfold.surfaces.http import to_http
+from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.openapi import to_openapi
-from enfold.testing.asgi_client import Conversation, living
+from enfold.testing.asgi import Conversation, living
 
 ANN = Identity("ann", frozenset({"shop"}))
 READER = Identity("reader", frozenset({"enfold:read"}))

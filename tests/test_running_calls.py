@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from enfold import Context, OperationRegistry, OperationSpec
-from enfold.config.running_calls import RunningCalls
-from enfold.operation import Operation
+from enfold.app.sources import RunningCalls
+from enfold.operations import Operation
 
 Seen = list[bool]
 

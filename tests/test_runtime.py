@@ -16,9 +16,9 @@ import pytest
 from pydantic import BaseModel, model_serializer
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, build_env, mcp_envelope
-from enfold.operation import Progress
-from enfold.registry import Registry
-from enfold.runtime import never_waits
+from enfold.operations import Progress
+from enfold.runtime.failures import never_waits
+from enfold.runtime.registry import Registry
 
 
 def registry(**options: Any) -> OperationRegistry:

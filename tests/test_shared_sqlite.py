@@ -13,7 +13,7 @@ from threading import Barrier
 
 import pytest
 
-from enfold.shared_sqlite import SharedFile, run_script
+from enfold.storage import SharedFile, run_script
 
 TABLES = "CREATE TABLE IF NOT EXISTS a (x); CREATE TABLE IF NOT EXISTS b (y)"
 

@@ -19,10 +19,10 @@ from tests.serving import serve
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Identity, OperationRegistry
+from enfold.app import open_config
+from enfold.auth.tokens import Tokens
 from enfold.calls.memory import MemoryTransport
-from enfold.config import open_config
-from enfold.identities.tokens import Tokens
-from enfold.source_states import SourceState, SourceTable
+from enfold.runtime.source_states import SourceState, SourceTable
 from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi

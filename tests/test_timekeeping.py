@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from enfold import CallError, OperationRegistry
-from enfold.timekeeping import INTERVAL, limit_running_task, timekeeper
+from enfold.runtime.deadlines import INTERVAL, limit_running_task, timekeeper
 
 
 async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from enfold.identities.token_file import TokenFile
-from enfold.identities.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment
-from enfold.operation import Identity
+from enfold.auth.token_file import TokenFile
+from enfold.auth.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment
+from enfold.operations import Identity
 
 ANN = Identity("ann", frozenset({"task:write"}))
 

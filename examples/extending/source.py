@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from enfold import OperationRegistry, OperationSpec, OperationType
-from enfold.operation import Operation
-from enfold.sources.choosing import Filter, choosing
-from enfold.sources.report import ImportReport, Problem
+from enfold.operations import Operation
+from enfold.sources.options import Selection
+from enfold.sources.reports import ImportReport, Problem
 
 SQL = """
 -- name: cheap
@@ -34,11 +34,8 @@ class SQLOperations:
         return iter(self._operations)
 
 
-def from_sql(
-    database: Path, text: str, *, namespace: str, include: Filter | None = None, exclude: Filter | None = None
-) -> SQLOperations:
+def from_sql(database: Path, text: str, *, namespace: str, selection: Selection = Selection()) -> SQLOperations:
     """Read the queries of an SQL text. Queries that the database rejects are skipped and reported."""
-    choice = choosing(include, exclude)
     operations, skipped = [], []
     for name, statement in re.findall(r"-- name: (\w+)\n(.+?)(?=\n--|\Z)", text.strip(), re.DOTALL):
         operation = _operation(database, namespace, name, statement)
@@ -47,7 +44,7 @@ def from_sql(
         except sqlite3.Error as error:
             skipped.append(Problem(operation.spec.id, str(error)))
         else:
-            operations += [operation] if choice.takes(operation.spec) else []
+            operations += [operation] if selection.takes(operation.spec) else []
     return SQLOperations(operations, skipped)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from enfold import CallError, Context, Identity, OperationRegistry, OperationType
 from enfold.formats import Format, find_format
-from enfold.registry import Registry
-from enfold.surfaces.writing import encode_failure, encode_result
+from enfold.runtime.registry import Registry
+from enfold.surfaces.responses import encode_failure, encode_result
 
 ops = OperationRegistry("shop")
 

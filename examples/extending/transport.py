@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from enfold import Identity, OperationRegistry
-from enfold.calls.protocol.subjects import inbox_of, new_boot
 from enfold.calls.protocol.transport import (
     Capabilities,
     DisconnectedError,
@@ -17,9 +16,11 @@ from enfold.calls.protocol.transport import (
     PayloadTooLargeError,
     Receive,
     Signal,
+    inbox_of,
+    new_boot,
 )
 from enfold.calls.transports.addresses import SCHEMES, AddressOptions, open_transport
-from enfold.calls.transports.router import Listener, Router
+from enfold.calls.transports.memory import Listener, Router
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import uvicorn
 
 from enfold import Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.mcp import to_mcp
 
 ops = OperationRegistry()

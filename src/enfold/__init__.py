@@ -6,8 +6,6 @@ TYPE_CHECKING = False  # as `typing` has it, which would take most of the time t
 if TYPE_CHECKING:
     from typing import Any
 
-    from enfold.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
-    from enfold.env import build_env
     from enfold.envelope import (
         RESPONSE_SOURCES,
         HTTPResponseMeta,
@@ -22,20 +20,26 @@ if TYPE_CHECKING:
         to_wire,
         unwrap,
     )
-    from enfold.envelope_schemas import (
+    from enfold.envelope.content import (
         HTTP_RESPONSE_META_SCHEMA,
         LOCAL_RESPONSE_META_SCHEMA,
         MCP_CONTENT_BLOCK_SCHEMA,
         MCP_RESPONSE_META_SCHEMA,
         RESPONSE_ENVELOPE_SCHEMA,
         RESPONSE_META_SCHEMA,
+        AudioContent,
+        EmbeddedResource,
+        ImageContent,
+        ResourceLink,
+        TextContent,
     )
     from enfold.errors import CallError, FormatError
-    from enfold.operation import AccessControl, Context, Identity, OperationSpec, OperationType
-    from enfold.operation.call import Call, Middleware, Next
-    from enfold.registry import OperationRegistry
+    from enfold.operations import AccessControl, Context, Identity, OperationSpec, OperationType
+    from enfold.operations.call import Call, Middleware, Next
+    from enfold.runtime.env import build_env
+    from enfold.runtime.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
-    from enfold.schema.check import repair
+    from enfold.schema.compiled import repair
 
 __all__ = [
     "HTTP_RESPONSE_META_SCHEMA",
@@ -81,8 +85,20 @@ __all__ = [
 # Each is loaded when it is first used: a command that only prints its help, a plugin that finds nothing to do and a
 # program that only catches our errors start without the rest.
 _PLACES = {
-    "content": ("AudioContent", "EmbeddedResource", "ImageContent", "ResourceLink", "TextContent"),
-    "env": ("build_env",),
+    "envelope.content": (
+        "HTTP_RESPONSE_META_SCHEMA",
+        "LOCAL_RESPONSE_META_SCHEMA",
+        "MCP_CONTENT_BLOCK_SCHEMA",
+        "MCP_RESPONSE_META_SCHEMA",
+        "RESPONSE_ENVELOPE_SCHEMA",
+        "RESPONSE_META_SCHEMA",
+        "AudioContent",
+        "EmbeddedResource",
+        "ImageContent",
+        "ResourceLink",
+        "TextContent",
+    ),
+    "runtime.env": ("build_env",),
     "envelope": (
         "RESPONSE_SOURCES",
         "HTTPResponseMeta",
@@ -97,20 +113,12 @@ _PLACES = {
         "to_wire",
         "unwrap",
     ),
-    "envelope_schemas": (
-        "HTTP_RESPONSE_META_SCHEMA",
-        "LOCAL_RESPONSE_META_SCHEMA",
-        "MCP_CONTENT_BLOCK_SCHEMA",
-        "MCP_RESPONSE_META_SCHEMA",
-        "RESPONSE_ENVELOPE_SCHEMA",
-        "RESPONSE_META_SCHEMA",
-    ),
     "errors": ("CallError", "FormatError"),
-    "operation.call": ("Call", "Middleware", "Next"),
-    "operation": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
-    "registry": ("OperationRegistry",),
+    "operations.call": ("Call", "Middleware", "Next"),
+    "operations": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
+    "runtime.registry": ("OperationRegistry",),
     "schema.cast": ("CastError", "cast"),
-    "schema.check": ("repair",),
+    "schema.compiled": ("repair",),
 }
 
 

@@ -18,11 +18,11 @@ from tests.calls.processes import Line, forget_peak_memory, memory, peak_memory
 
 from enfold import Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
+from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketTransport
 from enfold.calls.worker.nats_once_store import NATSOnceStore
-from enfold.operation.repeats import OnceStore
+from enfold.operations.idempotency import OnceStore
 from enfold.surfaces.calls import Serving, serve_calls
 
 PROGRESS = ".progress"  # beside the log: how many items have been produced

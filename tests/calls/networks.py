@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from tests.conftest import not_run
 
 from enfold import Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import Transport
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.calls.transports.nats_streams import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.identities.tokens import Tokens
 
 PASSWORD = "secret"
 
@@ -56,7 +56,7 @@ class Memory:
 
 
 class Around:
-    """Spokes around a hub."""
+    """Clients around a hub."""
 
     name = "websocket"
 
@@ -65,9 +65,9 @@ class Around:
         self.opened: list[WebSocketTransport] = []
 
     def peer(self, name: str) -> Transport:
-        spoke = WebSocketTransport(f"ws://127.0.0.1:{self.hub.port}", token=name)
-        self.opened.append(spoke)
-        return spoke
+        client = WebSocketTransport(f"ws://127.0.0.1:{self.hub.port}", token=name)
+        self.opened.append(client)
+        return client
 
 
 class OnNATS:

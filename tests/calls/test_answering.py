@@ -14,9 +14,9 @@ from tests.calls.networks import Network
 from enfold import CallError, OperationRegistry, local_envelope
 from enfold.calls import CALL_EVENT_SCHEMA, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import Message, Transport
-from enfold.calls.transports.router import Router
+from enfold.calls.transports.memory import Router
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 

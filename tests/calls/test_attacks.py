@@ -14,18 +14,18 @@ from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import NEVER
 from enfold.calls.protocol.events import Aborted, Requested, responded, write_event
+from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import DeniedError, Message, Transport, TransportError
-from enfold.calls.transports.frames import Frame, Op, write_frame
+from enfold.calls.transports.connection import Frame, Op, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.announcer import Announcer
 from enfold.envelope import local_envelope
-from enfold.identities.tokens import Tokens
-from enfold.operation import new_request_id
+from enfold.operations import new_request_id
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import Serving, serve_calls
 
@@ -283,7 +283,7 @@ async def test_a_token_that_is_withdrawn_ends_the_connection() -> None:
         async with spoke(hub, "alice"):
             tokens.known = False
             async with asyncio.timeout(PATIENCE):
-                while hub.hub.spokes:  # noqa: ASYNC110  # the hub says when
+                while hub.hub.clients:  # noqa: ASYNC110  # the hub says when
                     await asyncio.sleep(0.01)
 
 

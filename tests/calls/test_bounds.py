@@ -16,20 +16,19 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from enfold import CallError, Identity, OperationRegistry, ResponseEnvelope, local_envelope
+from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.lookout import Lookout, LookoutLimits
+from enfold.calls.caller.peers import PeerDirectory, PeerLimits
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSOnceStore, NATSTransport
-from enfold.calls.protocol.call_settings import NEVER, WorkerLimits
-from enfold.calls.protocol.discovery import WorkerListing
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
-from enfold.calls.transports.nats_streams import make_stream
+from enfold.calls.protocol.events import WorkerListing
+from enfold.calls.protocol.settings import NEVER, WorkerLimits
+from enfold.calls.transports.nats_streams import NATSUser, make_stream, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.nats_once_store import idempotency_stream
-from enfold.idempotency.first_results import MemoryOnceStore
-from enfold.identities.tokens import Tokens
-from enfold.operation import OperationSpec
-from enfold.operation.repeats import EntryKey, KeyedCall, Run
+from enfold.middleware.idempotency_store import MemoryOnceStore
+from enfold.operations import OperationSpec
+from enfold.operations.idempotency import EntryKey, KeyedCall, Run
 from enfold.surfaces.calls import serve_calls
 
 # --- slots --------------------------------------------------------------------------------------------------------
@@ -315,7 +314,7 @@ async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> N
         await hub.listen()
         url = f"ws://127.0.0.1:{hub.port}"
         mallory = [WebSocketTransport(url, token="mallory") for _ in range(20)]
-        outcomes = await asyncio.gather(*(spoke.connect() for spoke in mallory), return_exceptions=True)
+        outcomes = await asyncio.gather(*(client.connect() for client in mallory), return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, CallError)]
         assert len(refused) == 17
         assert {error.code for error in refused} <= {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}
@@ -324,10 +323,10 @@ async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> N
         with pytest.raises(InvalidStatus) as raised:
             await connect(url, additional_headers={"Authorization": "Bearer mallory"})
         assert raised.value.response.status_code == 429
-        for spoke in mallory:
-            await spoke.close()
+        for client in mallory:
+            await client.close()
         async with asyncio.timeout(PATIENCE):
-            while hub.hub.spokes:  # noqa: ASYNC110  # the hub sees them go
+            while hub.hub.clients:  # noqa: ASYNC110  # the hub sees them go
                 await asyncio.sleep(0.01)
         async with WebSocketTransport(url, token="mallory"):
             pass
@@ -372,19 +371,20 @@ HOSTILE: dict[str, list[WorkerListing]] = {
 @pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
 async def test_one_peer_cannot_make_a_caller_keep_lists_without_end(answers: list[WorkerListing]) -> None:
     bus = MemoryTransport("bus")
-    limits = LookoutLimits(workers=4, operations=100, size=100_000)
-    lookout = Lookout(bus.join("caller"), lambda: None, refresh=60, patience=0.01, limits=limits)
-    await lookout.start()
+    limits = PeerLimits(workers=4, operations=100, size=100_000)
+    directory = PeerDirectory(bus.join("caller"), lambda: None, refresh=60, patience=0.01, limits=limits)
+    await directory.start()
     mallory = bus.join("mallory")
     for answer in answers:
-        await mallory.publish(lookout._prefix, msgspec.json.encode(answer))
-    kept = sum(len(specs) for part in lookout._parts.values() for specs in part.specs.values())
+        await mallory.publish(directory._prefix, msgspec.json.encode(answer))
+    kept = sum(len(specs) for part in directory._parts.values() for specs in part.specs.values())
     assert kept <= limits.operations
-    assert len(lookout._parts) <= limits.workers
-    assert len(lookout.workers) <= limits.workers
+    assert len(directory._parts) <= limits.workers
+    assert len(directory.workers) <= limits.workers
     honest = OperationSpec(namespace="bank", name="pay")
     await bus.join("bank").publish(
-        lookout._prefix, msgspec.json.encode(WorkerListing("bank", "b", "d", part=0, parts=1, specs=[honest.to_dict()]))
+        directory._prefix,
+        msgspec.json.encode(WorkerListing("bank", "b", "d", part=0, parts=1, specs=[honest.to_dict()])),
     )
-    assert "bank.pay" in lookout.specs()
-    await lookout.close()
+    assert "bank.pay" in directory.specs()
+    await directory.close()

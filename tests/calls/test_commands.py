@@ -16,10 +16,10 @@ from tests.calls.networks import PASSWORD, Server, free_port, shop
 
 from enfold import CallError, Identity
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.peer_stats import PeerOperation, RunningPeer
+from enfold.calls.caller.peers import PeerOperation, RunningPeer
 from enfold.calls.nats import NATSTransport
 from enfold.calls.transports.addresses import open_transport
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.calls.transports.nats_streams import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketTransport
 from enfold.commands import nats as nats_command
 from enfold.commands.main import main

@@ -13,8 +13,8 @@ from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope, http_envelope, mcp_envelope, to_wire
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.peer_stats import find_peers
-from enfold.calls.protocol.call_settings import NEVER, CallSettings, WorkerLimits
+from enfold.calls.caller.peers import find_peers
+from enfold.calls.protocol.settings import NEVER, CallSettings, WorkerLimits
 from enfold.sources.calls import CallOperations, from_calls
 from enfold.surfaces.calls import Serving, serve_calls
 
@@ -126,6 +126,40 @@ async def test_warnings_travel_beside_the_result_once(network: Network) -> None:
         mine.register_all(operations)
         warnings = (await mine.execute("shop.echo", {})).warnings
         assert [(warning.code, warning.path) for warning in warnings] == [("type_mismatch", "/a")]
+
+
+async def test_the_worker_alone_validates_the_input(registry: OperationRegistry, alice: PendingRequestMap) -> None:
+    wrong = {"x": "one"}
+    with pytest.raises(CallError) as by_worker:
+        await alice.call("shop.add", wrong)
+    with pytest.raises(CallError) as through_edge:
+        await registry.execute("shop.add", wrong)
+    edge, worker = through_edge.value, by_worker.value
+    assert (edge.code, edge.message) == ("VALIDATION_ERROR", worker.message)
+    assert {name: edge.details[name] for name in worker.details} == worker.details
+
+
+async def test_a_stream_s_input_is_validated_by_its_worker(registry: OperationRegistry) -> None:
+    with pytest.raises(CallError) as raised:
+        [envelope async for envelope in registry.subscribe("shop.count", {"to": "many"})]
+    assert (raised.value.code, raised.value.details["argument"]) == ("VALIDATION_ERROR", "to")
+
+
+async def test_a_result_is_checked_against_the_schema_of_the_worker_that_made_it(network: Network) -> None:
+    """During a rolling update two versions run: a result of the other version reaches the caller as it was sent."""
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def echo() -> dict[str, int]:
+        return {"stock": 3}
+
+    async with serve_calls(ops, network.peer("worker")), from_calls(network.peer("alice")) as operations:
+        mine = OperationRegistry()
+        mine.register_all(
+            [each.replace(spec=each.spec.replace(output_schema={"type": "string"})) for each in operations]
+        )
+        envelope = await mine.execute("shop.echo", {})
+    assert (envelope.data, envelope.warnings) == ({"stock": 3}, ())
 
 
 # --- identity -----------------------------------------------------------------------------------------------------
@@ -628,7 +662,7 @@ async def test_operations_come_and_go_with_their_worker(network: Network) -> Non
 async def test_an_offer_is_forgotten_an_hour_after_its_worker(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("caller.lookout", "caller.pending", "transports.router"):
+    for module in ("caller.peers", "caller.pending", "transports.memory"):
         monkeypatch.setattr(f"enfold.calls.{module}.OFFER_REMEMBERED", 0.5)
     mine = OperationRegistry()
     async with from_calls(network.peer("alice"), patience=0.2, refresh=0.2) as operations:

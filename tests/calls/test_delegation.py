@@ -16,7 +16,7 @@ from enfold.calls import PendingRequestMap
 from enfold.calls.protocol.delegation import HEADER, signer, verifier
 from enfold.calls.protocol.events import Failed, Requested, read_event, write_event
 from enfold.calls.protocol.transport import Message
-from enfold.operation import new_request_id
+from enfold.operations import new_request_id
 from enfold.surfaces.calls import serve_calls
 
 KEY = Ed25519PrivateKey.generate()

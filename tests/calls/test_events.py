@@ -34,7 +34,7 @@ from enfold.calls.protocol.events import (
     write_event,
 )
 from enfold.envelope import ResponseEnvelope
-from enfold.envelope_schemas import RESPONSE_ENVELOPE_SCHEMA
+from enfold.envelope.content import RESPONSE_ENVELOPE_SCHEMA
 
 ID = "0123456789abcdef"
 

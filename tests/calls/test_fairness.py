@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.settings import NEVER
 
 APP = """
 import asyncio

@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import NEVER, CallSettings, Retry
+from enfold.calls.protocol.settings import NEVER, CallSettings, Retry
 
 PATIENT = Retry(attempts=50, delay=0.02, max_delay=0.25)
 

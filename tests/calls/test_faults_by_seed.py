@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope
 from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.call_settings import NEVER, CallSettings, Retry
+from enfold.calls.protocol.settings import NEVER, CallSettings, Retry
 
 SCALE = float(os.environ.get("ENFOLD_FAULTS", "0.05"))
 QUICK = CallSettings(accept_after=0.01, heartbeat=0.03, silence=0.2, tick=0.005, lost_grace=0.01, window=8)

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.outage import address_name
+from enfold.calls.protocol.connection import address_name
 from enfold.calls.transports.addresses import open_transport
 
 

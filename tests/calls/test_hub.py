@@ -24,13 +24,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
-from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import OverloadedError
-from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
+from enfold.calls.transports.connection import SUBPROTOCOL, Frame, Op, read_frame, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.identities.tokens import Tokens
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
@@ -181,8 +181,8 @@ async def test_empty_fragments_without_an_end_cost_the_hub_nothing() -> None:
             wire.protocol.send_continuation(asked, fin=False)
             wire.transport.write(b"".join(wire.protocol.data_to_send()))
             await (await wire.ping())  # until all of it is there
-            [spoke] = hub.hub.spokes
-            line: Any = spoke._wire
+            [client] = hub.hub.clients
+            line: Any = client._wire
             assert len(line._connection._parts) == 1
             wire.protocol.send_continuation(b"", fin=True)
             wire.transport.write(b"".join(wire.protocol.data_to_send()))
@@ -273,6 +273,6 @@ async def test_a_refused_spoke_is_logged_and_slowed_down_like_any_other_caller(
             with pytest.raises(InvalidStatus) as raised:
                 await connect(url, additional_headers={"Authorization": "Bearer a-guess"})
             assert raised.value.response.status_code == 401
-    refusals = [record.getMessage() for record in caplog.records if record.name == "enfold.identities"]
+    refusals = [record.getMessage() for record in caplog.records if record.name == "enfold.auth"]
     assert refusals == ["A token from 127.0.0.1 was refused"] * 2
     assert "a-guess" not in caplog.text

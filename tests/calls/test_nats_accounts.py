@@ -11,9 +11,9 @@ from tests.calls.networks import PASSWORD, Server, shop
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.call_settings import NEVER
 from enfold.calls.protocol.events import Requested, write_event
-from enfold.operation import new_request_id
+from enfold.calls.protocol.settings import NEVER
+from enfold.operations import new_request_id
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 

@@ -14,9 +14,9 @@ from tests.calls.networks import Server, free_port
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSOnceStore, NATSTransport
-from enfold.calls.protocol.call_settings import CallSettings
-from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.operation.repeats import EntryKey, KeyedCall, Run
+from enfold.calls.protocol.settings import CallSettings
+from enfold.calls.transports.nats_streams import BUCKET
+from enfold.operations.idempotency import EntryKey, KeyedCall, Run
 from enfold.surfaces.calls import serve_calls
 
 LEASE = 1.0

@@ -11,9 +11,8 @@ from tests.calls.faulty import Faults, FaultyTransport
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.subjects import peer_name
-from enfold.calls.protocol.transport import Message
-from enfold.calls.transports.router import Listener, Router
+from enfold.calls.protocol.transport import Message, peer_name
+from enfold.calls.transports.memory import Listener, Router
 
 
 async def _waiting(pending: PendingRequestMap, bus: MemoryTransport) -> tuple[str, asyncio.Task[ResponseEnvelope[Any]]]:

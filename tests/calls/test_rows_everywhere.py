@@ -40,7 +40,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError, Context, ResponseEnvelope
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketTransport
 

@@ -16,9 +16,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from enfold import CallError, Identity
+from enfold.auth.token_file import add_token
+from enfold.auth.tokens import AnyOf, Tokens
 from enfold.commands.shared.callers import LOCAL, current_rights
-from enfold.identities.token_file import add_token
-from enfold.identities.tokens import AnyOf, Tokens
 
 
 def enfold(*words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:

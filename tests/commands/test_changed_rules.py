@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from enfold.identities.token_file import add_token
+from enfold.auth.token_file import add_token
 
 LITTLE = Path(__file__).parents[1] / "sources" / "mcp" / "little_server.py"
 

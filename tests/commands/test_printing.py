@@ -5,8 +5,8 @@ import io
 import pytest
 
 from enfold import OperationSpec
-from enfold.commands.shared.printing import painter, table
-from enfold.operation import OperationType
+from enfold.commands.shared.output import painter, table
+from enfold.operations import OperationType
 
 
 class Terminal(io.StringIO):

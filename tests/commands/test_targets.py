@@ -13,8 +13,8 @@ import pytest
 from tests.serving import serve
 
 from enfold import Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.commands.shared.targets import read_target
-from enfold.identities.tokens import Tokens
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.version import install_command

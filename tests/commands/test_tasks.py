@@ -16,13 +16,13 @@ import pytest
 from tests.calls.networks import Server
 from tests.tasks import conftest
 
+from enfold.app import read_config
 from enfold.commands.main import main
+from enfold.commands.shared.stores import open_tasks, task_settings
 from enfold.commands.shared.targets import Target
-from enfold.commands.shared.task_store import open_tasks, task_settings
-from enfold.config import read_config
 from enfold.errors import CallError
-from enfold.operation import LogMessage, Progress
-from enfold.operation.asking import elicitation
+from enfold.operations import LogMessage, Progress
+from enfold.operations.questions import elicitation
 from enfold.sources.functions import load_target
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from enfold import Identity
+from enfold.auth.token_file import TokenFile
 from enfold.commands.token import run
 from enfold.errors import CallError
-from enfold.identities.token_file import TokenFile
 
 
 def test_a_token_is_made_listed_and_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from enfold.mcp import (
     sample,
     sampling,
 )
-from enfold.operation import Operation, OperationSpec
+from enfold.operations import Operation, OperationSpec
 from enfold.surfaces.mcp import MCPApp, to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks

@@ -10,7 +10,7 @@ import msgspec
 from tests.surfaces.mcp.conftest import STATELESS, Client
 
 from enfold import testing
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http

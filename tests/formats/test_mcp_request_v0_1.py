@@ -15,8 +15,8 @@ from enfold import Context, OperationRegistry, unwrap
 from enfold.envelope import local_envelope
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
-from enfold.formats.mcp_request_v0_1 import ToolRequest, fit, read_request
-from enfold.operation.context import Preferences
+from enfold.formats.mcp_envelope_v0_1 import ToolRequest, fit, read_request
+from enfold.operations.context import Preferences
 
 Faults = Callable[[str, Any], list[str]]
 

@@ -10,8 +10,8 @@ from tests.formats.surfaces import Call, Seen, over_cgi, over_http, over_mcp
 
 from enfold import CallError, OperationRegistry, OperationSpec, TextContent, http_envelope, local_envelope, mcp_envelope
 from enfold.formats import mcp_envelope_v0_1, tool_envelope_v1
-from enfold.registry import Registry
-from enfold.sources.mcp.result_envelopes import read_shape, to_envelope
+from enfold.runtime.registry import Registry
+from enfold.sources.mcp.results import read_shape, to_envelope
 from enfold.surfaces.command_line import to_command_line
 
 OWN: dict[str, Any] = {

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enfold.content import TextContent
 from enfold.envelope import http_envelope, local_envelope, mcp_envelope
+from enfold.envelope.content import TextContent
 from enfold.errors import CODES, CallError, FormatError
 from enfold.formats import tool_envelope_v1 as fmt
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 SPECIFICATION = Path(__file__).parents[3] / "shared" / "seeds" / "tool-envelope-v1.txt"
 

@@ -13,9 +13,9 @@ from tests.gateway.conftest import serve
 from tests.gateway.puppets import stdio_puppet
 
 from enfold import OperationRegistry
-from enfold.content import TextContent
+from enfold.envelope.content import TextContent
 from enfold.mcp.json_rpc import passed_meta
-from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp import Connection, from_mcp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from mcp import Client
@@ -58,7 +58,10 @@ async def count() -> AsyncIterator[int]:
 async def behind(registry: OperationRegistry, protocol: str) -> AsyncIterator[OperationRegistry]:
     """The operations of a registry as another process would get them over MCP."""
     app = to_mcp(registry)
-    async with serve(app, app.stop) as url, from_mcp(f"{url}/mcp", namespace="far", protocol=protocol) as operations:
+    async with (
+        serve(app, app.stop) as url,
+        from_mcp(f"{url}/mcp", namespace="far", connection=Connection(protocol=protocol)) as operations,
+    ):
         far = OperationRegistry()
         far.register_all(operations)
         yield far
@@ -117,7 +120,10 @@ async def test_a_callers_meta_reaches_the_server(mode: Any, server: str) -> None
         "example.org/tenant": {"id": 7},
     }
     sent: Any = {**meta, "enfold/format": "envelope"}
-    async with stdio_puppet(server) as puppet, from_mcp(puppet.target, namespace="bank", protocol=server) as operations:
+    async with (
+        stdio_puppet(server) as puppet,
+        from_mcp(puppet.target, namespace="bank", connection=Connection(protocol=server)) as operations,
+    ):
         registry.register_all(operations)
         app = to_mcp(registry)
         async with serve(app, app.stop) as url, Client(f"{url}/mcp", mode=mode) as client:

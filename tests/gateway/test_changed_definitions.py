@@ -14,11 +14,11 @@ import httpx2
 import pytest
 from tests.gateway.conftest import serve
 
-from enfold.config import ConfiguredRegistry, open_config, read_config
-from enfold.observing.counting import CallCounts
+from enfold.app import ConfiguredRegistry, open_config, read_config
+from enfold.observability.metrics import CallCounts
 from enfold.surfaces.http import to_http
+from enfold.surfaces.http.metrics import to_metrics
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.metrics import to_metrics
 from mcp import Client
 
 SERVER = str(Path(__file__).parent / "shifting_server.py")

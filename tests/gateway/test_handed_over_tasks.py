@@ -17,17 +17,17 @@ from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
 
 from enfold import Context, Identity, OperationRegistry
+from enfold.auth.tokens import Tokens
 from enfold.commands.main import main
+from enfold.commands.shared.stores import open_tasks, task_settings
 from enfold.commands.shared.targets import Target
-from enfold.commands.shared.task_store import open_tasks, task_settings
-from enfold.identities.tokens import Tokens
-from enfold.mcp.signed_state import StateSigner
-from enfold.sources.mcp import from_mcp
+from enfold.mcp.tasks import StateSigner
+from enfold.sources.mcp import Connection, from_mcp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
-from enfold.testing.asgi_client import Conversation
+from enfold.testing.asgi import Conversation
 
 DECLARED: dict[str, Any] = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
 SECRET = b"a secret of thirty-two bytes or so"
@@ -82,7 +82,10 @@ class Talk:
 @asynccontextmanager
 async def gateway(server: TaskServer) -> AsyncIterator[Talk]:
     registry = OperationRegistry()
-    async with serve(server) as url, from_mcp(f"{url}/mcp", namespace="far", protocol="2026-07-28") as operations:
+    async with (
+        serve(server) as url,
+        from_mcp(f"{url}/mcp", namespace="far", connection=Connection(protocol="2026-07-28")) as operations,
+    ):
         registry.register_all(operations)
         yield Talk(registry)
 

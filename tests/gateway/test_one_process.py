@@ -17,7 +17,7 @@ from tests.gateway.conftest import ERAS, serve
 from tests.waiting import PATIENCE
 
 from enfold import CallError
-from enfold.config import open_config, read_config
+from enfold.app import open_config, read_config
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from mcp import Client, types

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enfold import CallError
-from enfold.config import read_config
+from enfold.app import read_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,9 +10,9 @@ import pytest
 from tests.calls.networks import Server, nats_server_program
 
 from enfold.calls.nats import NATSOnceStore, NATSTransport
-from enfold.idempotency.first_results import MemoryOnceStore
-from enfold.idempotency.sqlite_results import SQLiteOnceStore
-from enfold.operation.repeats import OnceStore
+from enfold.middleware.idempotency_store import MemoryOnceStore
+from enfold.middleware.sqlite_store import SQLiteOnceStore
+from enfold.operations.idempotency import OnceStore
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, mcp_envelope
-from enfold.operation import Policy
-from enfold.operation.limits import CallLimits
-from enfold.operation.repeats import OnceStore
+from enfold.operations import Policy
+from enfold.operations.idempotency import OnceStore
+from enfold.operations.policy import CallLimits
 
 ANN = Identity("ann")
 

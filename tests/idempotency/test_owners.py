@@ -19,7 +19,7 @@ from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
-from enfold.testing.asgi_client import Conversation, living
+from enfold.testing.asgi import Conversation, living
 
 network = conftest.network
 nats_url = conftest.nats_url

@@ -15,8 +15,8 @@ import pytest
 
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
-from enfold.idempotency.sqlite_results import SQLiteOnceStore
-from enfold.operation.repeats import EntryKey, KeyedCall, Run
+from enfold.middleware.sqlite_store import SQLiteOnceStore
+from enfold.operations.idempotency import EntryKey, KeyedCall, Run
 
 
 def keyed(key: EntryKey, run: Run, seconds: float, digest: str = "digest", *, reruns: bool = False) -> KeyedCall:
@@ -77,7 +77,7 @@ async def test_first_results_have_bounds_of_bytes_and_outlive_processes_and_cloc
     assert len(ran) == 6
     # A process that was killed in the middle leaves an unknown outcome; the clock has nothing to do with it.
     program = (
-        "import asyncio, sys, time; from enfold.idempotency.sqlite_results import *; from enfold.operation.repeats import *\n"
+        "import asyncio, sys, time; from enfold.middleware.sqlite_store import *; from enfold.operations.idempotency import *\n"
         "async def run(): print('runs', flush=True); await asyncio.sleep(3600)\n"
         "key = EntryKey(('ann', None), 'shop.pay', 'k')\n"
         "asyncio.run(SQLiteOnceStore(sys.argv[1]).once(KeyedCall(key, 'digest', run, time.monotonic() + 3600)))"
@@ -87,7 +87,7 @@ async def test_first_results_have_bounds_of_bytes_and_outlive_processes_and_cloc
     assert other.stdout is not None
     assert await other.stdout.readline() == b"runs\n"
     later = time.time() + 9 * 3600
-    monkeypatch.setattr("enfold.idempotency.sqlite_results.time.time", lambda: later)
+    monkeypatch.setattr("enfold.middleware.sqlite_store.time.time", lambda: later)
     with pytest.raises(CallError, match="has not ended yet"):
         await store.once(keyed(key("ann", "k"), result, 0.2))
     other.kill()
@@ -165,7 +165,7 @@ async def test_entries_of_a_dead_process_expire(tmp_path: Path, monkeypatch: pyt
         return local_envelope(1, "shop.pay")
 
     program = (
-        "import asyncio, os, sys, time; from enfold.idempotency.sqlite_results import *; from enfold.operation.repeats import *\n"
+        "import asyncio, os, sys, time; from enfold.middleware.sqlite_store import *; from enfold.operations.idempotency import *\n"
         "async def run(): os._exit(0)\n"
         "key = EntryKey(('ann', None), 'shop.pay', 'k')\n"
         "asyncio.run(SQLiteOnceStore(sys.argv[1]).once(KeyedCall(key, 'digest', run, time.monotonic() + 60)))"
@@ -177,7 +177,7 @@ async def test_entries_of_a_dead_process_expire(tmp_path: Path, monkeypatch: pyt
         await store.once(keyed(key, result, 30))
     assert raised.value.code == "OUTCOME_UNKNOWN"
     later = time.time() + 2 * 3600
-    monkeypatch.setattr("enfold.idempotency.sqlite_results.time.time", lambda: later)
+    monkeypatch.setattr("enfold.middleware.sqlite_store.time.time", lambda: later)
     await store.once(keyed(key, result, 30))
     assert len(ran) == 1
 

@@ -9,13 +9,13 @@ from msgspec import UNSET
 
 from enfold.mcp.json_rpc import (
     ProtocolError,
+    RPCNotification,
+    RPCRequest,
+    RPCResponse,
     encode,
-    error_message,
-    notification,
+    error_response,
     parse,
     parse_batch,
-    request,
-    result_message,
 )
 
 
@@ -61,8 +61,11 @@ def test_a_batch_has_at_least_one_message() -> None:
 
 def test_messages_are_written_as_the_protocol_has_them() -> None:
     error = ProtocolError(-32602, "No", {"uri": "a"})
-    assert result_message(1, {}) == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert error_message(None, error)["error"] == {"code": -32602, "message": "No", "data": {"uri": "a"}}
-    assert "data" not in error_message(1, ProtocolError(-32602, "No"))["error"]
-    assert request("q", "roots/list", {}) == {"jsonrpc": "2.0", "id": "q", "method": "roots/list", "params": {}}
-    assert encode(notification("a")) == b'{"jsonrpc":"2.0","method":"a"}'
+    assert encode(RPCResponse(1, {})) == b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    written = encode(error_response(None, error))
+    assert written == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"No","data":{"uri":"a"}}}'
+    bare = encode(error_response(1, ProtocolError(-32602, "No")))
+    assert bare == b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"No"}}'
+    asked = encode(RPCRequest("q", "roots/list", {}))
+    assert asked == b'{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{}}'
+    assert encode(RPCNotification("a")) == b'{"jsonrpc":"2.0","method":"a"}'

@@ -6,7 +6,7 @@ import pytest
 
 from enfold import OperationRegistry
 from enfold.mcp import completion, prompt, resource
-from enfold.operation.offers import facts_of, kind_of
+from enfold.operations.mcp_kind import facts_of, kind_of
 
 
 def test_each_is_an_operation_that_says_what_it_is() -> None:

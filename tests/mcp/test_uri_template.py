@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from enfold.operation.uri_template import is_template, match_uri, names_of
+from enfold.operations.mcp_kind import is_template, match_uri, names_of
 
 MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("file:///{name}", "file:///a.txt", {"name": "a.txt"}),

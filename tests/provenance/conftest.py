@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.prov_schemas import SPEC, schema_faults
 
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 __all__ = ["schema_faults"]
 

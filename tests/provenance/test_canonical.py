@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enfold.provenance import canonical_json, digest_bytes, digest_json
-from enfold.provenance.digests import available_algorithms, digest_fault
+from enfold.provenance.integrity import available_algorithms, digest_fault
 from enfold.provenance.records import Algorithm, Digest
 
 

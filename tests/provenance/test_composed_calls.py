@@ -13,7 +13,7 @@ import pytest
 
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
-from enfold.operation import Context
+from enfold.operations import Context
 from enfold.provenance import (
     CaptureOptions,
     Recorder,
@@ -24,7 +24,7 @@ from enfold.provenance import (
     verify_envelope,
     verify_lineage,
 )
-from enfold.registry import OperationRegistry
+from enfold.runtime.registry import OperationRegistry
 
 needs_recording = pytest.mark.skipif(not hasattr(Context, "recording"), reason="this Context carries no recording")
 

@@ -9,7 +9,7 @@ import pytest
 from enfold.errors import FormatError
 from enfold.json_pointer import follow
 from enfold.provenance import coerce_evidence, json_pointer_evidence, text_line_evidence
-from enfold.provenance.evidence import Anchor, anchor_fault, read_anchor
+from enfold.provenance.artifacts import Anchor, anchor_fault, read_anchor
 
 
 @pytest.mark.parametrize(

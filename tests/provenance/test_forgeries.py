@@ -20,7 +20,7 @@ import pytest
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.errors import FormatError
 from enfold.formats import mcp_envelope_v0_1
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 from enfold.provenance import (
     CaptureOptions,
     Recorder,

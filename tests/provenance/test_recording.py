@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enfold.content import TextContent
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope, local_envelope, mcp_envelope
+from enfold.envelope.content import TextContent
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 from enfold.provenance import (
     CaptureOptions,
     Recorder,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enfold.envelope import local_envelope
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 from enfold.provenance import Recorder, options_from_mode, redact, verify
 from enfold.provenance.records import ArtifactRef
 from enfold.provenance.redaction import REDACTED, is_secret_name, redact_locator

@@ -27,10 +27,10 @@ from enfold.provenance import (
     verify,
     verify_envelope,
 )
-from enfold.provenance.digests import digest_fault
+from enfold.provenance.conformance import check_vectors
+from enfold.provenance.integrity import digest_fault
 from enfold.provenance.methods import CONTRACTS
 from enfold.provenance.records import Evidence, read_artifact
-from enfold.provenance.vectors import check_vectors
 
 Faults = Callable[[str, Any], list[str]]
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from enfold.envelope import local_envelope
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 from enfold.provenance import (
     Recorder,
     SigningKey,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.conftest import not_run
 
 from enfold.schema.advertised import Advertising
-from enfold.schema.nodes.pattern import compile_pattern
+from enfold.schema.regexp import compile_pattern
 from enfold.schema.regexp.syntax import PatternError, portable_pattern
 
 REWRITTEN = {

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enfold.schema.arguments import Fault, coerce, faults, validation_error
-from enfold.schema.check import compile_schema
-from enfold.schema.inputs.faults import Walk
+from enfold.schema.arguments import Fault, Walk, coerce, faults, validation_error
+from enfold.schema.compiled import compile_schema
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from enfold.schema.check import compile_schema
+from enfold.schema.compiled import compile_schema
 from enfold.schema.nodes.reference import SchemaDocument, SchemaPlace, Unresolved, digest
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cast"

@@ -10,11 +10,11 @@ import pytest
 
 from enfold import cast
 from enfold.schema.arguments import coerce, faults
-from enfold.schema.check import Schema, compile_schema
-from enfold.schema.nodes.budget import shared_budget
-from enfold.schema.nodes.pattern import compile_pattern
+from enfold.schema.budget import shared_budget
+from enfold.schema.compiled import Schema, compile_schema
 from enfold.schema.plain import is_plain
-from enfold.schema.repairs.fix import Repaired
+from enfold.schema.regexp import compile_pattern
+from enfold.schema.repairs import Repaired
 
 Answer = tuple[bool, bool, Repaired]
 

@@ -14,9 +14,8 @@ import pydantic
 import pytest
 
 from enfold import CallError, OperationRegistry
-from enfold.schema.check import compile_schema
-from enfold.schema.inputs.coercion import Coercion
-from enfold.schema.inputs.faults import TooMuchWorkError, Walk
+from enfold.schema.arguments import Coercion, TooMuchWorkError, Walk
+from enfold.schema.compiled import compile_schema
 
 MANY = 500_000
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from enfold.schema.advertised import Advertising, first_sentence
-from enfold.schema.packing import Packing
+from enfold.schema.advertised import Advertising, Packing, first_sentence
 
 
 def as_is(schema: dict[str, Any]) -> dict[str, Any]:

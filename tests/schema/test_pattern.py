@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import not_run
 
-from enfold.schema.nodes.pattern import PatternError, compile_pattern
+from enfold.schema.regexp import PatternError, compile_pattern
 
 # Pattern, texts it is searched for in. What each answers is asked of node, not written down here.
 MEANINGS: list[tuple[str, list[str]]] = [

@@ -24,8 +24,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enfold.content import TextContent
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope, local_envelope
+from enfold.envelope.content import TextContent
 from enfold.errors import CallError
 from enfold.schema.plain import DEEPEST, to_plain, unwritable
 from enfold.schema.structs import encode

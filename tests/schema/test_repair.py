@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from enfold.schema.check import compile_schema, repair
-from enfold.schema.repairs.fix import Repaired
+from enfold.schema.compiled import compile_schema, repair
+from enfold.schema.repairs import Repaired
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cast"
 

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from enfold.envelope import ResultWarning
-from enfold.schema.check import compile_schema, repair
-from enfold.schema.nodes.compare import same
-from enfold.schema.nodes.graph import mark_endless
-from enfold.schema.nodes.node import read_nodes
+from enfold.schema.compiled import compile_schema, repair
+from enfold.schema.nodes import mark_endless, read_nodes
+from enfold.schema.nodes.values import same
 
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
 

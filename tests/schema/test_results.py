@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from typing_extensions import NotRequired, TypedDict
 
 from enfold import CallError, Context, OperationRegistry, OperationSpec, ResponseEnvelope, TextContent, local_envelope
-from enfold.operation import Policy
-from enfold.pipeline import build_pipeline, build_writing_pipeline
+from enfold.operations import Policy
 from enfold.provenance import Recorder, options_from_meta
+from enfold.runtime.pipeline import build_pipeline, build_writing_pipeline
 from enfold.schema.signature import Signature, read_signature
 from enfold.schema.structs import encode
 

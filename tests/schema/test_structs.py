@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from enfold import OperationRegistry, OperationSpec
-from enfold.operation import Operation
-from enfold.schema.check import compile_schema
+from enfold.operations import Operation
+from enfold.schema.compiled import compile_schema
 from enfold.schema.structs import encode
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])

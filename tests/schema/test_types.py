@@ -26,8 +26,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from enfold.content import ImageContent, TextContent
 from enfold.envelope import ResponseEnvelope
+from enfold.envelope.content import ImageContent, TextContent
 from enfold.errors import DecodeError
 from enfold.schema.arguments import faults
 from enfold.schema.plain import to_plain

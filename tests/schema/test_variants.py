@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from enfold.schema.arguments import coerce, faults
-from enfold.schema.check import compile_schema, repair
+from enfold.schema.compiled import compile_schema, repair
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 

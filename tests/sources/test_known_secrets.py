@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enfold.sources.known_secrets import MAX_SECRETS, KnownSecrets
+from enfold.sources.secrets import MAX_SECRETS, KnownSecrets
 
 TOKEN = b"eyJhbGci/access-1+x=="
 UPPER = "".join(f"\\u{each:04X}" for each in TOKEN).encode()

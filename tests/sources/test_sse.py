@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
+from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "sse" / "vectors.json"
 VECTORS: dict[str, Any] = json.loads(SHARED.read_text()) if SHARED.exists() else {"vectors": [], "chunkings": []}

@@ -8,7 +8,7 @@ import pytest
 from tests.serving import serve
 
 from enfold import OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.http import to_http
 
 

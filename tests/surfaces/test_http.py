@@ -23,7 +23,7 @@ from enfold import (
     http_envelope,
     mcp_envelope,
 )
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp

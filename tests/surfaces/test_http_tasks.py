@@ -16,14 +16,14 @@ from tests.surfaces.mcp.test_task_methods import DECLARED
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
-from enfold.tasks.task import new_task_id
-from enfold.testing.asgi_client import Conversation, living
+from enfold.tasks.model import new_task_id
+from enfold.testing.asgi import Conversation, living
 
 ops = OperationRegistry("shop")
 STOCK: dict[str, Any] = {"code": "SOLD_OUT", "description": "Nothing left", "http_status": 409}

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
-from enfold.operation.asking import elicit
+from enfold.auth.tokens import Tokens
+from enfold.operations.questions import elicit
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.testing.asgi_client import Conversation, living
+from enfold.testing.asgi import Conversation, living
 
 TOKENS = Tokens({"ann": Identity("ann", frozenset({"pay"})), "bob": Identity("bob", frozenset({"pay"}))})
 META = {

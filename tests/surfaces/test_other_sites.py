@@ -9,7 +9,7 @@ import pytest
 from tests.serving import Answer, Client, serve
 
 from enfold import Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks

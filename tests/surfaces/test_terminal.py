@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from enfold import OperationRegistry
-from enfold.operation import LogMessage, Progress
+from enfold.operations import LogMessage, Progress
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.command_line.terminal import ProgressLine
 

@@ -19,12 +19,12 @@ from typing import Any
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
-from enfold.operation.asking import ask, elicit, elicitation
+from enfold.operations.questions import ask, elicit, elicitation
 from enfold.tasks import Task, Tasks
+from enfold.tasks.model import Outcome
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import Claim, Ending, FencedError, TaskStore
-from enfold.tasks.task import Outcome
 
 FORM = {"type": "object", "properties": {"n": {"type": "integer"}}}
 

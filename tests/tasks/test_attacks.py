@@ -21,23 +21,22 @@ from tests.calls.processes import IS_FULL, ROOT, say
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.auth.token_file import TokenFile, add_token
+from enfold.auth.tokens import AnyOf, Tokens
 from enfold.calls.nats import NATSTransport
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.calls.transports.nats_streams import NATSUser, nats_permissions
 from enfold.commands.main import main
-from enfold.identities.token_file import TokenFile, add_token
-from enfold.identities.tokens import AnyOf, Tokens
-from enfold.operation.asking import elicit
+from enfold.operations.questions import elicit
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
 from enfold.tasks import Status, TaskHandle, Tasks
-from enfold.tasks.kept_bytes import TaskLimits, check_kept_bytes, is_large_share
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.model import new_task_id
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_names import Names, owner_token, slot_key, task_key
+from enfold.tasks.nats_streams import Names, owner_token, slot_key, task_key
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.tasks.store import TaskStore, now_ms
-from enfold.tasks.task import new_task_id
-from enfold.testing.asgi_client import Conversation
+from enfold.tasks.store import TaskLimits, TaskStore, check_kept_bytes, is_large_share, now_ms
+from enfold.testing.asgi import Conversation
 
 ANN = Identity("ann", frozenset({"write"}))
 EVE = Identity("eve", frozenset({"write"}))

@@ -18,8 +18,8 @@ from tests.calls.networks import Server, nats_server_program
 from tests.calls.processes import IS_FULL, say
 from tests.waiting import wait_for
 
+from enfold.auth.token_file import add_token
 from enfold.commands.main import main
-from enfold.identities.token_file import add_token
 
 WORKER = """
 import asyncio

@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE, Said
 from enfold import CallError
 from enfold.tasks import Status, Task, TaskHandle, Tasks
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_names import Names, task_key
+from enfold.tasks.nats_streams import Names, task_key
 from enfold.tasks.store import Answers
 
 COUNT = 2000 if IS_FULL else int(2000 * SCALE / 2)

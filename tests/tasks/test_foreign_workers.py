@@ -20,9 +20,9 @@ from enfold import Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.commands.main import main
 from enfold.tasks import TaskHandle, Tasks
+from enfold.tasks.model import Order, new_task_id
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_names import Names, first_key, operation_token, owner_token, slot_key, task_key
-from enfold.tasks.task import Order, new_task_id
+from enfold.tasks.nats_streams import Names, first_key, operation_token, owner_token, slot_key, task_key
 
 APP = """
 from pathlib import Path
@@ -109,7 +109,7 @@ async def edge(server: Server, folder: Path) -> AsyncIterator[Tasks]:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     from enfold.sources.functions import load_target
-    from enfold.tasks.signed_orders import order_signer
+    from enfold.tasks.nats_streams import order_signer
 
     key = load_pem_private_key((folder / "edge.key").read_bytes(), None)
     assert isinstance(key, Ed25519PrivateKey)
@@ -240,7 +240,7 @@ async def test_an_order_that_no_edge_has_signed_is_run_by_nobody(
     """Even of whoever can write the queue: unsigned, changed after it was signed, signed by another, or for another operation."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from enfold.tasks.signed_orders import order_signer
+    from enfold.tasks.nats_streams import order_signer
 
     del worker
     handle = await edge.start("shop.pay", {"amount": 1}, identity=ALICE)

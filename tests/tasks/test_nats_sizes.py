@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
-from enfold.operation.asking import ask, elicitation
+from enfold.operations.questions import ask, elicitation
 from enfold.tasks import Status, Task, TaskHandle, Tasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.store import Answers

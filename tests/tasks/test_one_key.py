@@ -11,14 +11,14 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
-from enfold.introspection import introduce
+from enfold.auth.tokens import Tokens
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
+from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.store import TaskStore
-from enfold.testing.asgi_client import Conversation, living
+from enfold.testing.asgi import Conversation, living
 
 ANN = Identity("ann")
 TOKENS = Tokens({"ann": ANN, "bob": Identity("bob")})

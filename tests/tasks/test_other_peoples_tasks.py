@@ -21,7 +21,7 @@ from tests.tasks.fastmcp_server import INTERVAL
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp import Connection, from_mcp
 
 HERE = Path(__file__).parent
 APP = """
@@ -123,7 +123,9 @@ async def opened() -> AsyncIterator[tuple[OperationRegistry, Heard]]:
     try:
         await _until_it_listens(port)
         place = f"http://127.0.0.1:{port}/mcp"
-        async with from_mcp(place, protocol="2026-07-28", answers={"elicitation/create": answer}) as operations:
+        async with from_mcp(
+            place, connection=Connection(protocol="2026-07-28", answers={"elicitation/create": answer})
+        ) as operations:
             registry.register_all(operations)
             yield registry, heard
     finally:

@@ -28,10 +28,10 @@ from tests.calls.networks import Server
 from tests.calls.processes import IS_FULL, ROOT, say
 from tests.waiting import wait_for
 
+from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.commands.main import main
-from enfold.identities.token_file import add_token
 
 APP = """
 import asyncio

@@ -17,15 +17,15 @@ from tests.calls.processes import ROOT
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.app import open_config
+from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSTransport
-from enfold.config import open_config
-from enfold.identities.token_file import add_token
-from enfold.introspection import introduce
 from enfold.sources.calls import from_calls
 from enfold.sources.functions import load_target
 from enfold.surfaces.calls import serve_calls
+from enfold.surfaces.introspection import introduce
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.sqlite import SQLiteTasks

@@ -63,6 +63,12 @@ async def broken() -> None:
     raise CallError("SOLD_OUT", "nothing left", {"item": "tea"})
 
 
+@ops.mutation(durable=True)
+async def basket() -> list[str]:
+    await gate[0].wait()
+    return ["tea"]
+
+
 gate: list[asyncio.Event] = []
 
 
@@ -139,6 +145,17 @@ async def refused(call: Any) -> CallError:
     with pytest.raises(CallError) as raised:
         await call
     return raised.value
+
+
+async def test_each_watcher_has_a_result_of_its_own(tasks: Tasks, go_on: asyncio.Event) -> None:
+    handle = await tasks.start("shop.basket", identity=ANN)
+    watchers = [await tasks.get(str(handle.id), identity=ANN) for _ in range(2)]
+    waiting = [asyncio.create_task(each.result()) for each in watchers]
+    await asyncio.sleep(0)
+    go_on.set()
+    first, second = [(await each).data for each in waiting]
+    first.append("milk")
+    assert (second, (await handle.result()).data) == (["tea"], ["tea"])
 
 
 async def test_a_task_gives_a_handle_and_then_the_result_of_the_call(tasks: Tasks) -> None:

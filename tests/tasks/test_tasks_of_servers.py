@@ -16,7 +16,8 @@ from tests.tasks.test_served_tasks import Served
 from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
-from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp import Connection, from_mcp
+from enfold.sources.options import Rules
 from enfold.tasks import Status, Task, TaskHandle, Tasks
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskStore
@@ -26,11 +27,14 @@ YES = {"action": "accept", "content": {"yes": True}}
 
 
 @asynccontextmanager
-async def worker(url: str, store: TaskStore, on_crash: Any = None, **options: Any) -> AsyncIterator[Tasks]:
+async def worker(
+    url: str, store: TaskStore, on_crash: Any = None, protocol: str = "2026-07-28"
+) -> AsyncIterator[Tasks]:
     """A gateway that runs the tasks of a store, with a connection of its own to the server."""
     registry = OperationRegistry()
-    options = {"protocol": "2026-07-28", "on_crash": on_crash, **options}
-    async with from_mcp(f"{url}/mcp", namespace="far", durable=True, **options) as operations:
+    rules = Rules(durable=True, on_crash=on_crash)
+    connection = Connection(protocol=protocol)
+    async with from_mcp(f"{url}/mcp", namespace="far", connection=connection, rules=rules) as operations:
         registry.register_all(operations)
         tasks = Tasks(registry, store)
         tasks.begin()

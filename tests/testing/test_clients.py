@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[testing.Client]]
 
@@ -161,7 +161,7 @@ async def test_an_app_that_fails_to_start_fails_the_test() -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         raise ValueError("no key")
 
-    from enfold.testing.asgi_client import living
+    from enfold.testing.asgi import living
 
     with pytest.raises(ValueError, match="no key"):
         async with living(app):

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, assert_type
 
 from enfold import Context, OperationRegistry, ResponseEnvelope, is_response_envelope, local_envelope, unwrap
-from enfold.operation import Operation
+from enfold.operations import Operation
 
 ops = OperationRegistry("t")
 

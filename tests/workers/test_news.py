@@ -10,9 +10,9 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import OperationRegistry
-from enfold.introspection import keep_calls
-from enfold.workers import SelfReport, Siblings, Worker, listen_to_siblings
-from enfold.workers.accepting import ConnectionCounts
+from enfold.app.siblings import SelfReport, Siblings, listen_to_siblings
+from enfold.app.worker_processes import ConnectionCounts, Worker
+from enfold.surfaces.introspection import keep_calls
 
 
 def shop() -> OperationRegistry:

@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 
 from enfold import CallError
 from enfold.commands.shared import signals
-from enfold.surfaces.bounds import Bounds, divided
+from enfold.surfaces.limits import Bounds, divided
 
 WAITS = """\
 import os, time
@@ -34,7 +34,7 @@ import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.execv(sys.executable, [sys.executable, {str(LITTLE)!r}, "--stays"])
 """
-HURRIED = "import enfold.commands.serving.reload as reload; reload.PATIENCE = 0\nfrom enfold.commands.main import main; main()"
+HURRIED = "import enfold.commands.serving.startup as reload; reload.PATIENCE = 0\nfrom enfold.commands.main import main; main()"
 
 
 def children_of(process: int) -> set[int]:

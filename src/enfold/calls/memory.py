@@ -1,5 +1,5 @@
 """The transport of one process, under its public name."""
 
-from enfold.calls.transports.memory_bus import MemoryTransport
+from enfold.calls.transports.memory import MemoryTransport
 
 __all__ = ["MemoryTransport"]

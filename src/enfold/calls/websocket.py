@@ -1,6 +1,6 @@
-"""The hub and the transport of its spokes, under their public names."""
+"""The hub and the transport of its clients, under their public names."""
 
-from enfold.calls.transports.hub_server import WebSocketHub
-from enfold.calls.transports.spoke import WebSocketTransport
+from enfold.calls.transports.hub import WebSocketHub
+from enfold.calls.transports.websocket import WebSocketTransport
 
 __all__ = ["WebSocketHub", "WebSocketTransport"]

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.recorder_options import make_recorder
 from enfold.commands.shared.targets import (
     Target,
     first_target,
@@ -21,10 +20,11 @@ from enfold.commands.shared.targets import (
 )
 from enfold.errors import CallError
 from enfold.log import silence
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 from enfold.surfaces.command_line import USAGE, ShellOptions, Words, run_command_line, to_command_line
 
 if TYPE_CHECKING:
+    from enfold.provenance import Recorder
     from enfold.tasks import Tasks
 
 _OURS: Final = "  --tokens FILE         the caller is whoever ENFOLD_TOKEN stands for in this file; else local, who may do everything"
@@ -37,13 +37,13 @@ def run(words: list[str], registry: Registry | None) -> int:
         print(f"{USAGE.replace('usage: call ', 'usage: enfold call TARGET ')}\n{_OURS}")
         return 0
     # The user is told in one sentence; the stack of a handler that failed is for who asks.
-    silence("enfold.pipeline", "enfold.registry", *(() if "--verbose" in words else ("enfold",)))
+    silence("enfold.runtime.pipeline", "enfold.runtime.registry", *(() if "--verbose" in words else ("enfold",)))
     target, rest = _target(words, registry)
     with output_for_results() as out:
         tokens, rest = _without_tokens(rest)
         asked = Words(rest)
         found = asked.options
-        options: ShellOptions = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
+        options: ShellOptions = {"recorder": _make_recorder, "stdout": out, "caller": _caller(target)}
         options["identity"] = local_caller(tokens)
         options["tasks"] = partial(_open_tasks, target)
         if target.kind == "program":
@@ -58,15 +58,21 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
     """The registry, with a place for first results where the words have an idempotency key."""
     if "--idempotency-key" in asked:
-        from enfold.commands.shared.task_store import first_results, task_settings
+        from enfold.commands.shared.stores import first_results, task_settings
 
         registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")))
     return registry
 
 
+def _make_recorder(options: Mapping[str, str]) -> Recorder:
+    from enfold.commands.shared.stores import make_recorder  # few calls are recorded
+
+    return make_recorder(options)
+
+
 def _open_tasks(target: Target, registry: Registry, store: str | None) -> AbstractAsyncContextManager[Tasks | None]:
     """Open the tasks of a target; this process runs only those that it waits for."""
-    from enfold.commands.shared.task_store import opened_tasks, task_settings
+    from enfold.commands.shared.stores import opened_tasks, task_settings
 
     return opened_tasks(registry, task_settings(target, store), at_once=0, runs_own=True)
 

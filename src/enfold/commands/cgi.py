@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.shared.recorder_options import make_recorder
 from enfold.commands.shared.targets import Target, first_target, load_program
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.log import printable_lines
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 from enfold.surfaces.cgi import refuse, to_cgi
 
 if TYPE_CHECKING:
@@ -48,7 +47,11 @@ def _answer(words: list[str], registry: Registry | None) -> int:
         raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
     options = _options(rest)
     given = {name: value for name, value in options.items() if value}
-    recorder = make_recorder(given) if "--provenance" in given else None
+    recorder = None
+    if "--provenance" in given:
+        from enfold.commands.shared.stores import make_recorder  # few programs record
+
+        recorder = make_recorder(given)
     try:
         found = load_program(target)
     except CallError as error:
@@ -68,7 +71,7 @@ def _answer(words: list[str], registry: Registry | None) -> int:
 @asynccontextmanager
 async def _open_tasks(registry: Registry, target: Target) -> AsyncIterator[Tasks | None]:
     """Open the tasks of a program; this process runs only those that it waits for."""
-    from enfold.commands.shared.task_store import opened_tasks, task_settings  # few operations must be tasks
+    from enfold.commands.shared.stores import opened_tasks, task_settings  # few operations must be tasks
 
     async with opened_tasks(registry, task_settings(target), at_once=0, runs_own=True) as tasks:
         yield tasks

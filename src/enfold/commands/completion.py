@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from enfold.commands.main import COMMANDS, CommandEndedError
 from enfold.errors import CallError
 from enfold.log import printable
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:
-    from enfold.operation import OperationSpec
+    from enfold.operations import OperationSpec
 
 PATIENCE: Final = 3.0  # seconds that a person waits for their shell, while sources of a target open
 FILES: Final = ":files"  # the shell knows best how to complete the name of a file
@@ -134,7 +134,7 @@ def _specs(target: str) -> list[OperationSpec]:
 
 def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tuple[str, str]]:
     """The arguments that are not given yet, as `name=` or as `--name`; of one whose values are known, its values."""
-    from enfold.surfaces.command_line.schema_words import opened, type_text
+    from enfold.surfaces.command_line.help import opened, type_text
 
     root = spec.input_schema
     name, equals, _ = last.partition("=")
@@ -154,7 +154,7 @@ def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tup
 
 def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
     """The arguments, and the fields of those whose name has been typed: `person`, `person.name`."""
-    from enfold.surfaces.command_line.schema_words import fields_of, opened
+    from enfold.surfaces.command_line.help import fields_of, opened
 
     waiting = [("", root)]
     while waiting:
@@ -170,7 +170,7 @@ def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
 
 def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
     """The values that a schema lists, in its branches too."""
-    from enfold.surfaces.command_line.schema_words import opened
+    from enfold.surfaces.command_line.help import opened
 
     branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if branches:

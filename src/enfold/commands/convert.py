@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from enfold.commands.shared.command_options import parse_options
+from enfold.commands.shared.options import parse_options
 from enfold.envelope import local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS, Verbs
 from enfold.formats.conversion import Conversion, convert
 from enfold.log import printable, printable_json
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:

@@ -11,13 +11,13 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.commands.shared.command_options import TARGETS, TargetParser, parse_options
-from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.options import TARGETS, TargetParser, parse_options
+from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import Target, on_target, read_target, script_target
 from enfold.errors import CallError
 from enfold.log import printable_lines
-from enfold.operation import AccessControl, OperationSpec
-from enfold.registry import Registry
+from enfold.operations import AccessControl, OperationSpec
+from enfold.runtime.registry import Registry
 from enfold.schema.compatibility import incompatibilities
 
 BREAKING: Final = 1

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers, token_verifier
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.printing import painter, print_json
+from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.output import painter, print_json
 from enfold.commands.shared.targets import TOKEN, Target, opened
 from enfold.commands.token import resource_words
 from enfold.errors import CallError, code_row
 from enfold.log import counted, printable
-from enfold.mcp.tool_names import tool_names
-from enfold.operation import legal_name
-from enfold.registry import Registry
-from enfold.schema.check import compile_schema
+from enfold.mcp.offers import tool_names
+from enfold.operations import legal_name
+from enfold.runtime.registry import Registry
+from enfold.schema.compiled import compile_schema
 from enfold.version import install_command, installed_version
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.issuers import Issuers
-    from enfold.operation import Identity
+    from enfold.auth.issuers import Issuers
+    from enfold.operations import Identity
 
 EXTRAS: Final = {
     "http": "uvicorn",
@@ -170,7 +170,7 @@ def _costs(registry: Registry) -> Iterator[Finding]:
 
 async def broker(address: str) -> AsyncIterator[Finding]:
     """Whether a NATS server is new enough, and what it may lose in a power failure; nothing about a hub."""
-    from enfold.calls.protocol.outage import address_name
+    from enfold.calls.protocol.connection import address_name
     from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import reached
 
@@ -213,7 +213,7 @@ def _examine(options: Namespace) -> int:
 
 
 def _describe_token(token: str) -> Iterator[str]:
-    from enfold.issuers.verifier import RefusedTokenError, read_unproven
+    from enfold.auth.issuers import RefusedTokenError, read_unproven
 
     try:
         header, claims = read_unproven(token)
@@ -243,8 +243,8 @@ def _distance(name: str, value: Any) -> str:
 
 def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None, str]]:
     """What each verifier that is configured says about the token."""
-    from enfold.identities.token_file import TokenFile
-    from enfold.issuers import Issuers
+    from enfold.auth.issuers import Issuers
+    from enfold.auth.token_file import TokenFile
 
     for verifier in find_verifiers(options):
         if isinstance(verifier, TokenFile):
@@ -259,7 +259,7 @@ def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None,
 def _ask_issuers(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
     import asyncio
 
-    from enfold.issuers import RefusedTokenError
+    from enfold.auth.issuers import RefusedTokenError
 
     try:
         return asyncio.run(issuers.check(token)), ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import LOCAL
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.printing import print_json, print_operations
+from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.output import print_json, print_operations
 from enfold.commands.shared.targets import imported, on_target
-from enfold.introspection import introduce
 from enfold.log import printable_lines
-from enfold.registry import OperationRegistry, Registry
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.surfaces.introspection import introduce
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.printing import print_json, print_operations
+from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.output import print_json, print_operations
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
-from enfold.introspection import introduce
-from enfold.operation import Identity
-from enfold.registry import Registry
+from enfold.operations import Identity
+from enfold.runtime.registry import Registry
+from enfold.surfaces.introspection import introduce
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Final, NoReturn
 
-    from enfold.registry import Registry
+    from enfold.runtime.registry import Registry
 
 # Each is the module of its name in this folder, imported when it is asked for: `call` and `cgi` have to start fast.
 COMMANDS: Final = {
@@ -88,7 +88,7 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
 
 
 def _set_up_log(*, is_dated: bool) -> None:
-    from enfold.commands.shared.log_setup import set_up_log  # few commands write to the log
+    from enfold.commands.shared.log import set_up_log  # few commands write to the log
 
     set_up_log("info" if is_dated else "warning", is_dated=is_dated)
 
@@ -107,9 +107,8 @@ def _load(command: str, *, owns_process: bool) -> ModuleType:
 
 
 def _unknown(words: list[str]) -> Exception:
-    from enfold.commands.shared.habits import unknown_command
-    from enfold.errors import CallError
-    from enfold.nearest import nearest
+    from enfold.commands.shared.advice import unknown_command
+    from enfold.errors import CallError, nearest
 
     elsewhere = unknown_command(words)
     if elsewhere is not None:

@@ -11,13 +11,13 @@ from enfold.commands.shared.callers import LOCAL, local_caller
 from enfold.commands.shared.targets import Target, first_target, load_program, opened
 from enfold.errors import CallError
 from enfold.formats import FORMATS, find_format
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.operation.repeats import OnceStore
+    from enfold.operations.idempotency import OnceStore
     from enfold.tasks import Tasks
 
 _AT_A_TERMINAL: Final = (
@@ -51,7 +51,7 @@ def _serve(target: Target, **settings: Any) -> int:
 
 
 def _new_store(target: Target) -> OnceStore | None:
-    from enfold.commands.shared.task_store import first_results, task_settings  # with the first idempotency key
+    from enfold.commands.shared.stores import first_results, task_settings  # with the first idempotency key
 
     return first_results(task_settings(target))
 
@@ -66,7 +66,7 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
     """The tasks of a program that has durable operations; they begin with the first call, when there is an event loop."""
     if all(spec.durable == "never" for spec in registry.list()):
         return None
-    from enfold.commands.shared.task_store import open_tasks, task_settings
+    from enfold.commands.shared.stores import open_tasks, task_settings
 
     tasks = open_tasks(registry, task_settings(target), recorder=settings.get("recorder"))
     if tasks is not None:
@@ -76,10 +76,9 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
 
 def _by_options(words: list[str], registry: Registry | None) -> int:
     # An editor's server is quicker without all of these.
-    from enfold.commands.shared.command_options import parse_command
-    from enfold.commands.shared.printing import print_json
-    from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
-    from enfold.commands.shared.server_settings import add_agent_options, agent_settings
+    from enfold.commands.shared.options import add_agent_options, agent_settings, parse_command
+    from enfold.commands.shared.output import print_json
+    from enfold.commands.shared.stores import add_recording_options, recorder_of
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
@@ -113,9 +112,9 @@ def _named_settings(options: Namespace) -> dict[str, Any]:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
-    from enfold.commands.shared.server_settings import bounds_of  # a program has none
+    from enfold.commands.shared.options import bounds_of  # a program has none
     from enfold.commands.shared.signals import ignore_hangups, run_in_loop
-    from enfold.commands.shared.task_store import opened_tasks, task_settings
+    from enfold.commands.shared.stores import opened_tasks, task_settings
 
     ignore_hangups()
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves
-from enfold.commands.shared.command_options import parse_command, parse_options
+from enfold.calls.transports.nats_streams import NATSUser, nats_permissions, read_users, serves
+from enfold.commands.shared.options import parse_command, parse_options
 from enfold.commands.shared.targets import TOKEN, on_target
 from enfold.errors import CallError
-from enfold.operation import OperationSpec
-from enfold.registry import Registry
-from enfold.reserved import TASK_VERBS
-from enfold.tasks.nats_names import Names
+from enfold.operations import OperationSpec
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import TASK_VERBS
+from enfold.tasks.nats_streams import Names
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -58,7 +58,7 @@ def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[Ope
     specs = registry.list()
     if all(spec.durable == "never" for spec in specs):
         return specs, users
-    from enfold.introspection.task_verbs import (
+    from enfold.surfaces.introspection.tasks import (
         task_operations,
     )  # few programs have tasks, and those have stores to load
     from enfold.tasks import Tasks
@@ -117,8 +117,8 @@ async def _init(options: Namespace) -> int:
     from enfold.calls.transports.addresses import reached
     from enfold.calls.transports.nats_streams import make_stream, reachable
     from enfold.calls.worker.nats_once_store import idempotency_stream
-    from enfold.idempotency.first_results import KEEP
-    from enfold.tasks.nats_bucket import API_TIMEOUT, task_streams
+    from enfold.middleware.idempotency_store import KEEP
+    from enfold.tasks.nats_streams import API_TIMEOUT, task_streams
 
     wanted = (
         *task_streams(Names(), options.replicas),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.formats import DEFAULT_FORMAT
-from enfold.introspection import introduce
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
+from enfold.surfaces.introspection import introduce
 from enfold.surfaces.openapi import to_openapi
 
 if TYPE_CHECKING:

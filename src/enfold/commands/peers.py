@@ -7,14 +7,14 @@ import os
 from argparse import ArgumentParser, Namespace, _MutuallyExclusiveGroup
 from collections.abc import Sequence
 
-from enfold.calls.caller.peer_stats import PATIENCE, RunningPeer, find_peers
+from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.shared.command_options import parse_options
-from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import TOKEN
 from enfold.errors import CallError
 from enfold.log import printable_lines
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:

@@ -8,22 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enfold.commands.shared.command_options import parse_options
-from enfold.commands.shared.printing import in_lines
+from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.output import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
 from enfold.log import printable, printable_lines
-from enfold.provenance.canonical import read_json
-from enfold.provenance.digests import digest_json
-from enfold.provenance.drawing import to_mermaid, to_svg
-from enfold.provenance.lineage import build_graph, verify_run, verify_value
-from enfold.provenance.manifest import capabilities, manifest_faults
+from enfold.provenance.conformance import capabilities, check_vectors, manifest_faults
+from enfold.provenance.integrity import digest_json, generate_key, load_public_keys, read_json
+from enfold.provenance.lineage import build_graph, to_mermaid, to_svg, verify_run, verify_value
 from enfold.provenance.methods import CATALOGUE, method_id_fault
 from enfold.provenance.record_store import RecordStore
-from enfold.provenance.signing import generate_key, load_public_keys
-from enfold.provenance.vectors import check_vectors
 from enfold.provenance.verification import Verdict
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 OK: Final = 0
 NOT_VERIFIED: Final = 1

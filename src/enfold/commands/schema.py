@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from enfold.commands.shared.command_options import parse_options
-from enfold.commands.shared.printing import in_lines
-from enfold.config.config_keys import schema
-from enfold.registry import Registry
+from enfold.app.keys import schema
+from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.output import in_lines
+from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
 from enfold.log import printable_lines
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -30,7 +30,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _print_found(registry: Registry, options: Namespace) -> int:
-    from enfold.finding import Finder
+    from enfold.search.finder import Finder
 
     caller = local_caller(options.tokens)
     query = " ".join(options.query)

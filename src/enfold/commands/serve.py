@@ -12,47 +12,60 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.calls.protocol.outage import address_name
-from enfold.commands.nats import users_in
-from enfold.commands.serving.banner import announce_server
-from enfold.commands.serving.listening import Certificate, bind, check_certificate, start_listening
-from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
-from enfold.commands.shared.order_keys import OrderKeys, add_order_options
-from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
-from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
-from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
-from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
-from enfold.commands.shared.task_store import TaskSettings, first_results, opened_tasks, task_settings
-from enfold.errors import CallError
-from enfold.formats import DEFAULT_FORMAT
-from enfold.identities.loopback import is_loopback
-from enfold.log import counted
-from enfold.operation import Policy
-from enfold.operation.limits import CallLimits
-from enfold.registry import OperationRegistry, Registry
-from enfold.surfaces.bounds import Bounds, check_divisible, divided
-from enfold.version import install_command
-from enfold.workers import (
+from enfold.app.siblings import (
     SelfReport,
     SessionRouter,
     Siblings,
-    Worker,
     end_with_parent,
     listen_to_siblings,
-    run_workers,
     session_prefix,
 )
+from enfold.app.worker_processes import Worker, run_workers
+from enfold.auth.tokens import is_loopback
+from enfold.calls.protocol.connection import address_name
+from enfold.commands.nats import users_in
+from enfold.commands.serving.startup import (
+    Certificate,
+    announce_server,
+    bind,
+    check_certificate,
+    joining_peers,
+    run_reloading,
+    start_listening,
+)
+from enfold.commands.shared.advice import missing_target
+from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
+from enfold.commands.shared.log import add_log_options, announce, metrics_mount, set_up_log, write_calls
+from enfold.commands.shared.options import add_agent_options, agent_settings, bounds_of, parse_command
+from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
+from enfold.commands.shared.stores import (
+    OrderKeys,
+    TaskSettings,
+    add_order_options,
+    add_recording_options,
+    first_results,
+    opened_tasks,
+    recorder_of,
+    task_settings,
+)
+from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
+from enfold.errors import CallError
+from enfold.formats import DEFAULT_FORMAT
+from enfold.log import counted
+from enfold.operations import Policy
+from enfold.operations.policy import CallLimits
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.surfaces.limits import Bounds, check_divisible, divided
+from enfold.version import install_command
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
-    from enfold.commands.serving.http_server import HTTPServer
-    from enfold.introspection.payloads import Payloads
-    from enfold.source_states import SourceState
+    from enfold.commands.serving.server import HTTPServer
+    from enfold.runtime.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
+    from enfold.surfaces.introspection.calls import Payloads
     from enfold.tasks import Tasks
 
 
@@ -72,9 +85,9 @@ class Terms(msgspec.Struct, frozen=True):
     secret: bytes | None = None  # that they share
 
     @property
-    def is_loud(self) -> bool:
+    def is_primary(self) -> bool:
         """Whether this process prints where it serves; of several, one does."""
-        return self.worker is None or self.worker.is_loud
+        return self.worker is None or self.worker.is_primary
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -83,8 +96,6 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse_command("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
     _fill_in_address(options)
     if options.reload:
-        from enfold.commands.serving.reload import run_reloading
-
         program = ["-m", "enfold"] if registry is None else [sys.argv[0]]
         return run_reloading([sys.executable, *program, "serve", *(word for word in words if word != "--reload")])
     set_up_log(options.log_level, options.log_format)
@@ -109,7 +120,7 @@ def _fill_in_address(options: Namespace) -> None:
 def _run(terms: Terms, listening: socket) -> int:
     """Serve in this process."""
     try:
-        from enfold.commands.serving.http_server import loop_factory  # which needs packages that not everybody has
+        from enfold.commands.serving.server import loop_factory  # which needs packages that not everybody has
     except ImportError as error:
         raise CallError("UNAVAILABLE", f"serve needs {error.name}: {install_command('http')}") from None
     # Each process opens the store of records for itself: a connection to a database does not survive a fork.
@@ -133,10 +144,10 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
         return nullcontext(registry_of_peers())
     in_force = None
     if worker is not None and target.config is not None:
-        from enfold.config import InForce  # programs need none
+        from enfold.app import InForce  # programs need none
 
         in_force = InForce(Path(worker.folder, "configuration"))
-    return opened(target, rereads=True, in_force=in_force, waits_for_optional=terms.is_loud)
+    return opened(target, rereads=True, in_force=in_force, waits_for_optional=terms.is_primary)
 
 
 def _peers(options: Namespace) -> str | None:
@@ -147,8 +158,6 @@ def _peers(options: Namespace) -> str | None:
 
 def _terms(options: Namespace) -> Terms:
     if options.target is None and _peers(options) is None:
-        from enfold.commands.shared.missing_target import missing_target  # only a mistake needs it
-
         raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
     tokens = token_verifier(options)
     is_local = is_loopback(options.host)
@@ -279,7 +288,7 @@ def _root_path(text: str) -> str:
 async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], listening: socket) -> None:
     async with opening as own:
         target = terms.options.target
-        if terms.is_loud and target is not None and target.kind == "configuration":
+        if terms.is_primary and target is not None and target.kind == "configuration":
             announce(map(_state_line, own.sources))
         write_calls(own, terms.options)
         settings, grace = _task_settings(terms.options), Grace(terms.options.grace)
@@ -335,11 +344,9 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
     if registry is not own:
         registry.sources, registry.observers = own.sources, own.observers
     how = {"insecure": options.insecure, "durable": settings.of_peers or options.nats is None}
-    if terms.is_loud:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
+    if terms.is_primary:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
         peers = with_peers(registry, address, required=True, **how)
     else:
-        from enfold.commands.serving.joining import joining_peers  # which a first start can do without
-
         peers = joining_peers(registry, address, **how)
     async with peers:
         yield registry
@@ -366,7 +373,7 @@ class _Serving:
         self._server = self._make_server(self._app())
 
     def _make_server(self, app: HTTPApp) -> HTTPServer:
-        from enfold.commands.serving.http_server import HTTPServer, WorkerServer  # which `_run` has loaded
+        from enfold.commands.serving.server import HTTPServer, WorkerServer  # which `_run` has loaded
 
         terms, worker = self._terms, self._terms.worker
         settings = {
@@ -380,10 +387,10 @@ class _Serving:
         return WorkerServer(worker, SessionRouter(app, worker), terms.bounds, self._stop, **settings)
 
     def _app(self) -> HTTPApp:
-        from enfold.introspection import keep_calls
-        from enfold.introspection.source_operations import source_summaries
-        from enfold.observing.counting import CallCounts
+        from enfold.observability.metrics import CallCounts
         from enfold.surfaces.http import to_http
+        from enfold.surfaces.introspection import keep_calls
+        from enfold.surfaces.introspection.about import source_summaries
         from enfold.surfaces.mcp import to_mcp
 
         options, tokens = self._terms.options, self._terms.tokens
@@ -451,9 +458,9 @@ class _Serving:
 
     async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
         async with listen_to_siblings(worker, self._http, self._report), end_with_parent(worker, self._server.end):
-            if worker.is_loud:
+            if worker.is_primary:
                 announce_server(self._registry, self._terms, listening.getsockname()[1])
-                worker.say_ready()
+                worker.notify_ready()
             await self._server.serve([listening])
 
 
@@ -461,7 +468,7 @@ def _payloads(options: Namespace) -> Payloads | None:
     """Where arguments and results of calls are kept; None unless the operator asks for it."""
     if not options.keep_payloads:
         return None
-    from enfold.introspection.payloads import Payloads  # which a server without it can do without
+    from enfold.surfaces.introspection.calls import Payloads  # which a server without it can do without
 
     return Payloads()
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from enfold.commands.shared.callers import LOCAL
-from enfold.commands.shared.command_options import parse_options
-from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.output import print_json
+from enfold.commands.shared.stores import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.commands.shared.targets import opened, read_target
-from enfold.commands.shared.task_store import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.envelope import error_of
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import printable, printable_json, silence
-from enfold.registry import OperationRegistry, Registry
-from enfold.surfaces.command_line.call_words import seconds, wrong
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.surfaces.command_line.arguments import seconds, wrong
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer, is_terminal
-from enfold.surfaces.task_wire import shown_task
-from enfold.surfaces.writing import encode_result
+from enfold.surfaces.responses import encode_result
+from enfold.surfaces.tasks import shown_task
 from enfold.tasks import Task, TaskHandle, Tasks
-from enfold.tasks.durable_calls import MAX_LIST
 from enfold.tasks.handed_over import SEALED
-from enfold.tasks.task import Status
+from enfold.tasks.model import Status
+from enfold.tasks.tasks import MAX_LIST
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from enfold.commands.shared.command_options import parse_options
+from enfold.auth.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
+from enfold.commands.shared.options import parse_options
 from enfold.errors import CallError
-from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
 from enfold.log import printable
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:

@@ -9,35 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from enfold.access import may_list
-from enfold.calls.protocol.call_settings import WorkerLimits
-from enfold.calls.protocol.subjects import peer_name
-from enfold.calls.protocol.transport import Transport, keeps_state
+from enfold.auth.tokens import AnyOf
+from enfold.calls.protocol.settings import WorkerLimits
+from enfold.calls.protocol.transport import Transport, keeps_state, peer_name
 from enfold.calls.transports.addresses import reached
 from enfold.calls.worker.nats_once_store import NO_JETSTREAM
 from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
-from enfold.commands.shared.command_options import parse_command
-from enfold.commands.shared.log_setup import add_log_options, announce, set_up_log, write_calls
-from enfold.commands.shared.order_keys import OrderKeys, add_order_options
-from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
+from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
+from enfold.commands.shared.options import parse_command
 from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, run_server
-from enfold.commands.shared.targets import TOKEN, opened
-from enfold.commands.shared.task_store import (
+from enfold.commands.shared.stores import (
+    OrderKeys,
     TaskSettings,
+    add_order_options,
+    add_recording_options,
     first_results,
     opened_tasks,
+    recorder_of,
     shared_results,
     task_settings,
     tasks_on_servers,
 )
-from enfold.identities.tokens import AnyOf
-from enfold.introspection import introduce
+from enfold.commands.shared.targets import TOKEN, opened
 from enfold.log import counted
-from enfold.operation.repeats import OnceStore
-from enfold.registry import Registry
+from enfold.operations.access import may_list
+from enfold.operations.idempotency import OnceStore
+from enfold.runtime.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls
+from enfold.surfaces.introspection import introduce
 from enfold.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 __all__ = ["DEFAULT_FORMAT", "FORMATS", "Format", "Verbs", "find_format", "register_format"]
 

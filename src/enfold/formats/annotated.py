@@ -10,7 +10,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning
 from enfold.errors import CallError, FormatError
 from enfold.formats import envelope as plain
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope, local_envelope, to_wire
-from enfold.envelope_schemas import RESPONSE_META_SCHEMA
+from enfold.envelope.content import RESPONSE_META_SCHEMA
 from enfold.errors import CallError, FormatError
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope
 from enfold.errors import CallError, FormatError
-from enfold.operation import OperationSpec
+from enfold.operations import OperationSpec
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 

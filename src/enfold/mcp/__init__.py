@@ -1,7 +1,7 @@
 """The MCP protocol as values, and what handlers may offer and ask over it. No I/O; used by the source and the surface."""
 
 from enfold.mcp.offers import PromptMessage, completion, prompt, resource
-from enfold.operation.asking import (
+from enfold.operations.questions import (
     Answer,
     Question,
     ask,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.mcp.json_rpc import HEADER_MISMATCH, ProtocolError, RPCMessage, fields_of
-from enfold.mcp.task_extension import TASK_METHODS
+from enfold.mcp.tasks import TASK_METHODS
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 

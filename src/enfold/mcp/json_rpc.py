@@ -156,24 +156,47 @@ def _id_of(text: bytes | bytearray) -> RequestId | None:
 encode: Final = msgspec.json.Encoder().encode
 
 
-def result_message(request_id: RequestId, result: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+class RPCRequest(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
+    """A request that we send."""
+
+    id: RequestId
+    method: str
+    params: Any
 
 
-def error_message(request_id: RequestId | None, error: ProtocolError) -> dict[str, Any]:
-    fields = {"code": error.code, "message": error.message}
-    if error.data is not UNSET:
-        fields["data"] = error.data
-    return {"jsonrpc": "2.0", "id": request_id, "error": fields}
+class RPCNotification(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
+    method: str
+    params: Any = UNSET
 
 
-def request(request_id: RequestId, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+class RPCResponse(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
+    """The response to a request that succeeded."""
+
+    id: RequestId
+    result: Any
 
 
-def notification(method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
-    return message if params is None else {**message, "params": params}
+class ErrorObject(msgspec.Struct, frozen=True):
+    """What a failed response says: a code of the protocol, a sentence, and optional data."""
+
+    code: int
+    message: str
+    data: Any = UNSET
+
+
+class RPCErrorResponse(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
+    """The response to a request that failed; the id is null where it could not be read."""
+
+    id: RequestId | None
+    error: ErrorObject
+
+
+AnyResponse: TypeAlias = RPCResponse | RPCErrorResponse
+OutgoingMessage: TypeAlias = RPCRequest | RPCNotification | AnyResponse
+
+
+def error_response(request_id: RequestId | None, error: ProtocolError) -> RPCErrorResponse:
+    return RPCErrorResponse(request_id, ErrorObject(error.code, error.message, error.data))
 
 
 def passed_meta(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,20 @@ All are ordinary operations, called through the same funnel on every surface; `m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.content import ContentBlock
-from enfold.operation import OperationSpec
-from enfold.operation.offers import facts_of, with_facts
-from enfold.registry import OperationRegistry
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope
+from enfold.envelope.content import ContentBlock
+from enfold.mcp.json_rpc import fields_of, passed_meta
+from enfold.operations import Identity, OperationSpec, legal_name, legal_names, with_hash
+from enfold.operations.access import is_hidden
+from enfold.operations.mcp_kind import facts_of, with_facts
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.runtime.reserved import RESERVED
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,3 +102,45 @@ def _contents(uri: str, mime_type: str | UnsetType, data: Any, *, is_blob: bool)
         return {"uri": uri, "mimeType": kind, "blob" if is_blob else "text": data}
     text = msgspec.json.encode(data).decode()
     return {"uri": uri, "mimeType": mime_type or "application/json", "text": text}
+
+
+FIELDS_KEY: Final = "enfold/fields"
+
+
+def meta_of_result(result: Mapping[str, Any], *names: str) -> dict[str, Any] | UnsetType:
+    """The `_meta` for an envelope: that of the server's result, and the fields of these names."""
+    fields = {name: result[name] for name in names if name in result}
+    meta = passed_meta(fields_of(result.get("_meta")))
+    return {**meta, FIELDS_KEY: fields} if fields else meta or UNSET
+
+
+def fields_of_result(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+    """What `meta_of_result` kept, as fields of a result; nothing where no server gave it."""
+    if not isinstance(envelope.meta, MCPResponseMeta) or envelope.meta._meta is UNSET:
+        return {}
+    meta = dict(envelope.meta._meta)
+    fields = dict(fields_of(meta.pop(FIELDS_KEY, None)))
+    return {**fields, "_meta": meta} if meta else fields
+
+
+def tool_names(registry: Registry) -> dict[str, str]:
+    """The tool name of each operation, by its id; those of `enfold` have the names that users leave to them."""
+    names = legal_names(spec.id for spec in registry.list())
+    taken = set(names.values())
+    for spec in registry.list(namespace=RESERVED):
+        name = wanted = legal_name(spec.id)
+        salt = spec.id
+        while name in taken:  # a user's operation may have the hashed name, too
+            name, salt = with_hash(wanted, salt), f"{salt} "
+        taken.add(name)
+        names[spec.id] = name
+    return names
+
+
+def find_by_tool_name(registry: Registry, name: str, identity: Identity | None) -> OperationSpec:
+    """The spec of an id, of a tool name, or of a name that only one operation has of those that the caller may see."""
+    if name not in registry:
+        for operation_id, tool in tool_names(registry).items():
+            if tool == name and not is_hidden(registry.get_spec(operation_id).access_control, identity):
+                return registry.get_spec(operation_id)
+    return registry.find(name, identity)

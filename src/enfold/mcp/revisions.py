@@ -55,3 +55,12 @@ def negotiate(requested: object) -> Revision:
     """The revision a handshake agrees on: the one asked for, or the latest that has a handshake."""
     found = find_revision(requested)
     return LATEST_HANDSHAKE if found is None or found.is_stateless else found
+
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_PLACES: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn": 3, "fatal": 5}
+
+
+def urgency_of(level: str) -> int:
+    """How urgent a level is; one that nobody knows is as urgent as `info`."""
+    return _PLACES.get(level.lower(), 1)

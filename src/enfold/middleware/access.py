@@ -6,11 +6,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from enfold.access import check_access
 from enfold.middleware.around import Around, Take
+from enfold.operations.access import check_access
 
 if TYPE_CHECKING:
-    from enfold.operation.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next, Outcome
 
 
 class CheckAccess(Around):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-    from enfold.operation.call import Call, Next, NextStream, Outcome
+    from enfold.operations.call import Call, Next, NextStream, Outcome
 
 Take: TypeAlias = "Callable[[ResponseEnvelope[Any]], object]"
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: a mutation that is repeated with its key is started once, and its repeats get the first outcome."""
+"""Idempotency keys: a mutation repeated with its key runs once, and each repeat gets the first outcome."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError
+from enfold.operations.idempotency import EntryKey, KeyedCall, OnceStore, input_digest, owned_by
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-    from enfold.lifetime import Lifetime
     from enfold.middleware.selection import Select
-    from enfold.operation.call import Call, Next, Outcome
-    from enfold.operation.repeats import EntryKey, KeyedCall, OnceStore
+    from enfold.operations.call import Call, Next, Outcome
     from enfold.runtime.funnel import Funnel
+    from enfold.runtime.lifespan import Lifetime
 
 MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
 SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first call tells how it ended
@@ -31,7 +31,6 @@ class Idempotency:
         key = call.context.unused_key
         if key is None:
             return await next(call)
-        from enfold.operation.repeats import EntryKey, owned_by  # only keys need it
 
         context = call.context
         context.unused_key = None
@@ -51,8 +50,6 @@ class Idempotency:
     def _keyed(self, entry: EntryKey, call: Call, next: Next) -> KeyedCall:
         """The call as its idempotency store sees it; VALIDATION_ERROR for what would not be started."""
         import asyncio  # this and the next: only keys need it here
-
-        from enfold.operation.repeats import KeyedCall, input_digest
 
         context, spec = call.context, self._funnel.spec
         self._select.compiled(context.select)
@@ -79,7 +76,7 @@ class Idempotency:
         if store is None and lifetime.new_store is not None:
             store = lifetime.once = lifetime.new_store()
         if store is None:
-            from enfold.idempotency.first_results import MemoryOnceStore  # which needs asyncio
+            from enfold.middleware.idempotency_store import MemoryOnceStore  # which needs asyncio
 
             store = lifetime.once = MemoryOnceStore()
         return store

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from enfold.middleware.around import Around, Take
 
 if TYPE_CHECKING:
-    from enfold.operation.call import Call
-    from enfold.operation.limits import CallLimits
+    from enfold.operations.call import Call
+    from enfold.operations.policy import CallLimits
 
 
 class LimitCalls(Around):

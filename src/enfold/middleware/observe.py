@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-    from enfold.observing.call_record import SpanStart
-    from enfold.observing.observers import Observers
-    from enfold.operation import Operation
-    from enfold.operation.call import Call, Next, NextStream, Outcome
+    from enfold.observability.observers import Observers
+    from enfold.observability.records import SpanStart
+    from enfold.operations import Operation
+    from enfold.operations.call import Call, Next, NextStream, Outcome
 
 
 class Observe:
@@ -54,7 +54,7 @@ class Observe:
             watch.end("process", self._operation, call.context)
 
     def _span(self) -> SpanStart:
-        from enfold.observing.call_record import SpanStart  # only where calls are traced
+        from enfold.observability.records import SpanStart  # only where calls are traced
 
         is_remote = self._operation.origin.kind not in ("functions", "")
         return SpanStart(self._operation.spec.id, "client" if is_remote else "internal")

@@ -10,8 +10,8 @@ from enfold.errors import CallError
 from enfold.middleware.around import Around, Take
 
 if TYPE_CHECKING:
-    from enfold.operation.call import Call
-    from enfold.operation.ports import PayloadLog
+    from enfold.operations.call import Call
+    from enfold.operations.operation import PayloadLog
 
 
 class LogPayloads(Around):

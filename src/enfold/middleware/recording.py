@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
-    from enfold.operation.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next, Outcome
 
 
 class RecordRun:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-    from enfold.operation import OperationSpec
-    from enfold.operation.call import Call, Next, NextStream, Outcome
-    from enfold.selection.selecting import Selection
+    from enfold.operations import OperationSpec
+    from enfold.operations.call import Call, Next, NextStream, Outcome
+    from enfold.search.selection import Selection
 
 MAX_SELECTIONS: Final = 64  # compiled selections that one operation caches
 
@@ -36,8 +36,7 @@ class Select:
 
     def compiled(self, text: str | None) -> Selection | None:
         """The selection that a caller asks for, else the operation's default; a wrong one is a VALIDATION_ERROR."""
-        from enfold.selection.defaults import default_selection  # this and the next: most calls select nothing
-        from enfold.selection.selecting import selection_of
+        from enfold.search.selection import default_selection, selection_of  # most calls select nothing
 
         if text not in self._compiled:
             if len(self._compiled) >= MAX_SELECTIONS:

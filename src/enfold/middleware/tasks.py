@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from enfold.errors import CallError
-from enfold.operation.context import DETACHABLE, TASK
+from enfold.operations.context import DETACHABLE, TASK
 
 if TYPE_CHECKING:
-    from enfold.lifetime import Lifetime
-    from enfold.operation.call import Call, Next, Outcome
-    from enfold.operation.repeats import DurableCalls
+    from enfold.envelope import ResponseEnvelope
+    from enfold.operations.call import Call, Next, Outcome
+    from enfold.operations.context import Context
     from enfold.runtime.failures import Failures
+    from enfold.runtime.lifespan import Lifetime
+
+
+class DurableCalls(Protocol):
+    """Runs durable operations as tasks: under one key there is one task, however it is asked for."""
+
+    def offers(self, operation_id: str) -> bool: ...
+
+    async def run(self, operation_id: str, input: Any, context: Context) -> ResponseEnvelope[Any]:
+        """The result of the first task with the key of this context."""
 
 
 class RunAsTask:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.operation.call import StreamMiddleware
+from enfold.operations.call import StreamMiddleware
 
 if TYPE_CHECKING:
-    from enfold.operation.call import Call, Middleware, Next, NextStream, Outcome
-    from enfold.operation.context import CallState
+    from enfold.operations.call import Call, Middleware, Next, NextStream, Outcome
+    from enfold.operations.context import CallState
     from enfold.runtime.funnel import Funnel
 
 T = TypeVar("T")

@@ -12,30 +12,52 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from enfold.provenance.artifacts import (
         bytes_artifact,
+        coerce_evidence,
         file_artifact,
         json_artifact,
+        json_pointer_evidence,
         opened_artifact,
         referred_artifact,
+        text_line_evidence,
     )
-    from enfold.provenance.building import build_record, seal
-    from enfold.provenance.canonical import canonical_json, read_json
-    from enfold.provenance.capture_options import (
+    from enfold.provenance.conformance import LEVEL, capabilities
+    from enfold.provenance.integrity import (
+        SigningKey,
+        canonical_json,
+        digest_bytes,
+        digest_json,
+        generate_key,
+        load_key,
+        load_public_keys,
+        public_keys,
+        read_json,
+    )
+    from enfold.provenance.lineage import (
+        CycleError,
+        Graph,
+        build_graph,
+        to_mermaid,
+        to_svg,
+        verify_lineage,
+        verify_run,
+        verify_value,
+    )
+    from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
+    from enfold.provenance.record_store import RecordStore, StoredRecordError
+    from enfold.provenance.recording import Recorder, Recording, build_record, seal
+    from enfold.provenance.records import (
+        Artifact,
         CaptureOptions,
+        Digest,
+        Evidence,
+        Record,
+        Tool,
         options_from_call,
         options_from_meta,
         options_from_mode,
+        read_record,
     )
-    from enfold.provenance.digests import digest_bytes, digest_json
-    from enfold.provenance.drawing import to_mermaid, to_svg
-    from enfold.provenance.evidence import coerce_evidence, json_pointer_evidence, text_line_evidence
-    from enfold.provenance.lineage import CycleError, Graph, build_graph, verify_lineage, verify_run, verify_value
-    from enfold.provenance.manifest import LEVEL, capabilities
-    from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
-    from enfold.provenance.record_store import RecordStore, StoredRecordError
-    from enfold.provenance.recording import Recorder, Recording
-    from enfold.provenance.records import Artifact, Digest, Evidence, Record, Tool, read_record
     from enfold.provenance.redaction import redact
-    from enfold.provenance.signing import SigningKey, generate_key, load_key, load_public_keys, public_keys
     from enfold.provenance.verification import Verdict, record_digest, verify, verify_envelope
 
 __all__ = [
@@ -96,21 +118,54 @@ __all__ = [
 _HOMES: Final = {
     name: module
     for module, names in {
-        "artifacts": ("bytes_artifact", "file_artifact", "json_artifact", "opened_artifact", "referred_artifact"),
-        "building": ("build_record", "seal"),
-        "canonical": ("canonical_json", "read_json"),
-        "manifest": ("LEVEL", "capabilities"),
-        "digests": ("digest_bytes", "digest_json"),
-        "drawing": ("to_mermaid", "to_svg"),
-        "evidence": ("coerce_evidence", "json_pointer_evidence", "text_line_evidence"),
-        "lineage": ("CycleError", "Graph", "build_graph", "verify_lineage", "verify_run", "verify_value"),
+        "artifacts": (
+            "bytes_artifact",
+            "coerce_evidence",
+            "file_artifact",
+            "json_artifact",
+            "json_pointer_evidence",
+            "opened_artifact",
+            "referred_artifact",
+            "text_line_evidence",
+        ),
+        "conformance": ("LEVEL", "capabilities"),
+        "integrity": (
+            "SigningKey",
+            "canonical_json",
+            "digest_bytes",
+            "digest_json",
+            "generate_key",
+            "load_key",
+            "load_public_keys",
+            "public_keys",
+            "read_json",
+        ),
+        "lineage": (
+            "CycleError",
+            "Graph",
+            "build_graph",
+            "to_mermaid",
+            "to_svg",
+            "verify_lineage",
+            "verify_run",
+            "verify_value",
+        ),
         "methods": ("CATALOGUE", "ClaimError", "method_id_fault", "read_catalogue"),
-        "capture_options": ("CaptureOptions", "options_from_call", "options_from_meta", "options_from_mode"),
-        "recording": ("Recorder", "Recording"),
-        "records": ("Artifact", "Digest", "Evidence", "Record", "Tool", "read_record"),
-        "redaction": ("redact",),
-        "signing": ("SigningKey", "generate_key", "load_key", "load_public_keys", "public_keys"),
         "record_store": ("RecordStore", "StoredRecordError"),
+        "recording": ("Recorder", "Recording", "build_record", "seal"),
+        "records": (
+            "Artifact",
+            "CaptureOptions",
+            "Digest",
+            "Evidence",
+            "Record",
+            "Tool",
+            "options_from_call",
+            "options_from_meta",
+            "options_from_mode",
+            "read_record",
+        ),
+        "redaction": ("redact",),
         "verification": ("Verdict", "record_digest", "verify", "verify_envelope"),
     }.items()
     for name in names

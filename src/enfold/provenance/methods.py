@@ -9,12 +9,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from enfold.envelope.foreign import ENVELOPE_VERSION, names_itself
 from enfold.errors import FormatError
-from enfold.provenance.canonical import same_json
-from enfold.provenance.digests import digest_fault
-from enfold.provenance.evidence import JSON_POINTER_METHOD, TEXT_LINES_METHOD, Anchor, read_anchor
+from enfold.provenance.artifacts import JSON_POINTER_METHOD, TEXT_LINES_METHOD, Anchor, read_anchor
+from enfold.provenance.integrity import digest_fault, same_json
 from enfold.provenance.records import EVIDENCE_VERSION, Record, read_record
-from enfold.self_named import ENVELOPE_VERSION, names_itself
 
 ATTACH_METHOD: Final = "adapter.provenance.attach_record_v0_1"
 

@@ -23,10 +23,10 @@ from msgspec import UNSET
 
 from enfold.errors import FormatError
 from enfold.provenance.artifacts import caller_of
-from enfold.provenance.canonical import read_json, same_json
+from enfold.provenance.integrity import read_json, same_json
 from enfold.provenance.lineage import CycleError, reach
 from enfold.provenance.records import Record, read_record
-from enfold.shared_sqlite import SharedFile, Transaction, run_script
+from enfold.storage import SharedFile, Transaction, run_script
 
 if TYPE_CHECKING:
     import asyncio

@@ -5,47 +5,63 @@ A run that is not recorded comes near none of this. Recording never makes a call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from enfold.envelope import ResultWarning
+from enfold.envelope import ResponseEnvelope, ResultWarning
+from enfold.envelope.foreign import ENVELOPE_VERSION
 from enfold.errors import FormatError
 from enfold.json_pointer import escape
 from enfold.log import Log
-from enfold.provenance.artifacts import ROLE_LABEL, caller_artifact, json_artifact, referred_artifact
-from enfold.provenance.building import build_record, seal
-from enfold.provenance.capture_options import CaptureOptions, Mode, Unasked
-from enfold.provenance.endings import Answer, Ending, Writer, failure, same_content, success
-from enfold.provenance.evidence import JSON_POINTER_METHOD, anchor_fault, coerce_evidence, json_pointer_evidence
+from enfold.provenance.artifacts import (
+    JSON_POINTER_METHOD,
+    ROLE_LABEL,
+    TEXT_LINES_METHOD,
+    anchor_fault,
+    bytes_artifact,
+    caller_artifact,
+    coerce_evidence,
+    json_artifact,
+    json_pointer_evidence,
+    referred_artifact,
+)
+from enfold.provenance.integrity import SigningKey, same_json
 from enfold.provenance.lineage import RECORD_LABEL, RUN_LABEL
-from enfold.provenance.methods import Claims, check_claims
+from enfold.provenance.methods import ATTACH_METHOD, Claims, check_claims
 from enfold.provenance.records import (
     ARTIFACT_VERSION,
     EVIDENCE_VERSION,
     MAX_RUN_ID,
+    RECORD_VERSION,
     Algorithm,
     Artifact,
     ArtifactRef,
+    CaptureOptions,
     Evidence,
+    Integrity,
+    Mode,
     Record,
     Tool,
+    Unasked,
     read_record,
 )
 from enfold.provenance.redaction import Redacted, redact, scrub
-from enfold.provenance.signing import SigningKey
-from enfold.reserved import is_reserved
-from enfold.runtime import drive
+from enfold.provenance.verification import RESULT_ROLES, record_digest
+from enfold.runtime.failures import drive
+from enfold.runtime.reserved import is_reserved
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
-    from enfold.operation import OperationSpec
+    from enfold.operations import OperationSpec
     from enfold.provenance.record_store import RecordStore
+
 
 MAX_ARTIFACTS: Final = 1000
 MAX_EVIDENCE: Final = 200
@@ -362,3 +378,166 @@ def _scrub_evidence(evidence: tuple[Evidence, ...], secrets: frozenset[str]) -> 
 
 def _log(message: str, error: Exception) -> None:
     Log("enfold.provenance").warning("%s: %s", message, error)
+
+
+def build_record(
+    run_id: str,
+    tool: Tool,
+    *,
+    parents: tuple[str, ...] = (),
+    inputs: tuple[Artifact, ...] = (),
+    outputs: tuple[Artifact, ...] = (),
+    evidence: tuple[Evidence, ...] = (),
+    computed: Iterable[Algorithm] = (),
+    methods: Iterable[str] = (),
+    time: str | UnsetType = UNSET,
+) -> Record:
+    """Build a record: it claims the methods that its content shows, and `methods` besides; `computed` are digests made here.
+
+    ClaimError where it would claim what it does not keep.
+    """
+    found = _methods(parents, inputs, outputs, evidence, computed)
+    record = Record(
+        schema_version=RECORD_VERSION,
+        run_id=run_id,
+        tool=tool,
+        time=time,
+        inputs=inputs,
+        outputs=outputs,
+        methods=(*found, *methods),
+        evidence=evidence,
+        parents=parents,
+    )
+    check_claims(Claims(record))
+    return record
+
+
+def _methods(
+    parents: tuple[str, ...],
+    inputs: tuple[Artifact, ...],
+    outputs: tuple[Artifact, ...],
+    evidence: tuple[Evidence, ...],
+    computed: Iterable[Algorithm],
+) -> Iterator[str]:
+    yield "engine.prov.record_v0_1.build"
+    if inputs:
+        yield "engine.prov.artifact.register_input"
+    if outputs:
+        yield "engine.prov.artifact.register_output"
+    if any("#json:/" in each.source for each in evidence):
+        yield JSON_POINTER_METHOD
+    if any("#text:line:" in each.source for each in evidence):
+        yield TEXT_LINES_METHOD
+    for algorithm in computed:
+        yield f"integrity.digest.{algorithm}"
+    if parents:
+        yield "lineage.parent.link"
+
+
+def seal(record: Record, algorithm: Algorithm = "sha256", key: SigningKey | None = None) -> Record:
+    """The record with its own digest and, with a key, a signature; it claims both, so that a record without them is invalid."""
+    claimed = ("integrity.record_digest.compute", *(() if key is None else ("integrity.signature.create",)))
+    claiming: Record = msgspec.structs.replace(record, methods=(*record.methods, *claimed), integrity=UNSET)
+    wire: dict[str, Any] = claiming.to_wire()
+    digest = record_digest(wire, algorithm)
+    signature = UNSET if key is None else key.sign(digest)
+    return msgspec.structs.replace(claiming, integrity=Integrity(digest, signature))
+
+
+# An mcp.envelope.v0.1 of ours; None where the answer has another form, or is an envelope that is passed on.
+Answer: TypeAlias = Mapping[str, Any] | None
+
+_NOTICES: Final = ("errors", "warnings")
+
+
+class Writer(Protocol):
+    """Who writes the answer: a format, or a request that cuts its answer to the length its caller prefers."""
+
+    def write(self, envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None, /) -> Any: ...
+
+    def write_error(self, error: CallError, operation_id: str, /) -> Any: ...
+
+
+class Ending(msgspec.Struct):
+    """What a run gave (UNSET for nothing), and how it is written with a record in it."""
+
+    data: Any
+    schema: Any
+    write: Callable[[dict[str, Any]], Any]
+    wraps: bool
+    passed_on: Mapping[str, Any] | None = None  # an envelope that came as one, and leaves without our record
+
+    def answer(self, record: dict[str, Any]) -> Answer:
+        """The envelope of the answer with this record in it; None where the answer is not such an envelope, or came as one."""
+        written = self.write(record)
+        if not isinstance(written, Mapping) or written.get("schema_version") != ENVELOPE_VERSION:
+            return None
+        if written.get("provenance") is record:
+            return written
+        self.passed_on = written
+        return None
+
+    def methods(self, answer: Answer) -> tuple[str, ...]:
+        """The methods by which the outcome became its answer, for the record to claim."""
+        if answer is None:
+            return () if self.passed_on is None else ("adapter.pass_through.envelope_v0_1",)
+        wrapped = ("adapter.wrap.envelope_v0_1",) if self.wraps and _is_whole(answer, self.data) else ()
+        return (*wrapped, ATTACH_METHOD, *(f"adapter.{name}.capture" for name in _NOTICES if answer.get(name)))
+
+    def artifacts(self, answer: Answer, made: Redacted, algorithm: Algorithm) -> tuple[Artifact, ...]:
+        """What the run made, what is left of it in the answer where that was cut, and the errors and warnings there."""
+        if answer is None:
+            return () if made.value is UNSET else (_artifact(made, "output", algorithm),)
+        notices = (json_artifact(redact(answer[name]), name, algorithm) for name in _NOTICES if answer.get(name))
+        return (*self._results(answer, made, algorithm), *notices)
+
+    def _results(self, answer: Mapping[str, Any], made: Redacted, algorithm: Algorithm) -> tuple[Artifact, ...]:
+        if made.value is UNSET:
+            return ()
+        if _is_whole(answer, self.data):
+            return (_artifact(made, "output", algorithm),)
+        left = json_artifact(redact(answer["result"], self.schema), "output", algorithm)
+        # Without its size, so that a record is as long for a result that is one byte shorter.
+        return (msgspec.structs.replace(left, size_bytes=UNSET), _artifact(made, "uncut_output", algorithm))
+
+
+def success(envelope: ResponseEnvelope[Any], spec: OperationSpec, writer: Writer | None) -> Ending:
+    """A run that gave a result."""
+
+    def write(record: dict[str, Any]) -> Any:
+        return None if writer is None else writer.write(msgspec.structs.replace(envelope, provenance=record), spec)
+
+    return Ending(envelope.data, spec.output_schema, write, wraps=True)
+
+
+def failure(error: CallError, spec: OperationSpec, writer: Writer | None) -> Ending:
+    """A run that gave an error, perhaps with a part of its result."""
+
+    def write(record: dict[str, Any]) -> Any:
+        before, error.provenance = error.provenance, record
+        try:
+            return None if writer is None else writer.write_error(error, spec.id)
+        finally:
+            error.provenance = before
+
+    data = error.partial.data if isinstance(error.partial, ResponseEnvelope) else UNSET
+    return Ending(data, spec.output_schema, write, wraps=False)
+
+
+def same_content(first: Answer, second: Answer) -> bool:
+    """Whether two answers are equal in all that a record tells of them."""
+    if first is None or second is None:
+        return first is second
+    return all(same_json(first.get(name), second.get(name)) for name in RESULT_ROLES.values())
+
+
+def _is_whole(answer: Mapping[str, Any], data: Any) -> bool:
+    """Whether the result leaves as the run gave it, and not cut to a length."""
+    result = answer["result"]
+    return result is data or same_json(result, b64encode(data).decode() if isinstance(data, bytes) else data)
+
+
+def _artifact(made: Redacted, role: str, algorithm: Algorithm) -> Artifact:
+    if isinstance(made.value, bytes):
+        return bytes_artifact(made.value, "application/octet-stream", role, algorithm)
+    return json_artifact(made, role, algorithm)

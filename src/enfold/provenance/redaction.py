@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.json_pointer import escape
-from enfold.schema.check import compile_schema
-from enfold.schema.nodes.node import Node
+from enfold.schema.compiled import compile_schema
+from enfold.schema.nodes import Node
 from enfold.schema.nodes.traits import item_node, with_all_in_place
 
 REDACTED: Final = "[redacted]"

@@ -12,12 +12,19 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from enfold.envelope.foreign import ENVELOPE_VERSION
 from enfold.errors import FormatError
 from enfold.log import printable
-from enfold.provenance.artifacts import ROLE_LABEL, content_fault, is_comparable, is_json_type
-from enfold.provenance.canonical import canonical_json
-from enfold.provenance.digests import available_algorithms, digest_bytes, digest_fault, same_digest
-from enfold.provenance.evidence import anchor_fault
+from enfold.provenance.artifacts import ROLE_LABEL, anchor_fault, content_fault, is_comparable, is_json_type
+from enfold.provenance.integrity import (
+    PublicKeys,
+    available_algorithms,
+    canonical_json,
+    digest_bytes,
+    digest_fault,
+    same_digest,
+    signature_fault,
+)
 from enfold.provenance.methods import (
     ATTACH_METHOD,
     CATALOGUE,
@@ -27,8 +34,6 @@ from enfold.provenance.methods import (
     deprecation_notes,
 )
 from enfold.provenance.records import Algorithm, Artifact, Digest, Record, read_record
-from enfold.provenance.signing import PublicKeys, signature_fault
-from enfold.self_named import ENVELOPE_VERSION
 
 ANCHOR: Final = "artifact:"
 PARENTS_NOT_CHECKED: Final = "parents not checked: no store was given"

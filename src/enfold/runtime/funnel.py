@@ -14,18 +14,17 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, DecodeError, LargeMisfitError, invalid_argument
-from enfold.lifetime import Lifetime
-from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
-from enfold.runtime.driving import drive, is_cancellation, never_waits
-from enfold.runtime.failures import Failures
-from enfold.schema.nodes.budget import shared_budget
+from enfold.operations import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
+from enfold.runtime.failures import Failures, drive, is_cancellation, never_waits
+from enfold.runtime.lifespan import Lifetime
+from enfold.schema.budget import shared_budget
 
 if TYPE_CHECKING:
-    from enfold.env import Env
-    from enfold.operation.call import Call
-    from enfold.pipeline import Finish
-    from enfold.threads import Threads
-    from enfold.timekeeping import Limit
+    from enfold.operations.call import Call
+    from enfold.runtime.deadlines import Limit
+    from enfold.runtime.env import Env
+    from enfold.runtime.pipeline import Finish
+    from enfold.runtime.threads import Threads
 
 # Imports inside functions: what a first call without faults, threads and limits does not need.
 
@@ -87,9 +86,12 @@ class Funnel:
         self.takes_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
+        if self.is_remote:  # the worker validates the input of its own version, and checks the result
+            self._decode_quickly = _unchanged
         self._may_wait = True  # until the first result shows otherwise
-        self._finish: Finish = self._first_finish
-        self._plain_finish: Finish | None = None  # gives plain data; built for the first result that has to be plain
+        self._finish: Finish = _unchanged if self.is_remote else self._first_finish
+        # Gives plain data; built for the first result that has to be plain.
+        self._plain_finish: Finish | None = _unchanged if self.is_remote else None
         self._limit: Callable[[float], Limit] = self._first_limit
 
     # calls and streams
@@ -142,7 +144,7 @@ class Funnel:
         """Run a subscription: each item is finished by itself; the producer is closed with the consumer."""
         if not self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
-        arguments = self.read(input)[1]
+        arguments = input if self.is_remote and type(input) is dict else self.read(input)[1]
         items: AsyncIterator[Any] | None = None
         try:
             if not self._services.lifetime.is_ready:
@@ -233,7 +235,7 @@ class Funnel:
 
     def _first_limit(self, deadline: float) -> Limit:
         """Import `timekeeping`, and so asyncio, with the first call that may wait: a `def` run in place needs neither."""
-        from enfold.timekeeping import limit_running_task
+        from enfold.runtime.deadlines import limit_running_task
 
         self._limit = limit_running_task
         return limit_running_task(deadline)
@@ -269,7 +271,7 @@ class Funnel:
         opened = self._start(arguments, context)
         stream = await opened if hasattr(opened, "__await__") else opened
         if hasattr(stream, "__next__"):
-            from enfold.threads import BlockingStream
+            from enfold.runtime.threads import BlockingStream
 
             threads = None if self.operation.inline or context.inline else self._services.threads()
             return BlockingStream(stream, threads, context)
@@ -290,7 +292,7 @@ class Funnel:
         return result
 
     async def _run_in_thread(self, arguments: Any, context: Context) -> Any:
-        from enfold.threads import NestedCalls
+        from enfold.runtime.threads import NestedCalls
 
         threads = self._services.threads()
         nested = NestedCalls(context) if self.takes_context else None
@@ -319,7 +321,7 @@ class Funnel:
         """Finish a result as plain data, which a record, a key, a selection or a middleware needs."""
         finish = self._plain_finish if self._for_writing else self._finish
         if finish is None:
-            from enfold.pipeline import build_pipeline
+            from enfold.runtime.pipeline import build_pipeline
 
             finish = self._plain_finish = build_pipeline(self.spec, self._policy, self.operation.signature)
         try:
@@ -329,7 +331,7 @@ class Funnel:
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
-        from enfold.pipeline import build_pipeline, build_writing_pipeline
+        from enfold.runtime.pipeline import build_pipeline, build_writing_pipeline
 
         build = build_writing_pipeline if self._for_writing else build_pipeline
         self._finish = build(self.spec, self._policy, self.operation.signature)
@@ -337,9 +339,14 @@ class Funnel:
         return self._finish(result)
 
 
+def _unchanged(value: Any) -> Any:
+    """Takes the place of validation for operations of other Enfold processes."""
+    return value
+
+
 async def _finish_apart(misfit: LargeMisfitError) -> ResponseEnvelope[Any]:
     """Finish a large result beside the event loop."""
-    from enfold.threads import run_apart
+    from enfold.runtime.threads import run_apart
 
     envelope: ResponseEnvelope[Any] = await run_apart(misfit.finish)
     return envelope
@@ -355,7 +362,7 @@ def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
     def convert(input: Any) -> Any:
         nonlocal check
         if check is None:
-            from enfold.schema.check import compile_schema
+            from enfold.schema.compiled import compile_schema
 
             check = compile_schema(spec.input_schema).check
         if check(input):

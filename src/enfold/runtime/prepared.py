@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.middleware.observe import Observe
 from enfold.middleware.selection import Select
-from enfold.operation import INHERIT, Context, Identity, Operation, OperationSpec, Policy
-from enfold.operation.call import Call, Middleware
+from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, Policy
+from enfold.operations.access import check_access
+from enfold.operations.call import Call, Middleware
 from enfold.runtime.funnel import Funnel, Services
 from enfold.runtime.stack import Stack, build_stack
 
 if TYPE_CHECKING:
-    from enfold.observing.observers import Observers
+    from enfold.observability.observers import Observers
 
 
 class Ingress(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from enfold.middleware.recording import RecordRun
 from enfold.middleware.selection import Select
 from enfold.middleware.tasks import RunAsTask
 from enfold.middleware.user import user_steps
-from enfold.operation import OperationType, Policy
-from enfold.operation.call import Middleware, Next, NextStream, compose, compose_stream
+from enfold.operations import OperationType, Policy
+from enfold.operations.call import Middleware, Next, NextStream, compose, compose_stream
 from enfold.runtime.funnel import Funnel, Services
 
 

@@ -5,18 +5,31 @@ This is the slow way, taken when the quick validation has refused. It never rais
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import is_
 from typing import Any, Final
 
-from enfold.errors import CallError, DecodeError
-from enfold.nearest import nearest
-from enfold.schema import wording
-from enfold.schema.check import Schema, compile_schema
-from enfold.schema.inputs.coercion import Coercion
-from enfold.schema.inputs.faults import MAX_STEPS, Fault, TooMuchWorkError, Walk
+import msgspec
+
+from enfold.errors import CallError, DecodeError, Reason, nearest
+from enfold.schema import messages
+from enfold.schema.budget import shared_budget
+from enfold.schema.checks import evaluated_names
+from enfold.schema.compiled import Schema, compile_schema
 from enfold.schema.keywords import properties_of
-from enfold.schema.nodes.budget import shared_budget
+from enfold.schema.nodes import Node
+from enfold.schema.nodes.traits import (
+    ALL_TYPES,
+    Tag,
+    Variants,
+    branches,
+    dependents,
+    item_node,
+    kinds_of,
+    matching_nodes,
+)
+from enfold.schema.nodes.values import all_differ, bounds_of, is_member, readings
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
 
@@ -44,7 +57,7 @@ def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
             return []
         found = _find_faults(compiled, value)
     if not found:
-        return [Fault("", "constraint", f"a value that fits {wording.short_json(schema, _MAX_SCHEMA)}")]
+        return [Fault("", "constraint", f"a value that fits {messages.short_json(schema, _MAX_SCHEMA)}")]
     return sorted(found, key=lambda fault: fault.reason == "unknown")
 
 
@@ -72,7 +85,7 @@ def type_faults(decode: Callable[[Any], Any], input: dict[str, Any], found: list
         except DecodeError as refused:
             if (found or told) and (refused.reason in ("missing", "unknown") or not refused.path):
                 break  # only because something was left out, or told already
-            told.append(Fault(refused.path, refused.reason, refused.expected, said=wording.refusal(refused.expected)))
+            told.append(Fault(refused.path, refused.reason, refused.expected, said=messages.refusal(refused.expected)))
             if (name := _root(refused.path)) not in rest:
                 break
             del rest[name]
@@ -106,3 +119,400 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
         return f"{name} {fault.said}"
     got = f", got {fault.got}" if fault.got else ""
     return f"{name} must be {fault.expected}{got}"
+
+
+_ONLY_TEXT: Final = frozenset({"string"})
+
+
+MAX_DEPTH: Final = 96
+MAX_STEPS: Final = 50_000
+_MAX_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
+_ONLY_NULL: Final = frozenset({"null"})
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong: with which argument, in which way, and what would be right."""
+
+    argument: str
+    reason: Reason
+    expected: str | None
+    got: str = ""  # the type or the value that was given, for the sentence only
+    said: str = ""  # the sentence after the name, where it is not that it must be what is expected
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"argument": self.argument, "reason": self.reason, "expected": self.expected}
+
+
+class TooMuchWorkError(Exception):
+    """The schema and the value together ask for more steps than a message is worth."""
+
+
+class ValuePlace(msgspec.Struct, frozen=True):
+    """Where a node meets a value: the keys that lead there, and how many nodes deep that is."""
+
+    keys: tuple[str | int, ...] = ()
+    depth: int = 0
+
+    def inside(self, key: str | int) -> ValuePlace:
+        return ValuePlace((*self.keys, key), self.depth + 1)
+
+    def under(self, name: Any) -> ValuePlace:
+        """The place of a property; a name that is no text is none in JSON either, but has to be told of."""
+        return self.inside(name if isinstance(name, str) else str(name))
+
+    def again(self) -> ValuePlace:
+        """The same place, for another node that applies there too."""
+        return ValuePlace(self.keys, self.depth + 1)
+
+
+ROOT: Final = ValuePlace()
+
+
+class Walk:
+    """One walk, with the steps that are left and what is known about the nodes of the schema."""
+
+    def __init__(self, variants: Variants, steps: int = MAX_STEPS) -> None:
+        self._left = steps
+        self._variants = variants
+        self.types = variants.types
+        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
+        self._answers: dict[tuple[int, int], tuple[Any, bool]] = {}
+
+    def fits(self, node: Node, value: Any, place: ValuePlace = ROOT) -> bool:
+        if not isinstance(value, dict | list):
+            return next(self.faults(node, value, place), None) is None
+        key = (node.index, id(value))
+        if key not in self._answers:
+            self._answers[key] = (value, next(self.faults(node, value, place), None) is None)
+        return self._answers[key][1]
+
+    def faults(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
+        """The faults of a value, in the order of the schema; below a certain depth none are seen."""
+        self.spend()
+        if place.depth >= MAX_DEPTH:
+            return
+        if node.never:
+            yield _forbidden(place)
+        elif (types := self.types(node)) != ALL_TYPES and types.isdisjoint(kinds_of(value)):
+            yield self._wrong_type(node, value, place)
+        elif node.enum is not None and not is_member(value, node.enum):
+            yield _broken(place, messages.one_of(node.enum), value)
+        else:
+            yield from self._kind_faults(node, value, place)
+            yield from self._in_place(node, value, place)
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuchWorkError
+
+    def describe(self, node: Node) -> str:
+        """What a node wants, in a few words."""
+        members = self._members(node, 0)
+        return messages.types(self.types(node)) if members is None else messages.one_of(members)
+
+    def tag(self, node: Node, variants: tuple[Node, ...]) -> Tag | None:
+        """The property that tells these variants of a node apart, if there is one whose values can be told."""
+        return next((tag for tag in self._variants.tags(node, variants) if tag.values), None)
+
+    def _members(self, node: Node, depth: int) -> list[Any] | None:
+        """All the values a node allows, where it lists them."""
+        self.spend()
+        if node.enum is not None:
+            return node.enum
+        if node.types == _ONLY_NULL:
+            return [None]
+        if depth > _MAX_REFERENCES:
+            return None
+        if variants := node.any_of or node.one_of:
+            lists = [self._members(part, depth + 1) for part in variants]
+            listed = [members for members in lists if members is not None]
+            return [member for members in listed for member in members] if len(listed) == len(lists) else None
+        lists = [self._members(part, depth + 1) for part in node.all_of]
+        return next((members for members in lists if members is not None), None)
+
+    def _wrong_type(self, node: Node, value: Any, place: ValuePlace) -> Fault:
+        return Fault(messages.path(place.keys), "type", self.describe(node), messages.type_name(value))
+
+    def _kind_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
+        match value:
+            case str():
+                yield from _string_faults(node, value, place)
+            case list():
+                yield from self._array_faults(node, value, place)
+            case dict():
+                yield from self._object_faults(node, value, place)
+            case int() | float() if not isinstance(value, bool):
+                yield from _number_faults(node, value, place)
+
+    def _array_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+        yield from _size_faults(node.min_items, node.max_items, "item", value, place)
+        yield from self._item_faults(node, value, place)
+        if node.unique and not all_differ(value):
+            yield _broken(place, "items that all differ")
+        if node.contains is not None:
+            yield from self._contains_faults(node, node.contains, value, place)
+
+    def _item_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+        first = len(node.prefix)
+        if node.items is not None and node.items.never and len(value) > first:
+            yield _broken(place, f"at most {messages.how_many(first, 'item')}")
+        for index, item in enumerate(value):
+            part = item_node(node, index)
+            if part is not None and not part.never:
+                yield from self.faults(part, item, place.inside(index))
+
+    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+        found = sum(self.fits(wanted, item, place.again()) for item in value)
+        least = 1 if node.min_contains is None else node.min_contains
+        if found < least:
+            yield _broken(place, f"at least {messages.how_many(least, 'item')} of {self.describe(wanted)}")
+        if node.max_contains is not None and found > node.max_contains:
+            yield _broken(place, f"at most {messages.how_many(node.max_contains, 'item')} of {self.describe(wanted)}")
+
+    def _object_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        yield from self._missing_or_wrong(node, value, place)
+        for name, item in value.items():
+            for part in self.other_nodes(node, name):
+                yield from self.faults(part, item, place.under(name))
+            if node.names is not None:
+                yield from self._name_faults(node.names, name, place)
+        yield from self._dependent_faults(node, value, place)
+        if node.unevaluated_properties is not None:
+            yield from self._leftover_faults(node, node.unevaluated_properties, value, place)
+        yield from _size_faults(node.min_properties, node.max_properties, "property", value, place)
+
+    def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        required = dict.fromkeys(node.required)
+        for name, part in (node.properties or {}).items():
+            if name in value:
+                yield from self.faults(part, value[name], place.inside(name))
+            elif name in required:
+                yield self._missing(part, name, place)
+        for name in required:
+            if name not in value and name not in (node.properties or ()):
+                yield self._missing(None, name, place)
+
+    def _missing(self, node: Node | None, name: str, place: ValuePlace) -> Fault:
+        expected = "any value" if node is None else self.describe(node)
+        return Fault(messages.path((*place.keys, name)), "missing", expected)
+
+    def other_nodes(self, node: Node, name: str) -> list[Node]:
+        """The nodes for a property beside the one that bears its name."""
+        self.spend()
+        matching = matching_nodes(node, name) if node.patterns else []
+        if matching or node.additional is None or name in (node.properties or ()):
+            return matching
+        return [node.additional]
+
+    def _name_faults(self, node: Node, name: str, place: ValuePlace) -> Iterator[Fault]:
+        wrong = next(self.faults(node, name, place.again()), None)
+        if wrong is not None:
+            expected = f"a name that is {wrong.expected or 'known'}"
+            yield Fault(messages.path((*place.keys, name)), "constraint", expected)
+
+    def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        seen = evaluated_names(node, value, lambda part, item: self.fits(part, item, place.again()))
+        for name, item in value.items():
+            if name not in seen:
+                yield from self.faults(left, item, place.under(name))
+
+    def _dependent_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        for name, needed in node.dependent_required.items():
+            for each in needed if name in value else ():
+                if each not in value:
+                    yield self._missing(property_node(node, each), each, place)
+        for part in dependents(node, value):
+            yield from self.faults(part, value, place.again())
+
+    def _in_place(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
+        for part in node.all_of:
+            yield from self.faults(part, value, place.again())
+        if node.any_of and not any(self.fits(part, value, place.again()) for part in node.any_of):
+            yield from self._union_faults(node, node.any_of, value, place)
+        if node.one_of:
+            yield from self._one_of_faults(node, value, place)
+        if node.not_ is not None and self.fits(node.not_, value, place.again()):
+            yield _broken(place, f"other than {self.describe(node.not_)}", value)
+        for part in branches(node, lambda tested: self.fits(tested, value, place.again())):
+            yield from self.faults(part, value, place.again())
+
+    def _one_of_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
+        fitting = sum(self.fits(part, value, place.again()) for part in node.one_of)
+        if fitting == 0:
+            yield from self._union_faults(node, node.one_of, value, place)
+        elif fitting > 1:
+            yield _broken(place, f"exactly one of {len(node.one_of)} forms", value)
+
+    def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Iterator[Fault]:
+        """The faults of the variant that was meant, as far as that can be told."""
+        near = self.near(variants, value)
+        tag = self.tag(node, variants) if type(value) is dict and len(near) > 1 else None
+        if not near:
+            yield self._wrong_type(node, value, place)
+        elif tag is not None:
+            yield from self._tagged_faults(tag, value, place)
+        elif self._members(node, 0) is not None:
+            yield _broken(place, self.describe(node), value)
+        else:
+            nearest = max(near, key=lambda part: self._closeness(part, value, place.again()))
+            yield from self.faults(nearest, value, place.again())
+
+    def _closeness(self, node: Node, value: Any, place: ValuePlace) -> int:
+        """How many parts of a value fit a variant, less what it lacks and what does not fit."""
+        self.spend()
+        inner = self._inner_nodes(node, value)
+        fitting = sum(1 if self.fits(part, item, place) else -1 for part, item in inner)
+        missing = sum(name not in value for name in node.required) if type(value) is dict else 0
+        parts = node.all_of if place.depth < MAX_DEPTH else ()
+        return fitting - missing + sum(self._closeness(part, value, place.again()) for part in parts)
+
+    def _inner_nodes(self, node: Node, value: Any) -> list[tuple[Node, Any]]:
+        if type(value) is list:
+            found = [(item_node(node, index), item) for index, item in enumerate(value)]
+            return [(part, item) for part, item in found if part is not None]
+        names = node.properties or {} if type(value) is dict else {}
+        return [(part, value[name]) for name, part in names.items() if name in value]
+
+    def near(self, variants: tuple[Node, ...], value: Any) -> list[Node]:
+        """The variants that a value of this type may be meant for."""
+        return [part for part in variants if not self.types(part).isdisjoint(kinds_of(value))]
+
+    def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        inside = place.inside(tag.name)
+        if tag.name not in value:
+            yield Fault(messages.path(inside.keys), "missing", messages.one_of(tag.values))
+        elif (meant := tag.variant_for(value[tag.name])) is None:
+            yield _broken(inside, messages.one_of(tag.values), value[tag.name])
+        else:
+            yield from self.faults(meant, value, place.again())
+
+
+def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
+    """The node for a property, also where a reference leads to it."""
+    if node.properties is not None and name in node.properties:
+        return node.properties[name]
+    parts = node.all_of if depth < _MAX_REFERENCES else ()
+    return next((found for part in parts if (found := property_node(part, name, depth + 1)) is not None), None)
+
+
+def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
+    found = _size_faults(node.min_length, node.max_length, "character", value, place)
+    if node.pattern is not None and not (is_matched := node.pattern.search(value)):
+        kind = "text matching" if is_matched is False else "a shorter text, because it takes too long to match"
+        found.append(_broken(place, messages.cut(f"{kind} {node.pattern.source}"), value))
+    return found
+
+
+def _size_faults(fewest: int | None, most: int | None, noun: str, value: Any, place: ValuePlace) -> list[Fault]:
+    found = []
+    if fewest is not None and len(value) < fewest:
+        found.append(_broken(place, f"at least {messages.how_many(fewest, noun)}", value))
+    if most is not None and len(value) > most:
+        found.append(_broken(place, f"at most {messages.how_many(most, noun)}", value))
+    return found
+
+
+def _number_faults(node: Node, value: float, place: ValuePlace) -> list[Fault]:
+    return [
+        _broken(place, f"{bound.words} {limit}", value)
+        for bound, limit in bounds_of(node)
+        if not bound.holds(value, limit)
+    ]
+
+
+def _forbidden(place: ValuePlace) -> Fault:
+    if place.keys and isinstance(place.keys[-1], str):
+        return Fault(messages.path(place.keys), "unknown", None)
+    return _broken(place, "left out")
+
+
+def _broken(place: ValuePlace, expected: str, value: Any = None) -> Fault:
+    return Fault(messages.path(place.keys), "constraint", expected, messages.shown(value))
+
+
+_MAX_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
+
+
+class Coercion:
+    """One conversion of a value; what does not change stays the same object."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._wrong = 0  # texts that stand for nothing
+        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
+        self._answers: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def convert(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Any:
+        self._walk.spend()
+        if place.depth >= MAX_DEPTH:
+            return value
+        if type(value) is str:
+            return self._text(node, value, place)
+        if type(value) is not list and type(value) is not dict:
+            return value
+        key = (node.index, id(value))
+        if key not in self._answers:
+            self._answers[key] = (value, self._container(node, value, place))
+        return self._answers[key][1]
+
+    def _text(self, node: Node, text: str, place: ValuePlace) -> Any:
+        types = self._walk.types(node)
+        if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text, place)):
+            return text
+        converted = [self.convert(node, reading, place.again()) for reading in readings(text, types)]
+        for reading in converted:
+            if self._walk.fits(node, reading, place):
+                return reading
+        self._wrong += 1
+        if self._wrong > _MAX_WRONG:
+            raise TooMuchWorkError
+        # Of the right type but wrong in another way: that is then the fault to be told of.
+        return converted[0] if converted and "string" not in types else text
+
+    def _container(self, node: Node, value: Any, place: ValuePlace) -> Any:
+        value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
+        for part in self._parts(node, value, place):
+            value = self.convert(part, value, place.again())
+        for variants in (node.any_of, node.one_of):
+            if variants:
+                value = self._variant(node, variants, value, place)
+        return value
+
+    def _items(self, node: Node, value: list[Any], place: ValuePlace) -> list[Any]:
+        converted = [
+            item if (part := item_node(node, index)) is None else self.convert(part, item, place.inside(index))
+            for index, item in enumerate(value)
+        ]
+        return value if all(map(is_, converted, value)) else converted
+
+    def _properties(self, node: Node, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
+        converted = {name: self._property(node, name, item, place) for name, item in value.items()}
+        return value if all(map(is_, converted.values(), value.values())) else converted
+
+    def _property(self, node: Node, name: str, item: Any, place: ValuePlace) -> Any:
+        named = (node.properties or {}).get(name)
+        for part in ([] if named is None else [named]) + self._walk.other_nodes(node, name):
+            item = self.convert(part, item, place.inside(name))
+        return item
+
+    def _parts(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Node]:
+        """The nodes that apply at the same place without a choice."""
+        yield from node.all_of
+        yield from dependents(node, value)
+        yield from branches(node, lambda tested: self._walk.fits(tested, value, place))
+
+    def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Any:
+        if any(self._walk.fits(part, value, place) for part in variants):
+            return value
+        near = self._walk.near(variants, value)
+        converted = [self.convert(part, value, place.again()) for part in near]
+        for part, candidate in zip(near, converted, strict=True):
+            if self._walk.fits(part, candidate, place):
+                return candidate
+        # What no variant accepts is converted for the one that was meant, so that only the rest is a fault.
+        if len(near) == 1:
+            return converted[0]
+        tag = self._walk.tag(node, variants) if near and type(value) is dict else None
+        meant = None if tag is None else tag.variant_for(value.get(tag.name))
+        return value if meant is None else converted[near.index(meant)]

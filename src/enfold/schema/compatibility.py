@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.schema import wording
-from enfold.schema.check import Schema, compile_schema
-from enfold.schema.nodes.compare import is_multiple
-from enfold.schema.nodes.node import Node
+from enfold.schema import messages
+from enfold.schema.compiled import Schema, compile_schema
+from enfold.schema.nodes import Node
 from enfold.schema.nodes.traits import accepted, is_blank, item_node, parts_with_demands, rest_node
+from enfold.schema.nodes.values import is_multiple
 from enfold.schema.repairs.bundle import Bundle, Property
 
 MAX_REPORTED: Final = 20
@@ -115,7 +115,7 @@ class _Comparison:
         values = _values(given)
         if values is not None:
             fits = self._taken.check_of(taken)
-            refused = [wording.short_json(value) for value in values if not fits(value)]
+            refused = [messages.short_json(value) for value in values if not fits(value)]
             return [Incompatibility(path, f"may be {text}, which is not taken") for text in refused]
         return [each for part in parts for each in self._compare_part(given, part, path)]
 
@@ -124,7 +124,7 @@ class _Comparison:
             for kind in sorted(given.types) if variants else ():
                 yield from self._compare_kind(given.only(kind), kind, variants, path)
         if part.enum is not None:
-            listed = ", ".join(map(wording.short_json, part.enum[:5]))
+            listed = ", ".join(map(messages.short_json, part.enum[:5]))
             yield Incompatibility(path, f"may be something else than {listed}")
             return
         foreign = given.types - accepted(part)

@@ -16,7 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from enfold.content import ContentBlock
 from enfold.envelope import (
     HTTPResponseMeta,
     LocalResponseMeta,
@@ -25,6 +24,7 @@ from enfold.envelope import (
     ResultWarning,
     to_wire,
 )
+from enfold.envelope.content import ContentBlock
 from enfold.errors import CallError, sentence_of, writable
 from enfold.json_pointer import escape
 from enfold.log import printable
@@ -154,7 +154,7 @@ class _Walk:
         return {name: self.to_plain(item, _below(path, name)) for name, item in _fields(value, path)}
 
     def _dump(self, value: Any, path: str) -> Any:
-        from enfold.schema.types.foreign import dump
+        from enfold.schema.types.pydantic_schemas import dump
 
         try:
             return dump(value)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.checks.python_text import Function, Program
-from enfold.schema.nodes.node import MISSING, SILENT, Node
+from enfold.schema.checks.program import Function, Program
+from enfold.schema.nodes import MISSING, SILENT, Node
 from enfold.schema.nodes.traits import choice_or_null, declared_default
 
 # A struct costs more to make than many checks by other means.

@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self
 
-from enfold.calls.caller.lookout import Lookout, LookoutLimits, PeerListing
+from enfold.calls.caller.peers import PeerDirectory, PeerLimits, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.caller.remote import remote_operation
-from enfold.calls.protocol.call_settings import CallSettings, Retry
 from enfold.calls.protocol.delegation import Sign
+from enfold.calls.protocol.settings import CallSettings, Retry
 from enfold.calls.protocol.transport import Transport
-from enfold.operation import Operation, OperationSpec, OperationType
-from enfold.operation.call import Middleware
-from enfold.operation.operation import checked_middleware
-from enfold.registry import OperationRegistry
-from enfold.reserved import is_reserved
-from enfold.sources.choosing import Choice, Filter, choosing
-from enfold.sources.report import ImportReport, Problem
-from enfold.sources.synced_registries import SyncedRegistries, sync
+from enfold.operations import Operation, OperationSpec, OperationType
+from enfold.operations.call import Middleware
+from enfold.operations.operation import checked_middleware
+from enfold.runtime.registry import OperationRegistry
+from enfold.runtime.reserved import is_reserved
+from enfold.sources.options import Filter, Selection
+from enfold.sources.reports import ImportReport, Problem, SyncedRegistries, sync
 
 __all__ = ["CallOperations", "from_calls"]
 
@@ -38,7 +37,7 @@ def from_calls(
     sign: Sign | None = None,
     refresh: float = 5.0,
     patience: float = 1.0,
-    limits: LookoutLimits | None = None,
+    limits: PeerLimits | None = None,
     durable: bool = True,
     middleware: Iterable[Middleware] = (),
 ) -> CallOperations:
@@ -50,11 +49,11 @@ def from_calls(
     much one peer may make us keep. With `durable=False` operations that may run as tasks are only called. `middleware` wraps their calls on this side; a worker has its own.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
-    lookout = partial(Lookout, transport, refresh=refresh, patience=patience, limits=limits)
-    choice = choosing(include, exclude, rename)
+    directory = partial(PeerDirectory, transport, refresh=refresh, patience=patience, limits=limits)
+    selection = Selection(include, exclude, rename or {})
     around = checked_middleware(middleware)
     return CallOperations(
-        transport, pending, lookout, name, namespace, choice, timeout, durable=durable, middleware=around
+        transport, pending, directory, name, namespace, selection, timeout, durable=durable, middleware=around
     )
 
 
@@ -65,10 +64,10 @@ class CallOperations:
         self,
         transport: Transport,
         pending: PendingRequestMap,
-        lookout: Callable[..., Lookout],
+        directory: Callable[..., PeerDirectory],
         name: str,
         namespace: str,
-        choice: Choice,
+        selection: Selection,
         timeout: float | None,
         *,
         durable: bool = True,
@@ -78,18 +77,18 @@ class CallOperations:
         self.pending = pending
         self._transport = transport
         self._namespace = namespace
-        self._choice = choice
+        self._selection = selection
         self._timeout = timeout
         self._durable = durable
         self._middleware = middleware
         self._registries = SyncedRegistries(self, "calls")
-        self._lookout = lookout(self._changed, self._registries.tell)
+        self._directory = directory(self._changed, self._registries.tell)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        await self._lookout.start()
+        await self._directory.start()
         self._read()
         return self
 
@@ -97,7 +96,7 @@ class CallOperations:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._lookout.close()
+        await self._directory.close()
         await self.pending.close()
         self._is_closed = True
         self._registries.close()
@@ -123,7 +122,7 @@ class CallOperations:
     @property
     def is_up(self) -> bool:
         """Whether there is a connection to where the peers are; it is tried again until there is."""
-        return not self._is_closed and self._lookout.is_connected
+        return not self._is_closed and self._directory.is_connected
 
     @property
     def why(self) -> str:
@@ -132,7 +131,7 @@ class CallOperations:
 
     @property
     def workers(self) -> list[PeerListing]:
-        return self._lookout.workers
+        return self._directory.workers
 
     def keep(self, registry: OperationRegistry) -> None:
         """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
@@ -155,7 +154,7 @@ class CallOperations:
     def _read(self) -> None:
         """Make an operation of each spec; one that has not changed stays the operation it was."""
         old, self._operations, self._skipped = self._operations, {}, []
-        for spec in self._lookout.specs().values():
+        for spec in self._directory.specs().values():
             self.pending.remember(spec.id)
             if is_reserved(spec.namespace):
                 continue  # the verbs of a peer's tasks: called by who knows them, and no operations of ours
@@ -171,8 +170,8 @@ class CallOperations:
 
     def _shown(self, spec: OperationSpec) -> OperationSpec | None:
         """The spec as it stands in our registry; None where it is not wanted."""
-        wanted = self._choice.name(spec.id)
-        if not self._choice.takes(spec, wanted):
+        wanted = self._selection.name(spec.id)
+        if not self._selection.takes(spec, wanted):
             return None
         namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
         is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle

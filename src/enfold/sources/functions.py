@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from enfold.operation import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
-from enfold.registry import OperationRegistry, Registry
+from enfold.operations import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
+from enfold.runtime.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from enfold.sources.choosing import Filter
-    from enfold.sources.report import ImportReport
+    from enfold.sources.options import Filter
+    from enfold.sources.reports import ImportReport
 
 # Imports inside functions: a program with a registry is loaded without what finds functions, reports, and `pathlib`.
 
@@ -41,20 +41,20 @@ def from_functions(
     `include` and `exclude` are patterns over names (`get_*`), or functions of the spec; `rename` maps a function's name
     to ours; `fields` are fields of every spec.
     """
-    from enfold.sources.choosing import choosing
+    from enfold.sources.options import Selection
 
-    choice = choosing(include, exclude, rename)
+    selection = Selection(include, exclude, rename or {})
     found: list[Operation] = []
     for target in targets:
         for own, function in _functions_of(target):
-            name = choice.name(own)
+            name = selection.name(own)
             known_as = (own, name, f"{namespace}.{own}", f"{namespace}.{name}")
             # What the patterns leave out need not be fit to be an operation.
-            if choice.may_take(known_as):
+            if selection.may_take(known_as):
                 made = operation_from_function(
                     function, namespace=namespace, name=name, type=type, policy=policy, **fields
                 )
-                found += [made] if choice.approves(made.spec) else []
+                found += [made] if selection.approves(made.spec) else []
     return FoundOperations(found)
 
 
@@ -64,7 +64,7 @@ class FoundOperations(list[Operation]):
     @property
     def report(self) -> ImportReport:
         """The ids of the operations; what cannot be one raises when it is found."""
-        from enfold.sources.report import ImportReport
+        from enfold.sources.reports import ImportReport
 
         return ImportReport(operation.spec.id for operation in self)
 

@@ -7,22 +7,21 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from enfold.access import may_list
 from enfold.calls.caller.remote import is_reached_over
-from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
+from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport, TransportError
-from enfold.calls.worker.announcer import Announcer
+from enfold.calls.worker.announcer import Announcer, MicroService
 from enfold.calls.worker.handler import CallHandler
-from enfold.calls.worker.micro import MicroService
 from enfold.log import Log
-from enfold.operation import Identity, OperationSpec
-from enfold.operation.repeats import OnceStore
-from enfold.registry import Registry
-from enfold.reserved import TASK_VERBS
+from enfold.operations import Identity, OperationSpec
+from enfold.operations.access import may_list
+from enfold.operations.idempotency import OnceStore
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import TASK_VERBS
 
 if TYPE_CHECKING:
-    from enfold.operation.ports import RecordedRun
+    from enfold.operations.operation import RecordedRun
     from enfold.provenance import Recorder
 
 __all__ = ["Serving", "serve_calls"]

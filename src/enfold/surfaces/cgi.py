@@ -13,18 +13,18 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.formats import DEFAULT_FORMAT
-from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.operation import RESERVED_IDS, Identity
-from enfold.registry import OperationRegistry, Registry
-from enfold.runtime import drive
-from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.failures import MAX_BODY, body_too_large, not_allowed
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, tell_end
-from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings
+from enfold.operations import RESERVED_IDS, Identity
+from enfold.runtime.failures import drive
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings
+from enfold.surfaces.hosts import Hosts
+from enfold.surfaces.introspection import introduce
+from enfold.surfaces.request import Request, Response, tell_end
+from enfold.surfaces.responses import MAX_BODY, body_too_large, not_allowed
 
 if TYPE_CHECKING:
-    from enfold.observing.call_record import Trace, Tracer
+    from enfold.observability.records import Trace, Tracer
     from enfold.provenance import Recorder
     from enfold.tasks import Tasks
 
@@ -83,8 +83,8 @@ def to_cgi(
     return 0
 
 
-def _begin_trace(tracer: Tracer, request: FunctionRequest) -> Trace | None:
-    from enfold.observing.conventions import cgi_span  # where somebody traces
+def _begin_trace(tracer: Tracer, request: Request) -> Trace | None:
+    from enfold.observability.spans import cgi_span  # where somebody traces
 
     return tracer.begin(cgi_span(request.method, request.path, request.headers))
 
@@ -101,7 +101,7 @@ def refuse() -> int:
 # --- the request --------------------------------------------------------------------------------------------------
 
 
-def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> FunctionRequest:
+def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> Request:
     """One request, as RFC 3875 puts it into the environment."""
     headers = {
         name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
@@ -110,7 +110,7 @@ def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Func
     }
     if kind := variables.get("CONTENT_TYPE"):
         headers[b"content-type"] = _bytes_of(kind)
-    return FunctionRequest(
+    return Request(
         variables.get("REQUEST_METHOD", "POST").upper(),
         _path_of(variables.get("PATH_INFO", "").strip("/")),
         _bytes_of(variables.get("QUERY_STRING", "")),
@@ -187,11 +187,11 @@ _DIALECT: Final = Dialect(
 
 def _answer(
     functions: Functions,
-    request: FunctionRequest,
+    request: Request,
     variables: Mapping[str, str],
     identify: Callable[[], Identity | None],
     tasks: OpenTasks | None,
-) -> FunctionAnswer:
+) -> Response:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     try:
         functions.read_options(request)
@@ -206,13 +206,13 @@ def _answer(
         return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
 
 
-def _log_failure(request: FunctionRequest, error: BaseException) -> None:
+def _log_failure(request: Request, error: BaseException) -> None:
     own = request.known_id()
     Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
 
 
-def _run(functions: Functions, request: FunctionRequest, place: str, tasks: OpenTasks | None) -> FunctionAnswer:
-    answer: FunctionAnswer
+def _run(functions: Functions, request: Request, place: str, tasks: OpenTasks | None) -> Response:
+    answer: Response
     if request.path == "/openapi.json":
         if request.method not in ("GET", "HEAD"):
             raise not_allowed(request.method, ("GET", "HEAD"))
@@ -224,7 +224,7 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
     if route is None:  # which no path of ours is
         raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
     if request.method == "OPTIONS":
-        return FunctionAnswer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
+        return Response(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
     functions.admit(route, request)
     work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
     if route.spec.durable == "required":
@@ -234,7 +234,7 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
     return answer
 
 
-async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[FunctionAnswer]) -> FunctionAnswer:
+async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[Response]) -> Response:
     """The answer of what may have to be a task, which is then run here."""
     if tasks is None:
         return await work
@@ -242,7 +242,7 @@ async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[FunctionAnswer]) 
         return await work
 
 
-def _send(answer: FunctionAnswer, request: FunctionRequest, out: BinaryIO) -> None:
+def _send(answer: Response, request: Request, out: BinaryIO) -> None:
     lines = [
         f"Status: {answer.status} {_phrase(answer.status)}",
         "Content-Type: application/json",

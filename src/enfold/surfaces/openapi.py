@@ -13,17 +13,16 @@ from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.wrapper_schemas import moved_below
 from enfold.json_pointer import escape, unescape
-from enfold.mcp.tool_names import tool_names
-from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
-from enfold.registry import Registry
-from enfold.reserved import RESERVED, is_reserved
+from enfold.mcp.offers import tool_names
+from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
 from enfold.schema.keywords import with_references
 from enfold.schema.nodes.reference import digest, unquote
-from enfold.selection.defaults import narrowed
-from enfold.surfaces.failures import declared_status
-from enfold.surfaces.query_string import ArgumentKind, argument_kinds
-from enfold.surfaces.task_document import ACCEPTED, PREFER, TASK_SCHEMAS, task_paths
+from enfold.search.selection import narrowed
+from enfold.surfaces.request import ArgumentKind, argument_kinds
+from enfold.surfaces.responses import declared_status
 
 __all__ = ["to_openapi"]
 
@@ -89,7 +88,7 @@ def to_openapi(
     if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
         failures = {str(status): components.shared(status) for status in (*_OF_TASKS, *_OF_A_BODY)}
-        paths |= task_paths(failures, security=security)
+        paths |= _task_paths(failures, security=security)
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": application.version},
@@ -170,7 +169,7 @@ def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
 def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:
     """The headers by which a caller asks for more than the answer."""
     resumes = [_LAST_EVENT_ID] if spec.resumable else []
-    return [*resumes, PREFER] if components.runs_as_task(spec) else resumes
+    return [*resumes, _PREFER] if components.runs_as_task(spec) else resumes
 
 
 def _described(spec: OperationSpec, operation_id: str, notes: Schema) -> Schema:
@@ -242,7 +241,7 @@ def _parameter_form(kind: ArgumentKind, schema: Schema) -> Schema:
 def _responses(spec: OperationSpec, components: _Components, *, with_body: bool) -> Schema:
     responses = {"200": _success(spec, components)}
     if components.runs_as_task(spec):
-        responses["202"] = ACCEPTED
+        responses["202"] = _ACCEPTED
     left_out: tuple[int, ...] = () if with_body else _OF_A_BODY
     left_out += () if spec.type is OperationType.MUTATION else _OF_A_MUTATION
     for status in _DESCRIPTIONS:
@@ -338,8 +337,8 @@ class _Components:
         self.format = format
         self.has_tasks = has_tasks
         self.portable = Advertising().portable  # generators of clients compile patterns too
-        self._schemas: dict[str, Schema] = dict(TASK_SCHEMAS) if has_tasks else {}
-        self._origins = {name: name for name in (_ERROR, *TASK_SCHEMAS)}  # what each name stands for; these are ours
+        self._schemas: dict[str, Schema] = dict(_TASK_SCHEMAS) if has_tasks else {}
+        self._origins = {name: name for name in (_ERROR, *_TASK_SCHEMAS)}  # what each name stands for; these are ours
         self._titles: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
         self._result = "".join(word.capitalize() for word in format.name.split("_"))
@@ -496,3 +495,137 @@ def _definition_of(reference: str) -> str:
 def _legal(name: str) -> str:
     """A name that every generator of clients takes: some read a dot as a path."""
     return _ILLEGAL.sub("_", name)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+_TASK: Final[Schema] = {"$ref": "#/components/schemas/EnfoldTask"}
+_TASK_HEADERS: Final = {
+    "X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"},
+    "Retry-After": {"$ref": "#/components/headers/Retry-After"},
+}
+
+_PREFER: Final[Schema] = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async` starts a task and answers 202 at once; `wait=n` waits up to n seconds for its result.",
+    "schema": {"type": "string"},
+}
+_ACCEPTED: Final[Schema] = {
+    "description": "The call goes on as a task",
+    "headers": {
+        **_TASK_HEADERS,
+        "Location": {"description": "Where the task is found", "schema": {"type": "string"}},
+        "Preference-Applied": {"description": "`respond-async`", "schema": {"type": "string"}},
+    },
+    "content": {"application/json": {"schema": _TASK}},
+}
+_TASK_SCHEMAS: Final[dict[str, Schema]] = {
+    "EnfoldTask": {
+        "type": "object",
+        "properties": {
+            "taskId": {"type": "string"},
+            "operation": {"type": "string"},
+            "status": {"enum": ["working", "input_required", "completed", "failed", "cancelled"]},
+            "createdAt": {"type": "string", "format": "date-time"},
+            "lastUpdatedAt": {"type": "string", "format": "date-time"},
+            "ttlMs": {"type": "integer", "description": "For how long after its creation the task is kept"},
+            "pollIntervalMs": {"type": "integer"},
+            "statusMessage": {"type": "string"},
+            "inputRequests": {"type": "object", "description": "The questions that wait for an answer, by their keys"},
+            "result": {"description": "What the call would have said, once it is completed"},
+            "error": {"description": "What the call would have said, once it has failed"},
+        },
+        "required": ["taskId", "operation", "status", "createdAt", "lastUpdatedAt", "ttlMs"],
+    },
+    "EnfoldTaskList": {
+        "type": "object",
+        "properties": {"tasks": {"type": "array", "items": _TASK}},
+        "required": ["tasks"],
+    },
+    "EnfoldTaskAnswers": {
+        "type": "object",
+        "properties": {"inputResponses": {"type": "object", "additionalProperties": {"type": "object"}}},
+        "required": ["inputResponses"],
+    },
+}
+
+_TASK_ID: Final[Schema] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+_TASK_WAIT: Final[Schema] = {
+    "name": "wait",
+    "in": "query",
+    "required": False,
+    "description": "Seconds to wait for the end of the task, or a question; at most 60.",
+    "schema": {"type": "number", "minimum": 0},
+}
+
+
+def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[str, Schema]:
+    """The paths at which tasks are found; `failures` are the answers of a request that failed, by their status."""
+    common: Schema = {"tags": ["tasks"], **({"security": security} if security else {})}
+    tasks, answers = (_component(name) for name in ("EnfoldTaskList", "EnfoldTaskAnswers"))
+    stream: Schema = {"text/event-stream": {"schema": {"type": "string"}}}
+    without_body = {status: failure for status, failure in failures.items() if status not in ("413", "415")}
+    without_task = {status: failure for status, failure in without_body.items() if status != "404"}
+    taken = {"202": _task_response("Taken", _TASK)}
+    return {
+        "/tasks": {
+            "get": {
+                "operationId": "tasks.list",
+                "summary": "The caller's own tasks",
+                **common,
+                "responses": {"200": _task_response("The tasks, the newest first", tasks), **without_task},
+            }
+        },
+        "/tasks/{id}": {
+            "parameters": [_TASK_ID],
+            "get": {
+                "operationId": "tasks.get",
+                "summary": "A task, with its result or error once it has ended",
+                **common,
+                "parameters": [_TASK_WAIT],
+                "responses": {"200": _task_response("The task; or every change of it", _TASK, stream), **without_body},
+            },
+            "delete": {
+                "operationId": "tasks.cancel",
+                "summary": "End a task",
+                **common,
+                "responses": {**taken, **without_body},
+            },
+        },
+        "/tasks/{id}/result": {
+            "parameters": [_TASK_ID],
+            "get": {
+                "operationId": "tasks.result",
+                "summary": "Exactly what the call would have said",
+                **common,
+                "parameters": [_TASK_WAIT],
+                "responses": {
+                    "200": _task_response("The result of the call", {}),
+                    "202": _task_response("It goes on", _TASK),
+                    **without_body,
+                    "default": {"description": "The call failed, as it would have without a task"},
+                },
+            },
+        },
+        "/tasks/{id}/input": {
+            "parameters": [_TASK_ID],
+            "post": {
+                "operationId": "tasks.answer",
+                "summary": "Answer questions of a task, some or all",
+                **common,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": answers}}},
+                "responses": {**taken, **failures},
+            },
+        },
+    }
+
+
+def _component(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _task_response(description: str, schema: Schema, more: Schema | None = None) -> Schema:
+    content = {"application/json": {"schema": schema}, **(more or {})}
+    return {"description": description, "headers": _TASK_HEADERS, "content": content}

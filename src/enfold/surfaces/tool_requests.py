@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.formats.mcp_request_v0_1 import ToolRequest, read_request, write_answer
-from enfold.mcp.tool_names import find_by_tool_name
-from enfold.operation import Context, Identity, OperationSpec
-from enfold.operation.context import ARTIFACTS, PREFERENCES
+from enfold.formats.mcp_envelope_v0_1 import ToolRequest, read_request, write_answer
+from enfold.mcp.offers import find_by_tool_name
+from enfold.operations import Context, Identity, OperationSpec
+from enfold.operations.access import may_list
+from enfold.operations.context import ARTIFACTS, PREFERENCES
 from enfold.provenance.records import Artifact, ArtifactRef
-from enfold.registry import Registry
+from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder

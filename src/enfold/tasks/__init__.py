@@ -5,9 +5,9 @@ Stores are imported by name (`enfold.tasks.sqlite`, `enfold.tasks.nats`, `enfold
 
 # Imports inside functions: nats-py is an extra, which tasks in a file or in memory do without.
 
-from enfold.tasks.durable_calls import TaskHandle, Tasks
+from enfold.tasks.model import Status, Task, owner_of
 from enfold.tasks.runner import Runner
 from enfold.tasks.store import TaskStore
-from enfold.tasks.task import Status, Task, owner_of
+from enfold.tasks.tasks import TaskHandle, Tasks
 
 __all__ = ["Runner", "Status", "Task", "TaskHandle", "TaskStore", "Tasks", "owner_of"]

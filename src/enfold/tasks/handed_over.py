@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.access import is_hidden
 from enfold.errors import CallError
-from enfold.idempotency.outcomes import failure, success
-from enfold.mcp.signed_state import StateSigner
-from enfold.mcp.task_extension import poll_seconds
-from enfold.operation import Context, Identity
-from enfold.operation.asking import Question
-from enfold.operation.handing_over import TASK_QUESTION, TaskQuestion
-from enfold.operation.offers import kind_of
-from enfold.registry import Registry
+from enfold.mcp.tasks import StateSigner, poll_seconds
+from enfold.middleware.idempotency_store import failure, success
+from enfold.operations import Context, Identity
+from enfold.operations.access import is_hidden
+from enfold.operations.handing_over import TASK_QUESTION, TaskQuestion
+from enfold.operations.mcp_kind import kind_of
+from enfold.operations.questions import Question
+from enfold.runtime.registry import Registry
+from enfold.tasks.model import Elsewhere, Order, Outcome, Status, Task
 from enfold.tasks.store import now_ms
-from enfold.tasks.task import Elsewhere, Order, Outcome, Status, Task
 
 if TYPE_CHECKING:
-    from enfold.runtime import PreparedOperation
+    from enfold.runtime.prepared import PreparedOperation
 
 SEALED: Final = "s."  # how the id of such a task begins; no id of ours has a dot
 MAX_HANDLE: Final = 1_000  # characters

@@ -7,11 +7,10 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from enfold.shared_sqlite import Transaction, run_script
-from enfold.tasks.file_thread import Job
-from enfold.tasks.tables import TABLES, TableTasks
+from enfold.storage import Transaction, run_script
+from enfold.tasks.tables import TABLES, AfterJobs, TableTasks
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ class MemoryTasks(TableTasks):
 class _MemoryJobs:
     """Runs each job at once, where it is submitted: in memory there is nothing to wait for."""
 
-    def __init__(self, after_job: Job) -> None:
+    def __init__(self, after_job: AfterJobs) -> None:
         self._after_job = after_job
         self._lock = threading.Lock()  # loops of several threads may share the store
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -34,17 +33,19 @@ class _MemoryJobs:
         weakref.finalize(self, self._connection.close)  # the tasks live as long as the store, whoever has closed it
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        del writes  # readers need not go first: nobody waits for a disk
+        results: list[Any]
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
             try:
                 with Transaction(self._connection):
                     result = job(self._connection)
-            except Exception as error:  # noqa: BLE001  # it belongs to whoever submitted the job
+            except Exception as error:  # noqa: BLE001  # it is the caller's
                 answer.set_exception(error)
+                results = []
             else:
                 answer.set_result(result)
-            self._after_job(self._connection)
+                results = [result] if writes else []
+            self._after_job(self._connection, results)
         return answer
 
     def close(self) -> None:

@@ -20,27 +20,38 @@ import msgspec
 from enfold.calls.protocol.transport import TransportError
 from enfold.calls.transports.nats_streams import reachable
 from enfold.errors import CallError
-from enfold.idempotency.first_results import refuse_other_input
-from enfold.idempotency.outcomes import failure
 from enfold.log import Log
-from enfold.operation import Progress
+from enfold.middleware.idempotency_store import failure, refuse_other_input
+from enfold.operations import Progress
 from enfold.tasks import transitions
-from enfold.tasks.cancellation import cancel_all
-from enfold.tasks.kept_bytes import TaskLimits
-from enfold.tasks.nats_bucket import Conflict, Streams
-from enfold.tasks.nats_names import DEFAULT_NAME, Names, dead_key, first_key, owner_token, task_key, task_pattern
-from enfold.tasks.nats_queue import Queue
-from enfold.tasks.nats_quotas import Ledger, Seldom, Slots
+from enfold.tasks.model import TASK_ID, Order, Status, Task
 from enfold.tasks.nats_state import (
     INLINE,
     PAUSE,
     FoundTask,
+    Ledger,
+    Seldom,
+    Slots,
     States,
     encoded,
     read_entry,
     seconds_kept,
 )
-from enfold.tasks.signed_orders import SignOrder, VerifyOrder
+from enfold.tasks.nats_streams import (
+    DEFAULT_NAME,
+    Conflict,
+    Names,
+    Queue,
+    SignOrder,
+    Streams,
+    VerifyOrder,
+    dead_key,
+    first_key,
+    owner_token,
+    task_key,
+    task_pattern,
+)
+from enfold.tasks.runner import cancel_all
 from enfold.tasks.store import (
     DATA_LOSS,
     Abandoned,
@@ -51,6 +62,8 @@ from enfold.tasks.store import (
     FencedError,
     Served,
     Signal,
+    TaskLimits,
+    Wakeups,
     after_ending,
     after_signal,
     listed,
@@ -59,8 +72,6 @@ from enfold.tasks.store import (
     store_unavailable,
     unreadable,
 )
-from enfold.tasks.task import TASK_ID, Order, Status, Task
-from enfold.tasks.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

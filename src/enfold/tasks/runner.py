@@ -6,32 +6,31 @@ A handler that fails has an outcome, and is not run again; only the death of its
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from enfold.access import may_call, narrower
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
-from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
-from enfold.operation import Context, Identity, OperationSpec, Origin
-from enfold.operation.asking import META, InputRequired
-from enfold.operation.context import TASK
-from enfold.operation.repeats import EntryKey, owned_by
-from enfold.registry import Registry
-from enfold.tasks.attempt import AbsentCaller, AttemptPulse, CurrentTask
-from enfold.tasks.cancellation import cancel_all
-from enfold.tasks.kept_bytes import TaskLimits
-from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskStore, now_ms
-from enfold.tasks.task import Order, Outcome, Task
+from enfold.middleware.idempotency_store import failure, success
+from enfold.operations import Context, Identity, LogMessage, OperationSpec, Origin, Progress
+from enfold.operations.access import may_call, narrower
+from enfold.operations.context import TASK
+from enfold.operations.idempotency import EntryKey, owned_by
+from enfold.operations.questions import EVERY_QUESTION, META, InputRequired, Question
+from enfold.runtime.registry import Registry
+from enfold.tasks.model import Order, Outcome, Task
+from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskLimits, TaskStore, now_ms
 
 if TYPE_CHECKING:
-    from enfold.operation.ports import RecordedRun
+    from enfold.operations.operation import RecordedRun
     from enfold.provenance import Recorder
+
 
 AT_ONCE: Final = 64
 RESERVED_SHARE: Final = 8  # one of so many slots is reserved for owners who have no task running here
@@ -91,6 +90,8 @@ class Runner:
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._last_error = ""
+        self._durable: frozenset[str] = frozenset()
+        self._durable_version = -1  # of the registry
         self.counted = Counted()
 
     async def __aenter__(self) -> Self:
@@ -224,11 +225,15 @@ class Runner:
         self._last_error = reason
 
     def _served(self) -> Collection[str]:
-        return {
-            operation.spec.id
-            for operation in self._registry
-            if operation.spec.durable != "never" and operation.origin != Origin("calls", self._elsewhere or "")
-        }
+        """The ids of the operations that can run here."""
+        version = self._registry.version
+        if version != self._durable_version:
+            elsewhere = Origin("calls", self._elsewhere or "")
+            durable = [
+                each.spec.id for each in self._registry if each.spec.durable != "never" and each.origin != elsewhere
+            ]
+            self._durable, self._durable_version = frozenset(durable), version
+        return self._durable
 
     def _begin(self, claim: Claim) -> None:
         self.counted.started += 1
@@ -391,3 +396,134 @@ def _check(spec: OperationSpec, identity: Identity | None, input: Mapping[str, A
         raise CallError(
             "ACCESS_DENIED", f"{spec.id} may not be called any more by who ordered it", {"reason": "not_allowed"}
         )
+
+
+MAX_NOTES: Final = 64 * 1024
+PROGRESS_EVERY: Final = 1.0  # seconds
+
+
+class AttemptPulse:
+    """The heartbeat of one attempt, which carries its handler's progress to the store."""
+
+    def __init__(self, store: TaskStore, claim: Claim) -> None:
+        self._store = store
+        self._claim = claim
+        self.owner = claim.task.owner
+        self._progress: Progress | None = None
+        self._told_at = time.monotonic() - PROGRESS_EVERY
+        self.is_left = False  # whether the task goes on without this attempt
+        self.is_fenced = False
+        self.is_cancelling = False
+
+    def hear(self, message: Progress | LogMessage) -> None:
+        """Take the handler's progress; it is stored with the next heartbeat, at most once a second."""
+        if isinstance(message, Progress):
+            self._progress = message
+
+    async def keep(self, notes: dict[str, Any]) -> None:
+        """Store what the handler wants later attempts to know."""
+        await self._store.hold(self._claim, None, notes)
+
+    async def tell(self) -> None:
+        """Store the last progress, however soon it came after the one before."""
+        if self._progress is not None:
+            await self._store.hold(self._claim, self._progress)
+
+    async def beat(self, running: asyncio.Task[Any]) -> None:
+        """Send heartbeats until the handler must stop: the task is cancelled, or another attempt has it."""
+        while True:
+            await asyncio.sleep(self._store.beat)
+            try:
+                self.is_cancelling = await self._hold()
+            except FencedError:
+                self.is_fenced = self.is_left = True
+            except CallError:
+                continue  # a store that is away; the handler goes on meanwhile
+            if self.is_fenced or self.is_cancelling:
+                running.cancel()
+                return
+
+    async def _hold(self) -> bool:
+        told, now = None, time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY:
+            told, self._progress = self._progress, None
+        if told is not None:
+            self._told_at = now
+        return await self._store.hold(self._claim, told)
+
+
+class CurrentTask:
+    """`context.task` of a handler."""
+
+    def __init__(self, task: Task, pulse: AttemptPulse) -> None:
+        self.id = task.id
+        self.attempt = task.attempt
+        self._notes = dict(task.notes)
+        self._pulse = pulse
+
+    @property
+    def is_left(self) -> bool:
+        return self._pulse.is_left
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        return self._notes
+
+    async def note(self, key: str, value: Any) -> None:
+        noted = {**self._notes, key: value}
+        if len(msgspec.json.encode(noted)) > MAX_NOTES:
+            raise ValueError(f"The notes of a task have at most {MAX_NOTES} bytes together")
+        await self._pulse.keep({key: value})
+        self._notes = noted
+
+
+class AbsentCaller:
+    """The peer of a handler inside a task: it has the answers given so far, and raises the other questions."""
+
+    def __init__(self, task: Task) -> None:
+        self.capabilities: Mapping[str, Any] = (
+            EVERY_QUESTION if task.order.capabilities is None else task.order.capabilities
+        )
+        self.client: object = self
+        self.session = None
+        self.meta: Mapping[str, Any] = {}
+        self.memory = dict(task.memory)
+        self._in_call = task.order.answers
+        self._in_task = task.answers
+        self.asked: dict[str, int] = {}
+
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        keys = {key: question_key(key, question) for key, question in questions.items()}
+        answers = {key: self._in_call[key] for key in questions if key in self._in_call}
+        answers |= {key: self._in_task[bound] for key, bound in keys.items() if bound in self._in_task}
+        missing = {keys[key]: question for key, question in questions.items() if key not in answers}
+        if missing:
+            raise InputRequired(missing)
+        return answers
+
+    def resource_updated(self, uri: str) -> None:
+        """Nobody follows resources of a task."""
+
+    def close_stream(self) -> None:
+        """There is no connection to let go of."""
+
+
+def question_key(key: str, question: Question) -> str:
+    """The key under which callers see a question: the handler's own, and the digest of what is asked."""
+    text = msgspec.json.encode([question.method, question.params], order="deterministic")
+    return f"{key}-{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+ASK_AGAIN: Final = 0.25
+
+
+async def cancel_all(running: Iterable[asyncio.Future[Any] | None]) -> None:
+    """Cancel them, and wait until all have ended, however they do."""
+    left = {each for each in running if each is not None}
+    while left:
+        for each in left:
+            each.cancel()
+        over, left = await asyncio.wait(left, timeout=ASK_AGAIN)
+        for each in over:
+            if not each.cancelled():
+                each.exception()  # looked at, so that nobody complains that it was not

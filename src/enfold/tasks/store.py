@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.idempotency.first_results import refuse_other_input
-from enfold.operation import Progress
-from enfold.operation.asking import Question
+from enfold.middleware.idempotency_store import refuse_other_input
+from enfold.operations import Progress
+from enfold.operations.questions import Question
 from enfold.tasks import transitions
-from enfold.tasks.kept_bytes import TaskLimits
-from enfold.tasks.task import Order, Outcome, Task
+from enfold.tasks.model import Order, Outcome, Task
 
 MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
 
@@ -178,3 +179,173 @@ def store_unavailable(error: BaseException) -> CallError:
     away = CallError("UNAVAILABLE", "The store of tasks cannot be used now: try again", {"reason": "store"})
     away.__cause__ = error
     return away
+
+
+BYTES_PER_IDENTITY: Final = 4_000_000_000
+BYTES: Final = 16_000_000_000
+HOUR: Final = 3_600_000  # milliseconds
+OVERHEAD: Final = 500  # bytes that a task takes in a store beside its texts, about
+SHARE: Final = 10  # the part of their bytes that each caller has where all together have too many
+
+
+class TaskLimits(msgspec.Struct, frozen=True):
+    """What callers may have in a store: unfinished tasks of each, and bytes of finished ones, of each and of all."""
+
+    unfinished: int = 100
+    bytes_per_identity: int = BYTES_PER_IDENTITY
+    bytes: int = BYTES
+
+
+def hour_of(order: Order) -> int:
+    """The hour, counted from 1970, before whose beginning the task is forgotten."""
+    return order.expires // HOUR + 1
+
+
+def is_large_share(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
+    """Whether an owner has so much that the total of all owners matters; `kept` are the owner's bytes by hour."""
+    return sum(unexpired(kept, now).values()) >= limits.bytes_per_identity // SHARE
+
+
+def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, now: int) -> None:
+    """RESOURCE_EXHAUSTED where an owner keeps too much; `retry_after` says when the oldest expire."""
+    left, most = unexpired(kept, now), limits.bytes_per_identity
+    if in_all >= limits.bytes:
+        most = max(1, most // SHARE)
+    size = sum(left.values())
+    if size < most:
+        return
+    wait = max(1, (min(left, default=0) * HOUR - now) // 1000)
+    whose = (
+        "your finished tasks" if most == limits.bytes_per_identity else "your finished tasks while the store is full"
+    )
+    message = f"Of {whose} {most} bytes are kept, and there are {size}: the oldest are forgotten in {wait} seconds"
+    details = {"reason": "task_bytes", "size": size, "limit": most, "retry_after": wait}
+    raise CallError("RESOURCE_EXHAUSTED", message, details)
+
+
+def unexpired(kept: Mapping[int, int], now: int) -> dict[int, int]:
+    """The bytes of the hours that are still to come."""
+    return {hour: size for hour, size in kept.items() if hour * HOUR > now}
+
+
+SHORTEST: Final = 0.001  # seconds
+WORK: Final = ""  # the subject of workers; all others wait for the id of a task
+
+Changes: TypeAlias = Mapping[str, Task | None]  # by subject; None where the task has to be read
+
+
+class Waiter:
+    """Waits for changes of one subject on its own event loop, and keeps the last one until it is taken."""
+
+    def __init__(self, release: Callable[[Waiter], object]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_woken = False
+        self.task: Task | None = None  # the task as it is after the change, where that is known
+        self._future: asyncio.Future[None] | None = None
+        self._release = release
+
+    def wake(self, task: Task | None) -> None:
+        self.is_woken, self.task = True, task
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Whether there was a change since the last one was taken, or within so many seconds."""
+        # Not `wait_for`: up to Python 3.11 it can swallow a cancellation.
+        if not self.is_woken:
+            self._future = self.loop.create_future()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._future
+        return self.is_woken
+
+    def take(self) -> Task | None:
+        """The task of the last change; from now on it counts as seen."""
+        task, self.is_woken, self.task = self.task, False, None
+        return task
+
+    def close(self) -> None:
+        self._release(self)
+
+
+class Wakeups:
+    """The waiters of one store, by subject. Several event loops may wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Waiter, str] = {}
+        self.works = 0  # how often there was new work
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def expect(self, subject: str) -> Waiter:
+        """A waiter that misses no change from now on; get it before you read the store, and close it."""
+        waiter = Waiter(lambda each: self._waiting.pop(each, None))
+        self._waiting[waiter] = subject
+        return waiter
+
+    async def watch(
+        self, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
+    ) -> AsyncGenerator[Task]:
+        """A task now, and after every change, until it has ended or is gone.
+
+        `look` reads it from the store, at first, after changes that do not bring the task, and every `again` seconds.
+        """
+        seen: Task | None = None
+        waiter = self.expect(task_id)
+        try:
+            task = await _look(waiter, look)
+            while task is not None:
+                if task != seen:
+                    yield task
+                    seen = task
+                    if task.is_ended:
+                        return
+                await waiter.wait(_until_looked_at(task, again))
+                handed = waiter.take()
+                task = await _look(waiter, look) if handed is None else _own_copy(handed)
+        finally:
+            waiter.close()
+
+    def wake(self, changes: Changes | None = None) -> None:
+        """Wake those who wait for one of the subjects, or all of them; may be called from any thread."""
+        if changes is None or WORK in changes:
+            self.works += 1
+        here = _running_loop()
+        for waiter, subject in list(self._waiting.items()):
+            if changes is not None and subject not in changes:
+                continue
+            task = None if changes is None else changes[subject]
+            if waiter.loop is here:
+                waiter.wake(task)
+            else:
+                with suppress(RuntimeError):  # its loop is closed
+                    waiter.loop.call_soon_threadsafe(waiter.wake, task)
+
+
+async def _look(waiter: Waiter, look: Callable[[], Awaitable[Task | None]]) -> Task | None:
+    waiter.take()
+    task = await look()
+    waiter.task = None  # a change meanwhile may be older than what was read: look again
+    return task
+
+
+def _own_copy(task: Task) -> Task:
+    """The task for one of several watchers: as if it was read from the store, they share no result."""
+    if task.outcome is None:
+        return task
+    outcome = msgspec.json.decode(msgspec.json.encode(task.outcome), type=Outcome)
+    return msgspec.structs.replace(task, outcome=outcome)
+
+
+def _until_looked_at(task: Task, again: float | None) -> float:
+    """Seconds; at its deadline a task changes although nothing is written."""
+    left = max(SHORTEST, (task.order.deadline - now_ms()) / 1000)
+    return left if again is None else min(again, left)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

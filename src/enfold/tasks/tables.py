@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -13,34 +13,41 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from enfold.errors import CallError
-from enfold.idempotency.outcomes import failure
 from enfold.log import Log
-from enfold.operation import Progress
+from enfold.middleware.idempotency_store import failure
+from enfold.operations import Progress
 from enfold.tasks import transitions
-from enfold.tasks.file_thread import Job
-from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_large_share
+from enfold.tasks.model import Order, Task
 from enfold.tasks.store import (
+    HOUR,
+    OVERHEAD,
+    WORK,
     Claim,
     Claims,
     Ending,
     FencedError,
     Served,
     Signal,
+    TaskLimits,
+    Wakeups,
     after_ending,
     after_signal,
+    check_kept_bytes,
+    is_large_share,
     limit_reached,
     now_ms,
     same_order,
     store_unavailable,
     unreadable,
 )
-from enfold.tasks.task import Order, Task
-from enfold.tasks.wakeups import WORK, Wakeups
 
 T = TypeVar("T")
+Job: TypeAlias = Callable[[sqlite3.Connection], Any]
+AfterJobs: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], None]  # the results of those that have written
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
 WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
+MAX_HANDED: Final = 64 * 1024  # bytes of a result that watchers decode on their event loop
 EXPIRE_BATCH: Final = 500  # rows that one transaction ends or forgets
 
 TABLES: Final = """
@@ -120,11 +127,12 @@ class TableTasks:
 
     beat = 0.25
 
-    def __init__(self, place: str, make_jobs: Callable[[Job], Jobs]) -> None:
+    def __init__(self, place: str, make_jobs: Callable[[AfterJobs], Jobs]) -> None:
         """`place` is named in the log; `make_jobs` is given what must be called after jobs, with the connection."""
         self._place = place
         self._wakeups = Wakeups()
-        self._changed: set[str] = set()  # by the jobs: what the transaction under way changes
+        self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be handed over
+        self._drained: tuple[Served, int] | None = None  # for whom nothing was left, and how much work there had been
         self._last_error = ""  # why it could not be used the last time
         self._jobs = make_jobs(self._poll)
 
@@ -156,13 +164,18 @@ class TableTasks:
         return found
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
-        moment = self._wakeups.expect(WORK)
+        waiter = self._wakeups.expect(WORK)
         try:
-            claims = await self._claim_now(served(), n, but)
-            if not claims and await self._wakeups.wait(moment, wait):
-                claims = await self._claim_now(served(), n, but)
+            works = self._wakeups.works
+            is_drained, self._drained = self._drained == (served, works), None
+            claims = [] if is_drained else await self._claim_now(served(), n, but)
+            if not claims and await waiter.wait(wait):
+                works, queued = self._wakeups.works, waiter.take()
+                claims = await self._claim_now(served(), n, but, queued)
         finally:
-            moment.cancel()
+            waiter.close()
+        if claims and len(claims) < n and not but:
+            self._drained = (served, works)
         return claims
 
     async def take(self, task_id: str) -> Claim | None:
@@ -211,8 +224,12 @@ class TableTasks:
         self._last_error = ""
         return found
 
-    async def _claim_now(self, operations: Sequence[str] | Any, n: int, but: Collection[str]) -> Claims:
-        if not await self._read(partial(self._wanted_here, operations)):
+    async def _claim_now(
+        self, operations: Collection[str], n: int, but: Collection[str], queued: Task | None = None
+    ) -> Claims:
+        """Claim what is queued; only a process that knows of a `queued` task goes without a look, which locks nothing."""
+        is_known = queued is not None and queued.operation in operations
+        if not is_known and not await self._read(partial(self._wanted_here, operations)):
             return []
         return await self._claimed(partial(self._claim, operations, n, tuple(but)))
 
@@ -255,7 +272,7 @@ class TableTasks:
             task = _claimed_by(holder, task)
         row = (order.id, order.owner, order.operation, order.key, task.status, holder, order.deadline, order.expires)
         connection.execute(_INSERT, (*row, ordered, _state(task)))
-        self._mark_changed(task)
+        self._mark_changed(task, len(ordered))
         return Claim(task) if claims else task
 
     def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
@@ -269,12 +286,14 @@ class TableTasks:
         after = transitions.end_if_overdue(task, now)
         return task if after is task else self._put(after, connection)
 
-    def _wanted_here(self, operations: Any, connection: sqlite3.Connection) -> Sequence[str]:
+    def _wanted_here(self, operations: Collection[str], connection: sqlite3.Connection) -> Sequence[str]:
         """The queued operations that can be run here; whoever asks holds its lock, which shows others that there is a worker."""
         self._holder()
         return _wanted(operations, connection)
 
-    def _claim(self, operations: Any, n: int, but: tuple[str, ...], connection: sqlite3.Connection) -> Claims:
+    def _claim(
+        self, operations: Collection[str], n: int, but: tuple[str, ...], connection: sqlite3.Connection
+    ) -> Claims:
         others = f"AND owner NOT IN ({', '.join('?' * len(but))})" if but else ""
         oldest = f"SELECT number {_QUEUED} AND operation = ? {others} ORDER BY number LIMIT ?"
         found = (connection.execute(oldest, (name, *but, n)) for name in _wanted(operations, connection))
@@ -328,7 +347,7 @@ class TableTasks:
             except CallError as error:
                 Log("enfold.tasks").error("task %s ends: %s", row[0], error)
                 connection.execute(_END, (msgspec.json.encode(failure(error)), row[0]))
-                self._changed.add(row[0])
+                self._changed[row[0]] = False
         return found
 
     def _put(self, task: Task, connection: sqlite3.Connection) -> Task:
@@ -337,18 +356,32 @@ class TableTasks:
         connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
         if outcome is not None:  # a task ends once
             connection.execute(_COUNT, (task.id,))
-        self._mark_changed(task)
+        self._mark_changed(task, 0 if outcome is None else len(outcome))
         return task
 
-    def _mark_changed(self, task: Task) -> None:
-        self._changed |= {task.id, WORK} if task.is_queued else {task.id}
+    def _mark_changed(self, task: Task, size: int) -> None:
+        self._changed[task.id] = size <= MAX_HANDED
+        if task.is_queued:
+            self._changed[WORK] = True
 
-    def _poll(self, connection: sqlite3.Connection) -> None:
-        """Wake whoever waits for what has changed."""
+    def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> None:
+        """Wake those who wait for what has changed, and hand them the tasks that have just been stored."""
         del connection
         if self._changed:
-            self._wakeups.wake(self._changed)
-            self._changed = set()
+            stored = {task.id: task for result in results for task in _tasks_in(result)}
+            queued = next((task for task in stored.values() if task.is_queued), None)
+            changes = {key: stored.get(key) if is_small else None for key, is_small in self._changed.items()}
+            self._wakeups.wake({**changes, WORK: queued} if WORK in changes else changes)
+            self._changed = {}
+
+
+def _tasks_in(result: Any) -> Iterator[Task]:
+    """The tasks that a job has returned."""
+    for each in result if isinstance(result, list) else [result]:
+        if isinstance(each, Task):
+            yield each
+        elif isinstance(each, Claim):
+            yield each.task
 
 
 def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
@@ -384,7 +417,7 @@ def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list
     return found
 
 
-def _wanted(operations: Any, connection: sqlite3.Connection) -> list[str]:
+def _wanted(operations: Collection[str], connection: sqlite3.Connection) -> list[str]:
     """The operations of queued tasks, of those that can be run here."""
     return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
 

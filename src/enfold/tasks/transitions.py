@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from enfold.errors import CallError
-from enfold.idempotency.outcomes import failure
-from enfold.operation import Progress
-from enfold.operation.asking import Question
-from enfold.operation.handing_over import SERVER_TASK
-from enfold.tasks.task import Order, Outcome, Status, Task
+from enfold.middleware.idempotency_store import failure
+from enfold.operations import Progress
+from enfold.operations.handing_over import SERVER_TASK
+from enfold.operations.questions import Question
+from enfold.tasks.model import Order, Outcome, Status, Task
 
 _replace = msgspec.structs.replace
 

@@ -11,13 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from enfold.registry import Registry
-from enfold.testing.asgi_client import Conversation, HTTPClient, http
-from enfold.testing.cgi_client import cgi
-from enfold.testing.in_process import calls, direct
-from enfold.testing.mcp_client import HANDSHAKE, MCPClient, mcp
-from enfold.testing.replies import Client, Reply
-from enfold.testing.shell_client import command_line
+from enfold.runtime.registry import Registry
+from enfold.testing.asgi import HANDSHAKE, Conversation, HTTPClient, MCPClient, http, mcp
+from enfold.testing.client import Client, Reply
+from enfold.testing.in_process import calls, cgi, command_line, direct
 
 __all__ = [
     "SURFACES",

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
+from io import BytesIO, StringIO
 from typing import Any, TypeAlias
+
+import msgspec
 
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.subjects import peer_name
-from enfold.calls.protocol.transport import Transport
+from enfold.calls.protocol.transport import Transport, peer_name
 from enfold.errors import CallError
-from enfold.introspection import introduce
-from enfold.operation import Context, Identity
-from enfold.registry import Registry
+from enfold.operations import Context, Identity
+from enfold.runtime.registry import Registry
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
-from enfold.testing.replies import CallRequest, Envelopes, Reply, SurfaceClient, round_trip
+from enfold.surfaces.cgi import to_cgi
+from enfold.surfaces.command_line import run_command_line
+from enfold.surfaces.introspection import introduce
+from enfold.testing.asgi import ids_in
+from enfold.testing.client import CallRequest, Envelopes, Reply, SurfaceClient, read_answer, round_trip
 
 Join: TypeAlias = Callable[[Identity | None], Transport]
 
@@ -120,3 +127,124 @@ class CallsClient(SurfaceClient):
         self._opened.push_async_callback(pending.close)
         self._peers.append((identity, transport, pending))
         return transport, pending
+
+
+@asynccontextmanager
+async def cgi(registry: Registry, **options: Any) -> AsyncIterator[CGIClient]:
+    """The CGI program, run in a thread with a loop of its own; `options` are those of `to_cgi`."""
+    yield CGIClient(registry, options)
+
+
+class CGIClient(SurfaceClient):
+    """Runs a CGI program once for each call."""
+
+    def __init__(self, registry: Registry, options: dict[str, Any]) -> None:
+        self._registry = registry
+        self._options = options
+
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
+        variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "HTTP_ENFOLD_FORMAT": chosen.name}
+        answer = await self.request(
+            f"/functions/{request.operation}",
+            msgspec.json.encode(request.input),
+            identity=request.identity,
+            **variables,
+        )
+        return read_answer(*answer, chosen)
+
+    async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
+        _, _, document = await self.request("/openapi.json", identity=identity, REQUEST_METHOD="GET")
+        return ids_in(document)
+
+    async def request(
+        self, path: str, body: bytes = b"", *, identity: Identity | None = None, **variables: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """The status, the headers and the JSON of any request; `variables` are those of its environment."""
+        environ = {"PATH_INFO": path, "CONTENT_LENGTH": str(len(body)), **variables}
+        if identity is not None:
+            environ["REMOTE_USER"] = identity.id
+        return _read(await self.run(environ, body, identity))
+
+    async def run(self, environ: dict[str, str], body: bytes, identity: Identity | None, /) -> bytes:
+        """What the program writes to stdout."""
+        out = BytesIO()
+        program = partial(to_cgi, environ=environ, stdin=BytesIO(body), stdout=out, **self._options)
+        await asyncio.to_thread(program, self._registry, identify=lambda _: identity)
+        return out.getvalue()
+
+
+def _read(answer: bytes) -> tuple[int, dict[str, str], Any]:
+    head, _, text = answer.partition(b"\r\n\r\n")
+    lines = [line.partition(": ") for line in head.decode("latin-1").split("\r\n")]
+    headers = {name.lower(): value for name, _, value in lines}
+    return int(headers["status"].split()[0]), headers, json.loads(text)
+
+
+@asynccontextmanager
+async def command_line(registry: Registry, **options: Any) -> AsyncIterator[ShellClient]:
+    """The command line; `options` are those of `run_command_line`. The status of a reply is its exit code."""
+    yield ShellClient(registry, options)
+
+
+class ShellClient(SurfaceClient):
+    """Gives words to the command line, and reads what it prints."""
+
+    def __init__(self, registry: Registry, options: dict[str, Any]) -> None:
+        self._registry = registry
+        self._options = options
+
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
+        status, lines, messages = await self._printed(request, chosen.name)
+        if not lines:
+            return Reply(None, _error_in(messages), status)
+        try:
+            return Reply(chosen.read(lines[-1]), None, status, wire=lines[-1])
+        except CallError as error:
+            return Reply(None, _with_code(error, messages), status, wire=lines[-1])
+
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        chosen = request.chosen_format
+        status, lines, messages = await self._printed(request, chosen.name)
+        try:
+            for line in lines:
+                yield chosen.read(line)
+        except CallError as error:
+            raise _with_code(error, messages) from None
+        if status and not lines:
+            raise _error_in(messages)
+
+    async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
+        """As `enfold list` prints them, which is a command beside this surface."""
+        return [spec.id for spec in self._registry.visible(identity)]
+
+    async def _printed(self, request: CallRequest, format: str) -> tuple[int, Sequence[Any], str]:
+        """The exit code, the lines on stdout as JSON, and the text on stderr."""
+        words, given = (request.operation, "@-", "--format", format), msgspec.json.encode(request.input).decode()
+        status, out, messages = await self.run(*words, stdin=given, identity=request.identity)
+        return status, [json.loads(line) for line in out.split("\n") if line], messages
+
+    async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr of any words."""
+        out, messages = StringIO(), StringIO()
+        status = await run_command_line(
+            self._registry,
+            words,
+            identity=identity,
+            stdin=StringIO(stdin),
+            stdout=out,
+            stderr=messages,
+            **self._options,
+        )
+        return status, out.getvalue(), messages.getvalue()
+
+
+def _error_in(messages: str) -> CallError:
+    code, _, message = messages.rstrip("\n").rpartition("\n")[2].partition(": ")
+    return CallError(code, message)
+
+
+def _with_code(error: CallError, messages: str) -> CallError:
+    """The error as the format has it, with the code on stderr, which not every format has a place for."""
+    return CallError(_error_in(messages).code, error.message, error.details, error.retryable)

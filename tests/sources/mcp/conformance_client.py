@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from enfold import Context, OperationRegistry, OperationSpec
-from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp import Connection, from_mcp
 from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, EnterpriseLogin, UserLogin
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
 async def main(url: str) -> None:
     protocol = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "auto")
     answers = {"elicitation/create": accept, "sampling/createMessage": sample, "roots/list": roots}
-    async with from_mcp(url, answers=answers, protocol=protocol, auth=login()) as operations:
+    async with from_mcp(url, connection=Connection(answers=answers, protocol=protocol), auth=login()) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
         await PLAYS.get(SCENARIO, call_everything)(ops)

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from enfold import Context, OperationRegistry
-from enfold.config import open_config
-from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
-from enfold.sources.mcp.mcp_settings import Command
+from enfold.app import open_config
+from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
+from enfold.sources.mcp.settings import Command
 
 SERVER = Path(__file__).parent / "hostile_server.py"
 
 
 def hostile(attack: str, **options: Any) -> MCPOperations:
-    return from_mcp([sys.executable, str(SERVER), attack], namespace="bad", protocol="2025-11-25", **options)
+    connection = Connection(protocol="2025-11-25", **options)
+    return from_mcp([sys.executable, str(SERVER), attack], namespace="bad", connection=connection)
 
 
 @asynccontextmanager

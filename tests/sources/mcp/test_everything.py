@@ -14,8 +14,8 @@ from tests.conftest import not_run
 from tests.waiting import PATIENCE
 
 from enfold import Context, OperationRegistry
-from enfold.operation import LogMessage, Progress
-from enfold.sources.mcp import MCPLimits, from_mcp
+from enfold.operations import LogMessage, Progress
+from enfold.sources.mcp import Connection, MCPLimits, from_mcp
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(
@@ -108,7 +108,9 @@ async def is_listening(port: int) -> bool:
 
 async def test_every_tool_is_called_and_gives_its_result(target: Any) -> None:
     heard: list[Progress | LogMessage] = []
-    async with from_mcp(target, namespace="ev", answers=ANSWERS, limits=MCPLimits(connect=60)) as operations:
+    async with from_mcp(
+        target, namespace="ev", connection=Connection(answers=ANSWERS, limits=MCPLimits(connect=60))
+    ) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
         tools = {spec.name: spec.id for spec in ops.list(namespace="ev") if spec.meta["mcp"]["kind"] == "tool"}
@@ -125,7 +127,7 @@ async def test_every_tool_is_called_and_gives_its_result(target: Any) -> None:
 
 
 async def test_its_resources_prompts_and_completions_are_reachable(target: Any) -> None:
-    async with from_mcp(target, limits=MCPLimits(connect=60)) as operations:
+    async with from_mcp(target, connection=Connection(limits=MCPLimits(connect=60))) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
         text = await ops.execute("resources.Dynamic_Text_Resource", {"resourceId": "1"})
@@ -138,7 +140,7 @@ async def test_its_resources_prompts_and_completions_are_reachable(target: Any) 
 
 async def test_its_news_of_a_resource_arrive(target: Any) -> None:
     uri = "demo://resource/dynamic/text/1"
-    async with from_mcp(target, limits=MCPLimits(connect=60)) as operations:
+    async with from_mcp(target, connection=Connection(limits=MCPLimits(connect=60))) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
         async with asyncio.timeout(PATIENCE), aclosing(ops.subscribe("resources.updates", {"uri": uri})) as changes:

@@ -15,8 +15,9 @@ import uvloop
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
+from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
 from enfold.sources.mcp.dispatcher import Dispatcher
+from enfold.sources.options import Rules
 
 Little = Callable[..., list[str]]
 
@@ -81,7 +82,7 @@ async def test_a_server_that_cannot_be_started_tells_why(command: dict[str, str]
 async def test_a_server_that_goes_without_a_word_is_unavailable_and_started_again(
     little: Little, tool: str, told: dict[str, Any]
 ) -> None:
-    async with from_mcp(little(), timeout=20) as operations:
+    async with from_mcp(little(), rules=Rules(timeout=20)) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
             await ops.execute(tool, {})
@@ -136,7 +137,7 @@ async def test_a_server_that_closes_its_input_is_started_again(little: Little, t
 
 
 async def test_a_hung_call_ends_at_its_deadline_and_the_server_is_told(little: Little) -> None:
-    async with from_mcp(little(), timeout=0.3) as operations:
+    async with from_mcp(little(), rules=Rules(timeout=0.3)) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
             await ops.execute("hang", {})
@@ -177,14 +178,14 @@ async def test_progress_of_nothing_is_passed_over(token: str) -> None:
 
 
 async def test_an_answer_that_is_no_json_ends_its_call_at_once(little: Little) -> None:
-    async with from_mcp(little(), timeout=None) as operations:
+    async with from_mcp(little(), rules=Rules(timeout=None)) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("not_json", {})
     assert caught.value.code == "DATA_LOSS"
 
 
 async def test_a_result_that_is_no_object_ends_its_call_at_once(little: Little) -> None:
-    async with from_mcp(little(), timeout=None) as operations:
+    async with from_mcp(little(), rules=Rules(timeout=None)) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("no_object", {})
     assert caught.value.code == "DATA_LOSS"
@@ -212,7 +213,7 @@ async def test_a_result_of_twenty_megabytes_arrives_whole(little: Little) -> Non
 
 
 async def test_a_result_over_the_limit_is_refused_and_the_next_call_works(little: Little) -> None:
-    async with from_mcp(little(), limits=MCPLimits(message_bytes=100_000)) as operations:
+    async with from_mcp(little(), connection=Connection(limits=MCPLimits(message_bytes=100_000))) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
             await ops.execute("big", {"size": 1_000_000})
@@ -238,13 +239,15 @@ async def test_a_list_of_many_pages_is_read_to_its_end(little: Little) -> None:
     ],
 )
 async def test_whatever_a_server_speaks_is_found_out(little: Little, habits: tuple[str, ...]) -> None:
-    async with from_mcp(little(*habits), limits=MCPLimits(probe=0.3)) as operations:
+    async with from_mcp(little(*habits), connection=Connection(limits=MCPLimits(probe=0.3))) as operations:
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
 async def test_a_server_that_never_begins_is_unavailable(little: Little) -> None:
     with pytest.raises(CallError) as caught:
-        async with from_mcp(little("--slow", "60"), namespace="pet", limits=MCPLimits(connect=0.3)):
+        async with from_mcp(
+            little("--slow", "60"), namespace="pet", connection=Connection(limits=MCPLimits(connect=0.3))
+        ):
             pass
     assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", "pet did not answer within 0.3 seconds")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enfold import CallError, OperationRegistry
-from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
+from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
 
 Serve = Callable[..., AbstractAsyncContextManager[str]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -132,7 +132,10 @@ async def test_a_page_instead_of_an_answer_is_told(serve: Serve) -> None:
 
 
 async def test_an_answer_over_the_limit_is_refused(serve: Serve) -> None:
-    async with serve(Odd()) as url, from_mcp(url, limits=MCPLimits(message_bytes=100_000)) as operations:
+    async with (
+        serve(Odd()) as url,
+        from_mcp(url, connection=Connection(limits=MCPLimits(message_bytes=100_000))) as operations,
+    ):
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("big", {})
     assert caught.value.code == "PAYLOAD_TOO_LARGE"

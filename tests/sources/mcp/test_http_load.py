@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
+from enfold.sources.mcp import Connection, Content, MCPLimits, MCPOperations, from_mcp
 from enfold.surfaces.mcp import to_mcp
 
 Serve = Callable[..., AbstractAsyncContextManager[str]]
@@ -53,7 +53,10 @@ async def serving(serve: Serve, ops: OperationRegistry) -> AsyncIterator[str]:
 
 @REVISIONS
 async def test_a_result_of_twenty_megabytes_arrives_whole(serve: Serve, big: OperationRegistry, protocol: str) -> None:
-    async with serving(serve, big) as url, from_mcp(url, protocol=protocol, reads="result") as operations:
+    async with (
+        serving(serve, big) as url,
+        from_mcp(url, connection=Connection(protocol=protocol), content=Content(reads="result")) as operations,
+    ):
         envelope = await registry_of(operations).execute("words", {"size": 20_000_000})
     assert len(envelope.data) == 20_000_000
 
@@ -68,7 +71,7 @@ async def test_a_hundred_clients_open_and_close_in_any_order(
 
     async def one(url: str) -> str:
         async with gate:
-            source = from_mcp(url, protocol=protocol, reads="result")
+            source = from_mcp(url, connection=Connection(protocol=protocol), content=Content(reads="result"))
             ops = registry_of(await source.__aenter__())
             tool, given = chance.choice([("words", {"size": 3}), ("hang", {})])
             call = asyncio.create_task(ops.execute(tool, given, Context(timeout=0.2)))
@@ -118,6 +121,6 @@ class Endless:
 
 async def test_a_list_without_an_end_is_read_as_far_as_we_are_willing_to(serve: Serve) -> None:
     server = Endless()
-    async with serve(server) as url, from_mcp(url, limits=MCPLimits(pages=5)) as operations:
+    async with serve(server) as url, from_mcp(url, connection=Connection(limits=MCPLimits(pages=5))) as operations:
         assert operations.report.imported == [f"tool{number}" for number in range(1, 6)]
     assert server.pages == 5

@@ -20,8 +20,8 @@ from tests.serving import serve
 from tests.sources.mcp.oauth_servers import Authority, Form, Vault
 
 from enfold import CallError, OperationRegistry
-from enfold.config import Logins, open_config
-from enfold.sources.mcp import MCPLimits, from_mcp
+from enfold.app import Logins, open_config
+from enfold.sources.mcp import Connection, MCPLimits, from_mcp
 from enfold.sources.mcp.oauth import (
     ClientCredentials,
     FileStore,
@@ -31,6 +31,7 @@ from enfold.sources.mcp.oauth import (
     Saved,
     UserLogin,
 )
+from enfold.sources.options import Selection
 
 
 class Stage:
@@ -80,7 +81,7 @@ async def browser(url: str) -> None:
 @asynccontextmanager
 async def opened(vault: Vault, **auth: Any) -> AsyncIterator[OperationRegistry]:
     login = auth.pop("login", None) or UserLogin(**{"open_url": browser, **auth})
-    async with from_mcp(f"{vault.url}/mcp", auth=login, protocol="2025-11-25") as operations:
+    async with from_mcp(f"{vault.url}/mcp", auth=login, connection=Connection(protocol="2025-11-25")) as operations:
         registry = OperationRegistry()
         registry.register_all(operations)
         yield registry
@@ -119,7 +120,7 @@ async def test_a_user_logs_in_once_and_every_call_carries_his_token(vault: Vault
 
 async def test_the_newest_revision_is_found_behind_a_login_too(vault: Vault) -> None:
     auth = UserLogin(open_url=browser)
-    async with from_mcp(f"{vault.url}/mcp", auth=auth, include="read") as operations:
+    async with from_mcp(f"{vault.url}/mcp", auth=auth, selection=Selection(include="read")) as operations:
         assert [operation.spec.name for operation in operations] == ["read"]
     assert len(vault.authority.asked) == 1
 
@@ -130,7 +131,9 @@ async def test_a_slow_user_has_longer_than_a_slow_server(vault: Vault) -> None:
         await browser(url)
 
     limits = MCPLimits(connect=2.0, probe=1.0)
-    async with from_mcp(f"{vault.url}/mcp", auth=UserLogin(open_url=slow_browser), limits=limits) as operations:
+    async with from_mcp(
+        f"{vault.url}/mcp", auth=UserLogin(open_url=slow_browser), connection=Connection(limits=limits)
+    ) as operations:
         assert len(operations) == 3
 
 
@@ -383,7 +386,7 @@ async def test_without_any_setting_the_sentence_says_what_to_set(vault: Vault) -
 
 async def test_a_fixed_token_that_is_refused_is_told_as_such(vault: Vault) -> None:
     with pytest.raises(CallError, match="does not accept the credentials") as caught:
-        async with from_mcp(f"{vault.url}/mcp", credentials="sesame"):
+        async with from_mcp(f"{vault.url}/mcp", auth="sesame"):
             pass
     assert "sesame" not in repr(caught.value)
 

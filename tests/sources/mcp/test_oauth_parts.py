@@ -14,16 +14,21 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from enfold import CallError
+from enfold.auth.token_endpoint import GrantRefusedError, authorization_server_urls
+from enfold.http_client.urls import read_endpoint
+from enfold.sources.mcp.http import Refusal
 from enfold.sources.mcp.oauth import FileStore, LoginTokens, RegisteredClient, Saved, UserLogin
-from enfold.sources.mcp.oauth.address_policy import AddressPolicy, covers, resource_metadata_urls
-from enfold.sources.mcp.oauth.authority_client import AuthorityClient
 from enfold.sources.mcp.oauth.callback_page import open_callback_page
-from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
-from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.jwt import ProofKey, load_signer, new_key
-from enfold.sources.mcp.web_requests import Refusal
-from enfold.sources.web.token_endpoint import GrantRefusedError, authorization_server_urls
-from enfold.sources.web.urls import read_endpoint
+from enfold.sources.mcp.oauth.discovery import (
+    AddressPolicy,
+    AuthorityClient,
+    covers,
+    denied,
+    read_challenges,
+    resource_metadata_urls,
+    token_challenge,
+)
+from enfold.sources.mcp.oauth.grants import ProofKey, load_signer, new_key
 
 # --- challenges ---------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from enfold import CallError
-from enfold.config import Logins, read_config
-from enfold.config.logins import auth_of
-from enfold.sources.mcp import from_mcp
+from enfold.app import Logins, open_config, read_config
+from enfold.app.sources import auth_of
 from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, UserLogin
-from enfold.sources.web.supplied import current
+from enfold.sources.secrets import current
 
 ROOT = Path(__file__).parents[3]
 
@@ -104,6 +103,9 @@ def test_a_key_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
         read_auth(path)
 
 
-def test_credentials_and_a_login_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="not both"):
-        from_mcp("https://x.org/mcp", credentials="t", auth=UserLogin())
+async def test_credentials_and_a_login_exclude_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "enfold.toml"
+    path.write_text('[sources.x]\nurl = "https://x.org/mcp"\nauth = {}\ncredentials = "t"\n')
+    with pytest.raises(CallError, match='"auth" does not go with "credentials"'):
+        async with open_config(path, {}):
+            pass

@@ -12,8 +12,8 @@ from tests.sources.mcp.conftest import Serve
 from tests.sources.mcp.task_server import CAPABILITIES, EXTENSION, TaskServer, asking, completed, text, working
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.operation import Progress
-from enfold.sources.mcp import from_mcp
+from enfold.operations import Progress
+from enfold.sources.mcp import Connection, from_mcp
 
 DONE = completed(text("done"))
 
@@ -23,11 +23,13 @@ async def agree(params: dict[str, Any], context: Context) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def opened(serve: Serve, server: TaskServer, **options: Any) -> AsyncIterator[OperationRegistry]:
+async def opened(serve: Serve, server: TaskServer) -> AsyncIterator[OperationRegistry]:
     registry = OperationRegistry()
     async with (
         serve(server) as url,
-        from_mcp(f"{url}/mcp", protocol="2026-07-28", answers={"elicitation/create": agree}, **options) as operations,
+        from_mcp(
+            f"{url}/mcp", connection=Connection(protocol="2026-07-28", answers={"elicitation/create": agree})
+        ) as operations,
     ):
         registry.register_all(operations)
         yield registry

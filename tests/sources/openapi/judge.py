@@ -28,7 +28,7 @@ import msgspec
 from tests.sources.openapi.arguments import NoValueError, make_arguments
 
 from enfold import CallError, OperationRegistry, OperationType
-from enfold.operation import Operation
+from enfold.operations import Operation
 from enfold.sources.openapi import ImportedOperations, OpenAPILimits, from_openapi
 from enfold.sources.openapi.document import read_document
 

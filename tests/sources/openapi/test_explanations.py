@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from enfold import CallError
 from enfold.sources.openapi import OpenAPILimits
-from enfold.sources.openapi.explanations import MAX_LENGTH, explanation
+from enfold.sources.openapi.responses import MAX_LENGTH, explanation
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Serve, Words

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enfold.schema.check import compile_schema
+from enfold.schema.compiled import compile_schema
 from enfold.sources.openapi import from_openapi
-from enfold.sources.openapi.families import MAX_CHILDREN
+from enfold.sources.openapi.schemas import MAX_CHILDREN
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Serve, Words

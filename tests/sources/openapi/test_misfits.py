@@ -19,8 +19,8 @@ from tests.surfaces.mcp.conftest import HANDSHAKE, STATELESS, Client
 
 import mcp
 from enfold import OperationRegistry
+from enfold.app import open_config
 from enfold.calls.memory import MemoryTransport
-from enfold.config import open_config
 from enfold.sources.calls import from_calls
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.calls import serve_calls

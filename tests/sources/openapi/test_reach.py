@@ -11,7 +11,7 @@ import pytest
 
 from enfold import CallError
 from enfold.sources.openapi import OpenAPILimits, from_openapi
-from enfold.sources.openapi.server_urls import Reach
+from enfold.sources.openapi.client import Reach
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Received, Serve, Words

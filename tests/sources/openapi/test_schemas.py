@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from enfold.schema.check import compile_schema
+from enfold.schema.compiled import compile_schema
 from enfold.sources.openapi import from_openapi
 
 if TYPE_CHECKING:

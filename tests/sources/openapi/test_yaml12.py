@@ -9,8 +9,7 @@ import pytest
 
 from enfold.errors import FormatError
 from enfold.sources.openapi import from_openapi
-from enfold.sources.openapi.document import read_document
-from enfold.sources.openapi.yaml12 import read_yaml
+from enfold.sources.openapi.document import read_document, read_yaml
 
 
 @pytest.mark.parametrize(

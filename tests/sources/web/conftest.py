@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from enfold.sources.web.client import WebClient
+from enfold.http_client.client import WebClient
 
 Talk: TypeAlias = Callable[["Line"], Awaitable[None]]
 Listen: TypeAlias = Callable[[Talk], Awaitable["Raw"]]

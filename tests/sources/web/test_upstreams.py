@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.waiting import PATIENCE
 
-from enfold.sources.web import Request, WebError
-from enfold.sources.web.client import WebClient
-from enfold.sources.web.connection import ResponseReader
-from enfold.sources.web.decompression import PIECE, decoder_for
+from enfold.http_client import Request, WebError
+from enfold.http_client.client import WebClient
+from enfold.http_client.connection import ResponseReader
+from enfold.http_client.messages import PIECE, decoder_for
 
 LIMIT = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\n"

@@ -16,14 +16,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from enfold.sources.web import Request, WebError, open_client
-from enfold.sources.web.client import WebClient
-from enfold.sources.web.connection import Connection
-from enfold.sources.web.dialing import dial
-from enfold.sources.web.pool import Pool
-from enfold.sources.web.proxies import proxy_for
-from enfold.sources.web.redirects import follow
-from enfold.sources.web.urls import Endpoint, network_of, read_endpoint
+from enfold.http_client import Request, WebError, open_client
+from enfold.http_client.client import WebClient, follow
+from enfold.http_client.connection import Connection, Pool, dial, proxy_for
+from enfold.http_client.urls import Endpoint, network_of, read_endpoint
 
 
 def only_public(_endpoint: Endpoint, address: str) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from enfold.sources.web import Request, WebError
-from enfold.sources.web.client import WebClient
-from enfold.sources.web.urls import read_endpoint, split_url
+from enfold.http_client import Request, WebError
+from enfold.http_client.client import WebClient
+from enfold.http_client.urls import read_endpoint, split_url
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from tests.serving import Client, serve
 
 from enfold import OperationRegistry
-from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.http import to_http
+from enfold.surfaces.limits import Bounds
 
 ops: Final = OperationRegistry("shop")
 

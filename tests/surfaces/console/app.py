@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from enfold import Context, ImageContent, OperationRegistry, OperationSpec, TextContent
-from enfold.operation import AccessControl, Operation
+from enfold.operations import AccessControl, Operation
 
 ops = OperationRegistry("shop", title="Corner Shop")
 

@@ -13,14 +13,14 @@ from tests.surfaces.console.app import many, ops
 from tests.surfaces.console.visiting import served
 
 from enfold import Context, Identity, OperationRegistry, http_envelope
-from enfold.identities.tokens import Tokens
-from enfold.introspection import keep_calls
-from enfold.introspection.payloads import Payloads
+from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
-from enfold.operation import Operation, Origin, Policy
+from enfold.operations import Operation, Origin, Policy
 from enfold.provenance import Recorder, RecordStore
-from enfold.source_states import Problem
+from enfold.runtime.source_states import Problem
 from enfold.surfaces.http import to_http
+from enfold.surfaces.introspection import keep_calls
+from enfold.surfaces.introspection.calls import Payloads
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks

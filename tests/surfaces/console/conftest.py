@@ -7,11 +7,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.surfaces.console.app import ops
 from tests.surfaces.console.visiting import Visit, launched, served
 
-from enfold.introspection import keep_calls
-from enfold.introspection.payloads import Payloads
-from enfold.operation import Policy
+from enfold.operations import Policy
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.http import to_http
+from enfold.surfaces.introspection import keep_calls
+from enfold.surfaces.introspection.calls import Payloads
 from enfold.surfaces.mcp import to_mcp
 
 

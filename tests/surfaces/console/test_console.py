@@ -13,9 +13,9 @@ from tests.surfaces.console.busy import used
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
 from enfold import Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
-from enfold.source_states import Problem
+from enfold.runtime.source_states import Problem
 from enfold.surfaces.http import to_http
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks

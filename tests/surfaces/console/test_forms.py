@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
 from enfold import Context, OperationRegistry, OperationSpec
-from enfold.operation import Operation
+from enfold.operations import Operation
 from enfold.surfaces.http import to_http
 
 pytestmark = in_full

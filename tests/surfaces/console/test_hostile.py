@@ -16,7 +16,7 @@ from tests.surfaces.console.app import many
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
 from enfold import Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.http import to_http
 

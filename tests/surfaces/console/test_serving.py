@@ -9,11 +9,11 @@ import pytest
 from tests.surfaces.console.app import many
 
 from enfold import Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.console import FOLDER
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.testing.asgi_client import Conversation, living
+from enfold.testing.asgi import Conversation, living
 
 BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 

@@ -11,12 +11,12 @@ from tests.surfaces.console.app import many
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
 from enfold import Context, Identity, OperationRegistry, TextContent
-from enfold.identities.tokens import Tokens
-from enfold.introspection import keep_calls
+from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
-from enfold.operation import AccessControl
+from enfold.operations import AccessControl
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.http import to_http
+from enfold.surfaces.introspection import keep_calls
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 

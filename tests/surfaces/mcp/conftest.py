@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from enfold import Identity, OperationRegistry, testing
-from enfold.identities.tokens import Tokens
-from enfold.registry import Registry
+from enfold.auth.tokens import Tokens
+from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp import MCPApp, to_mcp
 
 STATELESS = "2026-07-28"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import ask, elicit, elicitation, list_roots, remember, sample, sampling
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
 
 from enfold import Context, OperationRegistry
 from enfold.mcp import resource
-from enfold.mcp.json_rpc import ProtocolError, parse_batch
-from enfold.surfaces.bounds import Bounds
+from enfold.mcp.json_rpc import ProtocolError, RPCNotification, parse_batch
+from enfold.surfaces.limits import Bounds
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.event_stream import EventStream, ResumeBuffer
-from enfold.surfaces.mcp.reply import HTTPReply
+from enfold.surfaces.mcp.post import HTTPReply
+from enfold.surfaces.mcp.sessions import EventStream, ResumeBuffer
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
 
-    from enfold.identities.tokens import Tokens
+    from enfold.auth.tokens import Tokens
 
 SMALL = Bounds(
     sessions=6,
@@ -166,9 +166,9 @@ def test_the_largest_owner_makes_room_for_others() -> None:
     kept = ResumeBuffer(Bounds(resume_bytes=100_000, resume_bytes_per_identity=80_000))
     large = [EventStream(kept, "ann") for _ in range(4)]
     for stream in large:
-        stream.send({"text": "x" * 19_000})
+        stream.send(RPCNotification("text", "x" * 19_000))
     small = EventStream(kept, "bob")
-    small.send({"text": "x" * 40_000})
+    small.send(RPCNotification("text", "x" * 40_000))
     assert kept.size <= 100_000
     assert small.size > 40_000
     assert large[0].size == 0
@@ -180,9 +180,9 @@ def test_the_largest_owner_makes_room_for_others() -> None:
 def test_notifications_that_nobody_reads_are_bounded_in_bytes() -> None:
     stream = EventStream()
     for _ in range(500):
-        stream.send({"text": "x" * 100_000})
+        stream.send(RPCNotification("text", "x" * 100_000))
     assert stream.size < 1_100_000
-    stream.send({"text": "y" * 2_000_000}, is_last=True)
+    stream.send(RPCNotification("text", "y" * 2_000_000), is_last=True)
     assert stream.size > 2_000_000
 
 

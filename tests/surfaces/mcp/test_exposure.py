@@ -10,8 +10,8 @@ import pytest
 from tests.gateway.conftest import serve
 
 from enfold import OperationRegistry
-from enfold.identities.tokens import Tokens
-from enfold.operation import Identity
+from enfold.auth.tokens import Tokens
+from enfold.operations import Identity
 from enfold.surfaces.mcp import to_mcp
 from mcp import Client, types
 

@@ -10,9 +10,9 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import resource
-from enfold.surfaces.mcp.following import Following
+from enfold.surfaces.mcp.subscriptions import Following
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient
@@ -170,7 +170,7 @@ async def test_who_may_not_read_a_resource_cannot_follow_it(
 async def test_a_source_that_is_gone_and_comes_back_is_followed_again(
     make_client: MakeClient, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enfold.surfaces.mcp.following.BACKOFF", (0.0,))
+    monkeypatch.setattr("enfold.surfaces.mcp.subscriptions.BACKOFF", (0.0,))
     ops = OperationRegistry("shop")
     resource(ops, STOCK, name="stock")(lambda: "3")
     breaks = iter([True, True, False])
@@ -216,7 +216,7 @@ async def test_a_resource_that_its_source_cannot_follow_is_still_read(
 async def test_a_source_that_worked_in_between_is_tried_again_as_soon_as_one_lost_for_the_first_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("enfold.surfaces.mcp.following.BACKOFF", (0.0, 3600.0))
+    monkeypatch.setattr("enfold.surfaces.mcp.subscriptions.BACKOFF", (0.0, 3600.0))
     ops = OperationRegistry("shop")
 
     @ops.subscription

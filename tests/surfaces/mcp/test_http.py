@@ -11,10 +11,10 @@ from tests.surfaces.mcp.conftest import Conversation
 from tests.waiting import PATIENCE
 
 from enfold import Context, Identity, OperationRegistry, OperationSpec
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import close_stream
-from enfold.operation import Operation
-from enfold.operation.asking import InputRequired, Question
+from enfold.operations import Operation
+from enfold.operations.questions import InputRequired, Question
 from enfold.surfaces.mcp import to_mcp
 
 if TYPE_CHECKING:
@@ -478,7 +478,7 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_cl
 
 
 async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enfold.surfaces.mcp.http_app.BODY_TIMEOUT", 0.01)
+    monkeypatch.setattr("enfold.surfaces.mcp.http.BODY_TIMEOUT", 0.01)
     conversation = Conversation(
         client.app, "POST", "/mcp", client.headers("tools/call", "shop_add"), b"", is_silent=True
     )

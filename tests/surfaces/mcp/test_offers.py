@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from enfold import CallError, EmbeddedResource, ImageContent, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import PromptMessage, completion, prompt, resource
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from tests.serving import Client, serve
 
 from enfold import OperationRegistry
 from enfold.provenance import Recorder, verify
-from enfold.surfaces.mcp.http_app import to_mcp
+from enfold.surfaces.mcp.http import to_mcp
 
 
 def ops() -> OperationRegistry:

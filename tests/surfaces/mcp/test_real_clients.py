@@ -154,7 +154,7 @@ def test_the_inspector_does_object_where_there_is_reason_to(inspector: Inspector
     program = tmp_path / "odd.py"
     program.write_text(
         "from enfold import OperationRegistry\n"
-        "from enfold.operation import Operation, OperationSpec\n"
+        "from enfold.operations import Operation, OperationSpec\n"
         "from enfold.surfaces.mcp import serve_stdio\n"
         "async def odd(input, context): return 1\n"
         "schema = {'type': 'object', 'properties': {'x': True}}\n"

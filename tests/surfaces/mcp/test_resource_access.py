@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import completion, resource
 
 if TYPE_CHECKING:

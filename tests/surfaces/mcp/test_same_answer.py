@@ -14,9 +14,9 @@ from tests.surfaces.mcp.conftest import STATELESS, Client, Conversation, MakeCli
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry, OperationSpec
-from enfold.identities.tokens import Tokens
-from enfold.operation import Operation
-from enfold.operation.asking import InputRequired, MissingCapability, Question
+from enfold.auth.tokens import Tokens
+from enfold.operations import Operation
+from enfold.operations.questions import InputRequired, MissingCapability, Question
 from enfold.provenance import Recorder
 
 META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}

@@ -300,7 +300,7 @@ def test_answers_to_requests_piped_in_are_not_lost(start: Start) -> None:
 def test_a_line_that_is_too_long_is_told_and_passed_over(start: Start) -> None:
     program = start(
         source=SHOP.replace('name="Shop"', "bounds=Bounds(line_bytes=200_000)").replace(
-            "from enfold.mcp import", "from enfold.surfaces.bounds import Bounds\nfrom enfold.mcp import"
+            "from enfold.mcp import", "from enfold.surfaces.limits import Bounds\nfrom enfold.mcp import"
         )
     )
     program.initialize()

@@ -17,14 +17,14 @@ from tests.calls.processes import IS_FULL
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
 from enfold.provenance import Recorder
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Task, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.testing.asgi_client import Conversation
+from enfold.testing.asgi import Conversation
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 DECLARED: dict[str, Any] = {"elicitation": {}, "extensions": {EXTENSION: {}}}

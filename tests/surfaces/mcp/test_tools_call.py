@@ -22,8 +22,8 @@ from enfold import (
 )
 from enfold.formats import tool_envelope_v1
 from enfold.mcp import prompt
-from enfold.operation import Operation, OperationSpec
-from enfold.timekeeping import INTERVAL
+from enfold.operations import Operation, OperationSpec
+from enfold.runtime.deadlines import INTERVAL
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -430,7 +430,7 @@ async def test_a_level_that_does_not_exist_is_refused(make_client: MakeClient, o
 async def test_a_long_silence_is_broken_by_signs_of_life(
     make_client: MakeClient, ops: OperationRegistry, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    monkeypatch.setattr("enfold.surfaces.asgi.exchange.SILENCE", 0.06)  # instead of ten seconds
+    monkeypatch.setattr("enfold.surfaces.asgi.SILENCE", 0.06)  # instead of ten seconds
 
     go_on = asyncio.Event()
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import ImageContent, OperationRegistry, OperationSpec, TextContent
-from enfold.identities.tokens import Tokens
+from enfold.auth.tokens import Tokens
 from enfold.json_pointer import follow
-from enfold.operation import Operation
+from enfold.operations import Operation
 from enfold.surfaces.openapi import to_openapi
 
 if TYPE_CHECKING:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from time import monotonic, time
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from enfold.calls.caller.aborted_calls import AbortedCalls, may_still_run
 from enfold.calls.caller.waiting import WaitingCall, WaitingStream
-from enfold.calls.protocol import call_failures
-from enfold.calls.protocol.call_settings import DEFAULT_TTL, OFFER_REMEMBERED, CallSettings, Retry, retry_delay
-from enfold.calls.protocol.connect_once import ConnectOnce
+from enfold.calls.protocol import failures
+from enfold.calls.protocol.connection import Background, ConnectOnce
 from enfold.calls.protocol.delegation import Sign
-from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
+    Aborted,
     Completed,
     Payload,
     Requested,
@@ -30,7 +28,14 @@ from enfold.calls.protocol.events import (
     responded,
     write_event,
 )
-from enfold.calls.protocol.subjects import is_token, request_subject
+from enfold.calls.protocol.settings import (
+    DEFAULT_TTL,
+    NESTED_MARGIN,
+    OFFER_REMEMBERED,
+    CallSettings,
+    Retry,
+    retry_delay,
+)
 from enfold.calls.protocol.transport import (
     Message,
     ReplyAddresses,
@@ -38,12 +43,14 @@ from enfold.calls.protocol.transport import (
     Subscription,
     Transport,
     TransportError,
+    is_token,
     publish_if_possible,
+    request_subject,
 )
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
-from enfold.observing import outgoing
-from enfold.operation import Context, new_request_id
+from enfold.observability import spans
+from enfold.operations import Context, new_request_id
 
 W = TypeVar("W", bound=WaitingCall)
 
@@ -111,7 +118,7 @@ class PendingRequestMap:
         It is sent again by itself only where it surely did not start, or is `idempotent`: whether the workers share what
         they keep under an `idempotency_key` is not known here.
         """
-        ttl = timeout if context is None and deadline is None else _ttl(context, timeout, deadline)
+        ttl = _ttl(context, timeout, deadline)
         now = monotonic()
         ends_at = now + (DEFAULT_TTL if ttl is None else ttl)
         if self._subscription is None:
@@ -126,7 +133,7 @@ class PendingRequestMap:
         waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, idempotent)
         waiting = await self._wait_with_retries(waiting, context)
         if waiting.result is None:
-            raise waiting.error or call_failures.aborted(operation_id)
+            raise waiting.error or failures.aborted(operation_id)
         return waiting.result
 
     async def subscribe(
@@ -144,7 +151,7 @@ class PendingRequestMap:
 
         `timeout` is how long it may be idle: the seconds without an item. It ends where it is aborted by us.
         """
-        ttl = None if context is None and deadline is None else _ttl(context, None, deadline)
+        ttl = _ttl(context, None, deadline)
         room = min(MAX_CREDITS, self._settings.window if window is None else window)
         if room < 1:
             raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
@@ -188,44 +195,48 @@ class PendingRequestMap:
         """Send a request and wait until a call is over or a stream has begun; retry where that is safe."""
         attempt = 1
         while True:
-            request = waiting.request
-            request_id = request.request_id
-            self._waiting[request_id] = waiting
-            try:
-                if request.ttl_ms == 0:
-                    waiting.fail(waiting.timed_out())
-                else:
-                    headers: Mapping[str, str] | None = None
-                    if self._sign is not None and context is not None:
-                        headers = self._sign(request, context, self._transport.name)
-                    if outgoing.inject is not None and (trace := outgoing.inject()):
-                        headers = {**(headers or {}), **trace}
-                    is_carried = self._in_process and request.provenance is None
-                    data = carried(request, waiting) if is_carried else write_event(next(self._ids), request)
-                    await self._transport.send(waiting.subject, data, reply=self._prefix + request_id, headers=headers)
-                while not (waiting.is_over or waiting.has_begun):
-                    if self._timer is None:
-                        self._tick_soon()
-                    await waiting.change()
-            except FormatError as error:
-                waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
-            except TransportError as error:
-                waiting.fail(call_failures.from_transport(request.operation_id, error))
-            except BaseException:
-                waiting.fail(call_failures.aborted(request.operation_id))
-                raise
-            finally:
-                if waiting.is_over:
-                    self._end(waiting)
+            await self._attempt(waiting, context)
             if waiting.error is None or waiting.has_begun:
                 return waiting
             delay = retry_delay(self._retry, attempt, waiting.error, idempotent=waiting.idempotent)
-            ends_at = waiting.deadline
-            if delay is None or (ends_at is not None and monotonic() + delay >= ends_at):
+            if delay is None or (waiting.deadline is not None and monotonic() + delay >= waiting.deadline):
                 return waiting
             await asyncio.sleep(delay)
             attempt += 1
             waiting = self._tried_again(waiting)
+
+    async def _attempt(self, waiting: WaitingCall, context: Context | None) -> None:
+        """Send a request once, and wait until it is over or has begun; what goes wrong is its error."""
+        self._waiting[waiting.request.request_id] = waiting
+        try:
+            if waiting.request.ttl_ms == 0:
+                waiting.fail(waiting.timed_out())
+            else:
+                await self._send(waiting, context)
+            while not (waiting.is_over or waiting.has_begun):
+                if self._timer is None:
+                    self._tick_soon()
+                await waiting.change()
+        except FormatError as error:
+            waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
+        except TransportError as error:
+            waiting.fail(failures.from_transport(waiting.operation_id, error))
+        except BaseException:
+            waiting.fail(failures.aborted(waiting.operation_id))
+            raise
+        finally:
+            if waiting.is_over:
+                self._end(waiting)
+
+    async def _send(self, waiting: WaitingCall, context: Context | None) -> None:
+        request, headers = waiting.request, None
+        if self._sign is not None and context is not None:
+            headers = self._sign(request, context, self._transport.name)
+        if spans.inject is not None and (trace := spans.inject()):
+            headers = {**(headers or {}), **trace}
+        is_carried = self._in_process and request.provenance is None
+        data = carried(request, waiting) if is_carried else write_event(next(self._ids), request)
+        await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
 
     def _tried_again(self, waiting: W) -> W:
         """The next attempt of a request, under a new id and with the time that is left."""
@@ -273,7 +284,7 @@ class PendingRequestMap:
         try:
             await self._transport.publish(reply, write_event(next(self._ids), payload))
         except (FormatError, TransportError) as error:
-            raise call_failures.unsent_answer(error) from error
+            raise failures.unsent_answer(error) from error
         if replies is not None and not (isinstance(payload, Responded) and payload.seq is not None):
             replies.forget(request_id)
 
@@ -284,12 +295,12 @@ class PendingRequestMap:
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting.is_aborted = True
-            waiting.fail(call_failures.aborted(waiting.operation_id))
+            waiting.fail(failures.aborted(waiting.operation_id))
 
     async def close(self) -> None:
         """Abort all pending requests, and stop listening."""
         for waiting in list(self._waiting.values()):
-            waiting.fail(call_failures.aborted(waiting.operation_id))
+            waiting.fail(failures.aborted(waiting.operation_id))
         await self._wait_for_workers_of_aborted()
         for timer in (self._timer, self._lost_timer):
             if timer is not None:
@@ -376,10 +387,10 @@ class PendingRequestMap:
             if waiting is not None:
                 was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > monotonic()
                 name = waiting.operation_id
-                waiting.fail(call_failures.nobody(name) if was_offered else call_failures.unknown(name, self._offered))
+                waiting.fail(failures.nobody(name) if was_offered else failures.unknown(name, self._offered))
         elif signal is Signal.DENIED:
             for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
-                waiting.fail(call_failures.denied(waiting.operation_id))
+                waiting.fail(failures.denied(waiting.operation_id))
         elif signal is Signal.LOST:
             self._lose()
         else:
@@ -394,7 +405,7 @@ class PendingRequestMap:
     def _fail_after_loss(self, under_way: list[WaitingCall]) -> None:
         self._lost_timer = None
         for waiting in under_way:
-            waiting.fail(call_failures.lost(waiting.operation_id, retryable=waiting.is_retryable))
+            waiting.fail(failures.lost(waiting.operation_id, retryable=waiting.is_retryable))
 
     def _recover(self) -> None:
         if self._lost_timer is not None:
@@ -430,9 +441,76 @@ def _milliseconds(left: float) -> int:
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
-    """The seconds that are left: the least of timeout, deadline (Unix ms, by our clock) and what the context has left."""
-    if context is None and deadline is None:
-        return timeout
-    left = None if deadline is None else deadline / 1000 - time()
-    said = [limit for limit in (timeout, left, context.remaining() if context else None) if limit is not None]
-    return max(0.0, min(said)) if said else None
+    """The seconds that are left: the least of timeout, deadline (Unix ms, by our clock) and what the context has left.
+
+    A nested call leaves its caller a margin to answer in time.
+    """
+    left = None if context is None else context.remaining()
+    if left is not None:
+        left -= NESTED_MARGIN
+    if timeout is not None and (left is None or timeout < left):
+        left = timeout
+    if deadline is not None:
+        until = deadline / 1000 - time()
+        left = until if left is None else min(left, until)
+    return None if left is None else max(0.0, left)
+
+
+REMEMBERED_FOR: Final = 5.0  # seconds in which a late worker is still told
+_UNREACHED: Final = ("connection_lost", "silence")
+
+SendControl: TypeAlias = Callable[[str, Payload], None]
+
+
+class _Call(msgspec.Struct):
+    until: float
+    sent_at: float
+    control: str | None
+
+
+class AbortedCalls:
+    """Aborted calls whose worker is not known yet, or may not have received the abort."""
+
+    def __init__(self, send: SendControl, heartbeat: float) -> None:
+        self._send = send
+        self._heartbeat = heartbeat
+        self._calls: dict[str, _Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def has_unknown_worker(self) -> bool:
+        """Whether the worker of a call is still unknown; a worker that has the call announces itself within `accept_after`."""
+        return any(call.control is None for call in self._calls.values())
+
+    def add(self, waiting: WaitingCall, now: float) -> None:
+        """Send an abort to the worker of a call; remember the call unless the worker has surely received it."""
+        if waiting.control is not None:
+            self._send(waiting.control, Aborted(waiting.request_id))
+        if waiting.control is None or waiting.error is None or waiting.error.details.get("reason") in _UNREACHED:
+            self._calls[waiting.request_id] = _Call(now + REMEMBERED_FOR, now, waiting.control)
+
+    def hear(self, request_id: str, message: Message) -> None:
+        """Abort a call at its worker when that worker's first message arrives after the caller gave up."""
+        if request_id in self._calls and message.reply is not None and message.reply.startswith("ctl."):
+            del self._calls[request_id]
+            self._send(message.reply, Aborted(request_id))
+
+    def resend_all(self) -> None:
+        """After a reconnection: let the next `check` send every abort again, since earlier ones may be lost."""
+        for call in self._calls.values():
+            call.sent_at = 0.0
+
+    def check(self, now: float) -> None:
+        """Repeat aborts that are older than a heartbeat, and forget calls after `REMEMBERED_FOR` seconds."""
+        self._calls = {key: call for key, call in self._calls.items() if call.until > now}
+        for request_id, call in self._calls.items():
+            if call.control is not None and now - call.sent_at >= self._heartbeat:
+                call.sent_at = now
+                self._send(call.control, Aborted(request_id))
+
+
+def may_still_run(error: CallError) -> bool:
+    """Whether a worker may still run a call that ended here with this error."""
+    return error.code in ("ABORTED", "TIMEOUT", "INVALID_OPERATION_TYPE") or error.details.get("reason") in _UNREACHED

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-import msgspec
-
 from enfold.calls.caller.pending import PendingRequestMap
-from enfold.calls.protocol.call_settings import NESTED_MARGIN
 from enfold.calls.protocol.transport import Transport
-from enfold.envelope import MISFITS, ResponseEnvelope
-from enfold.operation import Context, Operation, OperationSpec, OperationType, Origin, Policy
-
-# The callee's pipeline has run: nothing is changed again.
-_AS_IT_CAME = Policy(normalize="off", strict_output=False)
+from enfold.envelope import ResponseEnvelope
+from enfold.operations import Context, Operation, OperationSpec, OperationType, Origin
 
 
 def remote_operation(
@@ -29,8 +23,8 @@ def remote_operation(
     """The operation of a source as `shown` here, called as `spec` there; `idle` is how long a stream may give no item."""
     origin = Origin("calls", source)
     if spec.type is OperationType.SUBSCRIPTION:
-        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME, origin=origin)
-    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME, origin=origin)
+        return Operation(shown, RemoteStream(spec, pending, transport, idle), origin=origin)
+    return Operation(shown, RemoteCall(spec, pending, transport), origin=origin)
 
 
 def is_reached_over(operation: Operation, transport: Transport) -> bool:
@@ -56,16 +50,14 @@ class RemoteCall(_Remote):
     __slots__ = ()
 
     async def __call__(self, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        envelope = await self._pending.call(
+        return await self._pending.call(
             self._spec.id,
             input,
             context,
-            timeout=_nested(context),
             idempotent=self._spec.idempotent,
             idempotency_key=context.idempotency_key,
             provenance=_provenance(context),
         )
-        return _without_duplicates(envelope)
 
 
 class RemoteStream(_Remote):
@@ -80,23 +72,8 @@ class RemoteStream(_Remote):
         self._idle = idle
 
     async def __call__(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        return self._items(input, context)
-
-    async def _items(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        stream = self._pending.subscribe(
-            self._spec.id, input, context, timeout=self._idle, provenance=_provenance(context)
-        )
-        try:
-            async for envelope in stream:
-                yield _without_duplicates(envelope)
-        finally:
-            await stream.aclose()
-
-
-def _nested(context: Context) -> float | None:
-    """The timeout of a nested call: the time left, less a margin to answer our own caller in time."""
-    left = context.remaining()
-    return None if left is None else max(0.0, left - NESTED_MARGIN)
+        provenance = _provenance(context)
+        return self._pending.subscribe(self._spec.id, input, context, timeout=self._idle, provenance=provenance)
 
 
 def _provenance(context: Context) -> Any:
@@ -104,11 +81,3 @@ def _provenance(context: Context) -> Any:
     if context.recording is not None:
         return context.recording.request()
     return None if context.meta is None else context.meta.get("provenance")  # as a surface put it beside the call
-
-
-def _without_duplicates(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-    """The envelope without warnings that our own check of the data gives again."""
-    if not envelope.warnings:
-        return envelope
-    kept = tuple(warning for warning in envelope.warnings if warning.code not in MISFITS)
-    return msgspec.structs.replace(envelope, warnings=kept)

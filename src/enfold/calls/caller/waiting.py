@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from enfold.calls.protocol import call_failures
-from enfold.calls.protocol.call_settings import CallSettings
+from enfold.calls.protocol import failures
 from enfold.calls.protocol.events import (
     Accepted,
     Completed,
@@ -23,9 +22,10 @@ from enfold.calls.protocol.events import (
     call_error,
     envelope_of,
 )
+from enfold.calls.protocol.settings import CallSettings
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
-from enfold.operation.repeats import in_progress
+from enfold.operations.idempotency import in_progress
 
 
 class WaitingCall(msgspec.Struct, eq=False):
@@ -67,7 +67,7 @@ class WaitingCall(msgspec.Struct, eq=False):
         """The error at its deadline; with an idempotency key its worker goes on."""
         if self.request.idempotency_key is not None:
             return in_progress()
-        return call_failures.timed_out(self.operation_id, idempotent=self.idempotent)
+        return failures.timed_out(self.operation_id, idempotent=self.idempotent)
 
     def again(self, request: Requested, silence: float, now: float) -> Self:
         """The state of another attempt at the same request."""
@@ -129,7 +129,7 @@ class WaitingCall(msgspec.Struct, eq=False):
         if self.deadline is not None and now >= self.deadline:
             self.fail(self.timed_out())
         elif now - self.heard_at > self.silence:
-            self.fail(call_failures.silent(self.operation_id, retryable=self.is_retryable))
+            self.fail(failures.silent(self.operation_id, retryable=self.is_retryable))
 
     def change(self) -> asyncio.Future[None]:
         """A future that is done with the next change: an event of the worker, or the end."""
@@ -248,7 +248,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
             message = f"Items of {self.operation_id} were lost after item {self._expected - 1}"
             self.fail(CallError("DATA_LOSS", message, {"seq": self._expected}))
         elif self.idle is not None and now - self._idle_since > self.idle:
-            self.fail(call_failures.idle(self.operation_id, self.idle))
+            self.fail(failures.idle(self.operation_id, self.idle))
         else:
             WaitingCall.check(self, now)
 

@@ -16,8 +16,8 @@ import msgspec
 from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.transport import Message
 from enfold.errors import CallError
-from enfold.operation import Context, Identity
-from enfold.operation.repeats import input_digest
+from enfold.operations import Context, Identity
+from enfold.operations.idempotency import input_digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -5,17 +5,19 @@ An event on the wire is `{"v": 1, "type", "id", "payload"}`; `id` is the event's
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Annotated, Any, Final, Protocol, TypeAlias, Union
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, Union
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, ResultWarning, from_wire, to_wire
-from enfold.envelope_schemas import RESPONSE_ENVELOPE_SCHEMA
+from enfold.envelope.content import RESPONSE_ENVELOPE_SCHEMA
 from enfold.errors import CallError, FormatError
+from enfold.operations import OperationSpec
 
 VERSION: Final = 1
 MAX_CREDITS: Final = 4096
@@ -376,3 +378,36 @@ CALL_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
         for name, payload in CALL_EVENT_SCHEMA.items()
     ]
 }
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Asks all workers what the asker may call; `known` are digests of lists it already has."""
+
+    v: Literal[1] = 1
+    known: list[str] = []
+
+
+class WorkerListing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One part of the list of what a worker serves to the asker."""
+
+    worker: str
+    boot: str
+    digest: str
+    v: Literal[1] = 1
+    part: int = 0
+    parts: int = 0  # none: the asker has this list already
+    specs: list[dict[str, Any]] = []
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """A worker came, changed what it serves, or goes."""
+
+    worker: str
+    boot: str
+    state: Literal["up", "changed", "down"]
+    v: Literal[1] = 1
+
+
+def specs_digest(specs: Iterable[OperationSpec]) -> str:
+    """The digest of a list of operations."""
+    return hashlib.sha256("".join(sorted(spec.digest for spec in specs)).encode()).hexdigest()

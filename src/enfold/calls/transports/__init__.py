@@ -1,1 +1,1 @@
-"""What carries messages between peers: memory, a hub and its spokes, NATS; an address opens one."""
+"""What carries messages between peers: memory, a hub and its clients, NATS; an address opens one."""

@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.outage import address_name
+from enfold.calls.protocol.connection import address_name
 from enfold.calls.protocol.transport import DeniedError, Transport, TransportError
-from enfold.calls.transports.nats_peer import Identify, NATSTransport
-from enfold.calls.transports.spoke import WebSocketTransport
+from enfold.calls.transports.nats import Identify, NATSTransport
+from enfold.calls.transports.websocket import WebSocketTransport
 from enfold.errors import CallError
-from enfold.operation import Identity
+from enfold.operations import Identity
 
 FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by itself
 
@@ -43,14 +43,14 @@ def _open_nats(address: str, asked: AddressOptions, /, **options: Any) -> Transp
     )
 
 
-def _open_spoke(address: str, asked: AddressOptions, /, **options: Any) -> Transport:
+def _open_websocket(address: str, asked: AddressOptions, /, **options: Any) -> Transport:
     return WebSocketTransport(address, token=asked.token, **options)
 
 
 Schemes: TypeAlias = dict[str, OpenAddress]
 
 # Open for more: a transport of one's own is `SCHEMES["redis"] = open_redis`, and then `redis://…` is an address.
-SCHEMES: Final[Schemes] = {"nats": _open_nats, "tls": _open_nats, "ws": _open_spoke, "wss": _open_spoke}
+SCHEMES: Final[Schemes] = {"nats": _open_nats, "tls": _open_nats, "ws": _open_websocket, "wss": _open_websocket}
 
 
 def open_transport(

@@ -1,22 +1,54 @@
-"""The hub: a router that spokes reach by WebSocket, each under the name and with the grants of its token. No sockets here.
+"""The hub: a router that clients reach by WebSocket, each under the name and with the grants of its token. No sockets here.
 
-A spoke may call what it likes, as itself; the operation decides whether it may. It may offer what its token grants.
+A client may call what it likes, as itself; the operation decides whether it may. It may offer what its token grants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 
-from enfold.calls.protocol.subjects import WORKERS, is_token, lies_in, new_boot, operation_of, peer_name
-from enfold.calls.protocol.transport import Message, Signal, TransportError
-from enfold.calls.transports.frames import Frame, Op, read_frame, write_frame
-from enfold.calls.transports.memory_bus import MAX_PAYLOAD, MemoryTransport
-from enfold.calls.transports.router import Listener, Router
-from enfold.errors import FormatError
-from enfold.operation import Identity, with_hash
+from enfold.auth.tokens import Authenticator, Client, Verifier, bearer_token, is_loopback, verified, while_admitted
+from enfold.calls.protocol.transport import (
+    WORKERS,
+    Message,
+    OverloadedError,
+    Signal,
+    TransportError,
+    is_token,
+    lies_in,
+    new_boot,
+    operation_of,
+    peer_name,
+)
+from enfold.calls.transports.connection import (
+    CONNECTION_SETTINGS,
+    MAX_UNSENT,
+    SUBPROTOCOL,
+    Frame,
+    Op,
+    Outbox,
+    listen,
+    read_frame,
+    require_websockets,
+    server_connection,
+    write_frame,
+)
+from enfold.calls.transports.memory import MAX_PAYLOAD, Listener, MemoryTransport, Router
+from enfold.calls.transports.websocket import BOOT_HEADER
+from enfold.errors import CallError, FormatError
+from enfold.operations import Identity, with_hash
+
+if TYPE_CHECKING:
+    import ssl
+
+    from websockets.asyncio.server import Server, ServerConnection
+    from websockets.http11 import Request, Response
+
 
 PEERS_SCOPE: Final = "enfold:peers"  # who has it may ask every worker how it is
 MAX_BOOT: Final = 32
@@ -35,11 +67,11 @@ class HubCounts(msgspec.Struct):
 
     malformed: int = 0
     denied: int = 0
-    undelivered: int = 0  # a spoke was too slow, or gone
+    undelivered: int = 0  # a client was too slow, or gone
 
 
 class Hub:
-    """The router of all spokes and of the hub's own peers."""
+    """The router of all clients and of the hub's own peers."""
 
     def __init__(
         self, identity: Identity | None = None, *, max_payload: int = MAX_PAYLOAD, is_open: bool = False
@@ -52,26 +84,26 @@ class Hub:
         self.transport = MemoryTransport(
             "hub", identity, max_payload=max_payload, router=self.router, vouches=not is_open
         )
-        self.spokes: set[Spoke] = set()
+        self.clients: set[HubClient] = set()
 
-    def attach(self, wire: Wire, identity: Identity | None, boot: str = "") -> Spoke:
-        """Let a spoke in, and tell it its name; one without a token is named by its `boot`, which it keeps when it reconnects."""
+    def attach(self, wire: Wire, identity: Identity | None, boot: str = "") -> HubClient:
+        """Let a client in, and tell it its name; one without a token is named by its `boot`, which it keeps when it reconnects."""
         own = boot if is_token(boot) and len(boot) <= MAX_BOOT else new_boot()
         name = f"anonymous-{own}" if identity is None else peer_name(identity.id)
         if name == self.transport.name:  # which is not for others to have
             name = with_hash(name, name)
-        spoke = Spoke(self, wire, name, identity)
-        self.spokes.add(spoke)
+        client = HubClient(self, wire, name, identity)
+        self.clients.add(client)
         wire.write(write_frame(Frame(Op.HELLO, self.max_payload, name, peer=None if identity is None else name)))
-        return spoke
+        return client
 
     def connections_of(self, identity: Identity) -> int:
-        """How many spokes an identity has."""
-        return sum(spoke.identity is not None and spoke.identity.id == identity.id for spoke in self.spokes)
+        """How many clients an identity has."""
+        return sum(client.identity is not None and client.identity.id == identity.id for client in self.clients)
 
-    def detach(self, spoke: Spoke) -> None:
-        self.spokes.discard(spoke)
-        spoke.leave()
+    def detach(self, client: HubClient) -> None:
+        self.clients.discard(client)
+        client.leave()
 
     def give_back(self, message: Message) -> None:
         """Signal GONE to the caller of a request that could not be written to its worker."""
@@ -79,8 +111,8 @@ class Hub:
             self.router.route(Message(message.reply, signal=Signal.GONE))
 
 
-class Spoke:
-    """One connected spoke: what it listens to, and what it may do."""
+class HubClient:
+    """One connected client: what it listens to, and what it may do."""
 
     def __init__(self, hub: Hub, wire: Wire, name: str, identity: Identity | None) -> None:
         self.name = name
@@ -178,61 +210,256 @@ def _carrying(number: int, message: Message) -> Frame:
     return Frame(Op.MESSAGE, number, subject, headers, message.reply, message.peer, None, message.may_offer)
 
 
-# --- what a spoke may do ------------------------------------------------------------------------------------------
+# --- what a client may do ------------------------------------------------------------------------------------------
 
 
-def may_speak(spoke: Spoke, subject: str) -> bool:
+def may_speak(client: HubClient, subject: str) -> bool:
     """Whether it may publish there: as itself, to workers that know it, and, if it serves, to those who called."""
     if "*" in subject or ">" in subject or len(subject) > MAX_SUBJECT:
         return False
-    if subject.startswith(spoke.own):
+    if subject.startswith(client.own):
         return True
     if subject.startswith("_INBOX."):
-        return spoke.may_serve
+        return client.may_serve
     if subject.startswith("$SRV."):
-        return spoke.identity is not None and PEERS_SCOPE in spoke.identity.scopes
-    return subject == f"evt._enfold.{spoke.name}"
+        return client.identity is not None and PEERS_SCOPE in client.identity.scopes
+    return subject == f"evt._enfold.{client.name}"
 
 
-def why_not_listen(spoke: Spoke, subject: str, queue: str | None, router: Router) -> str | None:
-    """Why a spoke may not listen there; None where it may."""
+def why_not_listen(client: HubClient, subject: str, queue: str | None, router: Router) -> str | None:
+    """Why a client may not listen there; None where it may."""
     if len(subject) > MAX_SUBJECT or len(queue or "") > MAX_SUBJECT:
         return f"a subject has at most {MAX_SUBJECT} letters"
     if not subject.startswith("op."):
-        return None if queue is None and _is_own(spoke, subject) else "this is not yours to listen to"
-    if not spoke.may_serve or not subject.startswith("op.*."):
+        return None if queue is None and _is_own(client, subject) else "this is not yours to listen to"
+    if not client.may_serve or not subject.startswith("op.*."):
         return "your token grants no namespace to offer"
     operation_id = operation_of(subject)
     if subject == "op.*._enfold.peers" and queue is None:
         return None
     if queue != WORKERS or not all(is_token(token) for token in operation_id.split(".")):
         return "this is no operation"
-    if not lies_in(operation_id, spoke.may_offer):
+    if not lies_in(operation_id, client.may_offer):
         return f"your token does not grant to offer {operation_id}"
-    if any(not _is_same(spoke, listener.owner) for listener in router.listeners(subject)):
+    if any(not _is_same(client, listener.owner) for listener in router.listeners(subject)):
         return f"{operation_id} is there already"
     return None
 
 
-def _is_own(spoke: Spoke, subject: str) -> bool:
+def _is_own(client: HubClient, subject: str) -> bool:
     above, _, _ = subject.rpartition(".")
     if "*" in above or ">" in above:
         return False  # nobody needs it, and each such token would double the ways to look for listeners
-    if subject.startswith(f"_INBOX.{spoke.name}."):
+    if subject.startswith(f"_INBOX.{client.name}."):
         return True
-    if not spoke.may_serve:
+    if not client.may_serve:
         return subject == "evt._enfold.*"
-    return subject.startswith((f"ctl.{spoke.name}.", "$SRV.")) or subject == "evt._enfold.*"
+    return subject.startswith((f"ctl.{client.name}.", "$SRV.")) or subject == "evt._enfold.*"
 
 
 def _namespaces(identity: Identity | None) -> tuple[str, ...]:
-    """The namespaces a token lets its spoke offer: resources like `{"namespace:shop": ["offer"]}`."""
+    """The namespaces a token lets its client offer: resources like `{"namespace:shop": ["offer"]}`."""
     prefix = "namespace:"
     resources = ((identity and identity.resources) or {}).items()
     found = (key.removeprefix(prefix) for key, actions in resources if key.startswith(prefix) and "offer" in actions)
     return tuple(found)
 
 
-def _is_same(spoke: Spoke, owner: object) -> bool:
+def _is_same(client: HubClient, owner: object) -> bool:
     """Whether it is another process of the same service: these share the work."""
-    return isinstance(owner, Spoke) and owner.identity == spoke.identity
+    return isinstance(owner, HubClient) and owner.identity == client.identity
+
+
+HEADROOM: Final = 64 * 1024  # for a frame's header
+RECHECK: Final = 30.0
+EXPIRED: Final = 4401
+FULL: Final = 4429
+
+Scope = MutableMapping[str, Any]
+ASGIReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+ASGISend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class WebSocketHub:
+    """A hub that is served: by a server of its own, or as an ASGI app mounted in another.
+
+    `transport` is the hub's own place on the bus: serve a registry there, and import from there what clients offer.
+    """
+
+    def __init__(
+        self,
+        tokens: Verifier | None = None,
+        *,
+        identity: Identity | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        allowed_origins: Iterable[str] = (),
+        recheck: float = RECHECK,
+        connections: int = 1_000,
+        per_token: int = 64,
+    ) -> None:
+        """`tokens` say who a client is; `identity` is what the hub itself calls clients as.
+
+        It takes so many `connections`, of which each identity may have `per_token`.
+        """
+        self.hub = Hub(identity, max_payload=max_payload, is_open=tokens is None)
+        self.transport = self.hub.transport
+        self.port = 0
+        self._tokens = tokens
+        self._authenticator = None if tokens is None else Authenticator(tokens)
+        self._origins = frozenset(allowed_origins)
+        self._recheck = recheck
+        self._connections = connections
+        self._per_token = per_token
+        self._server: Server | None = None
+
+    async def listen(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: ssl.SSLContext | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """Listen on a port of its own; beyond this machine only with tokens and TLS, unless `insecure`."""
+        if not insecure and not is_loopback(host) and (self._tokens is None or tls is None):
+            message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
+            raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
+        require_websockets()
+        from websockets.asyncio.server import serve
+
+        self._server = await serve(
+            self._serve,
+            host,
+            port,
+            ssl=tls,
+            create_connection=server_connection(),
+            process_request=self._admit,
+            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
+            max_size=self.hub.max_payload + HEADROOM,
+            server_header=None,
+            **CONNECTION_SETTINGS,
+        )
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # its own server
+
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuse whoever has no token, pages that are not ours, and too many at once."""
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in self._origins:
+            return connection.respond(403, "This origin may not connect\n")
+        address = connection.remote_address
+        peer = str(address[0]) if address else ""
+        identity = await self._enter(request.headers.get("Authorization"), peer, connection.wait_closed)
+        if self._tokens is not None and identity is None:
+            return connection.respond(401, "A token is needed\n")
+        if self._is_full(identity):
+            return connection.respond(429, "There are too many connections\n")
+        return None
+
+    def _is_full(self, identity: Identity | None) -> bool:
+        hub = self.hub
+        is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
+        return is_too_many or len(hub.clients) >= self._connections
+
+    async def _enter(
+        self, authorization: str | None, client: Client, gone: Callable[[], Awaitable[object]]
+    ) -> Identity | None:
+        """Who connects; None without a token, and for one that is refused after a while, or when the client has `gone`."""
+        if self._authenticator is not None and authorization is not None:
+            with suppress(CallError):
+                return await self._authenticator.authenticate(authorization, client, gone)
+        return None
+
+    async def _identity(self, token: str | None) -> Identity | None:
+        return None if self._tokens is None or token is None else await verified(self._tokens, token)
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        headers = {} if connection.request is None else connection.request.headers
+        token = bearer_token(headers.get("Authorization", ""))
+        identity = await self._identity(token)
+        if self._tokens is not None and identity is None:  # it was withdrawn while we looked
+            await connection.close(EXPIRED)
+            return
+        if self._is_full(identity):  # by others that came while this one was let in
+            await connection.close(FULL)
+            return
+        client = self.hub.attach(Outbox(connection), identity, headers.get(BOOT_HEADER, ""))
+        try:
+            with while_admitted(self._tokens, token, identity, lambda: connection.close(EXPIRED), self._recheck):
+                await listen(connection, client.receive)
+        finally:
+            self.hub.detach(client)
+
+    # inside another server
+
+    async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+        """The hub as an ASGI app, to be mounted where an HTTP server is already."""
+        if scope["type"] != "websocket":
+            await send({"type": "http.response.start", "status": 426, "headers": [(b"upgrade", b"websocket")]})
+            await send({"type": "http.response.body", "body": b"This is a place for WebSockets\n"})
+            return
+        await receive()  # websocket.connect
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        token = bearer_token(headers.get("authorization", ""))
+        # The next event of a connection that is not accepted yet is its end.
+        identity = await self._enter(headers.get("authorization"), scope.get("client"), receive)
+        is_strange = "origin" in headers and headers["origin"] not in self._origins
+        if is_strange or (self._tokens is not None and identity is None):
+            await send({"type": "websocket.close", "code": EXPIRED})
+            return
+        if self._is_full(identity):
+            await send({"type": "websocket.close", "code": FULL})
+            return
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+        await self._serve_asgi(token, identity, headers.get(BOOT_HEADER, ""), receive, send)
+
+    async def _serve_asgi(
+        self, token: str | None, identity: Identity | None, boot: str, receive: ASGIReceive, send: ASGISend
+    ) -> None:
+        wire = _QueuedWire(send)
+        client = self.hub.attach(wire, identity, boot)
+        closing = {"type": "websocket.close", "code": EXPIRED}
+        writing = asyncio.create_task(wire.run())
+        try:
+            with while_admitted(self._tokens, token, identity, lambda: send(closing), self._recheck):
+                while (event := await receive())["type"] == "websocket.receive":
+                    data = event.get("bytes") or b""
+                    if len(data) <= self.hub.max_payload + HEADROOM:
+                        client.receive(data)
+        finally:
+            writing.cancel()
+            self.hub.detach(client)
+
+
+class _QueuedWire:
+    """A connection of another server, which may make us wait: frames stand in line, and the line is not endless."""
+
+    def __init__(self, send: ASGISend) -> None:
+        self._send = send
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting = 0
+
+    def write(self, frame: bytes) -> None:
+        if self._waiting > MAX_UNSENT:
+            raise OverloadedError
+        self._waiting += len(frame)
+        self._frames.put_nowait(frame)
+
+    async def run(self) -> None:
+        while True:
+            frame = await self._frames.get()
+            await self._send({"type": "websocket.send", "bytes": frame})
+            self._waiting -= len(frame)

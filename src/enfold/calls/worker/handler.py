@@ -9,11 +9,9 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from enfold.access import is_hidden
-from enfold.calls.protocol import call_failures
-from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
+from enfold.calls.protocol import failures
+from enfold.calls.protocol.connection import start
 from enfold.calls.protocol.delegation import Verify
-from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Aborted,
@@ -32,25 +30,35 @@ from enfold.calls.protocol.events import (
     read_request,
     responded,
 )
-from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject, operation_of
-from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport, keeps_state
-from enfold.calls.worker.answers import AnswerSender
-from enfold.calls.worker.gate import FROZEN, Gate
+from enfold.calls.protocol.settings import CallSettings, WorkerLimits
+from enfold.calls.protocol.transport import (
+    WORKERS,
+    Message,
+    PayloadTooLargeError,
+    Subscription,
+    Transport,
+    control_subject,
+    keeps_state,
+    new_boot,
+    offer_subject,
+    operation_of,
+)
+from enfold.calls.worker.admission import FROZEN, AdmissionControl, Counts, OperationCounts, Served, ServedCall
+from enfold.calls.worker.answers import AnswerSender, Producer
 from enfold.calls.worker.nats_once_store import NATSOnceStore
-from enfold.calls.worker.producer import Producer
-from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.observing.call_record import SpanStart
-from enfold.observing.watching import Watch
-from enfold.operation import Context, Identity, OperationSpec
-from enfold.operation.repeats import OnceStore, checked_key
-from enfold.registry import Registry, not_found
-from enfold.runtime import never_waits
+from enfold.observability.observers import Watch
+from enfold.observability.records import SpanStart
+from enfold.operations import Context, Identity, OperationSpec
+from enfold.operations.access import is_hidden
+from enfold.operations.idempotency import OnceStore, checked_key
+from enfold.runtime.failures import never_waits
+from enfold.runtime.registry import Registry, not_found
 
 if TYPE_CHECKING:
-    from enfold.operation.ports import RecordedRun
+    from enfold.operations.operation import RecordedRun
 
 DRAIN: Final = 30.0
 MAX_SERVED: Final = 10_000  # callers and operations that are looked up once
@@ -88,7 +96,7 @@ class CallHandler:
         self.boot = new_boot()
         self._transport = transport
         self._settings = settings or CallSettings()
-        self._gate = Gate(limits or WorkerLimits(), self.counts)
+        self._admission = AdmissionControl(limits or WorkerLimits(), self.counts)
         self._answers = AnswerSender(transport, self._settings)
         self._verify = verify
         self._record = record
@@ -98,7 +106,7 @@ class CallHandler:
         self._in_process = transport.capabilities.in_process
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
-        self._queue = self._gate.queue
+        self._queue = self._admission.queue
         self._ended: deque[str] = deque()
         self._control: Subscription | None = None
         self._clock: asyncio.TimerHandle | None = None  # runs as long as there are calls
@@ -113,10 +121,10 @@ class CallHandler:
             await self._install_store()
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._take_control)
-            self._gate.vouches = self._transport.capabilities.peer_identity
-            if self._gate.vouches:
+            self._admission.vouches = self._transport.capabilities.peer_identity
+            if self._admission.vouches:
                 self.registry.reserved.close_to_strangers()
-            self._gate.rewritten = self._transport.capabilities.rewrites_replies
+            self._admission.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
@@ -207,17 +215,17 @@ class CallHandler:
             self.counts.refused += 1
         elif back is not None and self._in_process:
             self._admit(message, request, back)
-        elif self._gate.accepts(message, request):
+        elif self._admission.accepts(message, request):
             self._admit(message, request, None)
 
     def _admit(self, message: Message, request: Requested, back: ResultTaker | None) -> None:
-        now, gate, request_id = monotonic(), self._gate, request.request_id
+        now, admission, request_id = monotonic(), self._admission, request.request_id
         try:
             served = self._served.get(message.subject) or self._prepare(message.subject)
             prepared = served.prepared
             if request.operation_id != served.operation_id:
                 raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")  # noqa: TRY301  # told below like the others
-            deadline = gate.deadline(request, prepared.spec, now)
+            deadline = admission.deadline(request, prepared.spec, now)
             identity = message.identity if self._verify is None else self._verify(message, request)
             if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
                 raise not_found(request.operation_id)  # noqa: TRY301  # told below like the others
@@ -229,7 +237,7 @@ class CallHandler:
                 call.headers, call.size = message.headers, len(message.data) if back is None else None
             if request_id in self._calls:
                 raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
-            displaced = gate.reserve(call, self._running)
+            displaced = admission.reserve(call, self._running)
         except CallError as error:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
@@ -240,7 +248,7 @@ class CallHandler:
             self._calls[request_id] = call
             if displaced is not None:
                 self._displace(displaced)
-            if self._running >= gate.limits.running:
+            if self._running >= admission.limits.running:
                 self._queue.put(call)
             elif served.may_wait or request.idempotency_key is not None:
                 self._launch(call)
@@ -399,8 +407,8 @@ class CallHandler:
 
     def _free_slot(self, call: ServedCall) -> None:
         self._running -= 1
-        self._gate.release(call)
-        while self._queue and self._running < self._gate.limits.running:
+        self._admission.release(call)
+        while self._queue and self._running < self._admission.limits.running:
             self._launch_if_due(self._queue.take())
 
     def _keep_ended_stream(self, call: ServedCall) -> None:
@@ -414,7 +422,7 @@ class CallHandler:
     def _forget(self, call: ServedCall) -> None:
         """Release the slot of a call that was not run."""
         if self._calls.pop(call.request.request_id, None) is not None:
-            self._gate.release(call)
+            self._admission.release(call)
 
     def _launch_if_due(self, call: ServedCall) -> None:
         if call.is_aborted:
@@ -427,11 +435,11 @@ class CallHandler:
     def _displace(self, call: ServedCall) -> None:
         """Refuse a waiting call after all, in favour of a caller who has fewer."""
         self._queue.remove(call)
-        self._refuse_waiting(call, self._gate.refusal(call, "of yours "))
+        self._refuse_waiting(call, self._admission.refusal(call, "of yours "))
 
     def _expire(self, call: ServedCall) -> None:
         self.counts.expired += 1
-        error = call_failures.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
+        error = failures.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
         self._refuse_waiting(call, error)
 
     def _refuse_waiting(self, call: ServedCall, error: CallError) -> None:
@@ -456,7 +464,7 @@ class CallHandler:
         """Refuse an item that is too large for the transport before it gets a number: a numbered one must be sent."""
         limit = self._transport.capabilities.max_payload
         if size > limit:
-            raise call_failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
+            raise failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
 
     async def _accept(self, call: ServedCall) -> None:
         call.is_accepted = True
@@ -511,7 +519,7 @@ class CallHandler:
         )
 
     def _beat(self) -> None:
-        self._gate.wake(monotonic())
+        self._admission.wake(monotonic())
         self._pulse = asyncio.get_running_loop().call_later(FROZEN / 4, self._beat)
 
     def _tick(self) -> None:

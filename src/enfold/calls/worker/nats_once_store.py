@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from enfold.calls.protocol.transport import KeepingTransport, TransportError
-from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.calls.transports.nats_streams import MISSING, ensure_stream, reachable
+from enfold.calls.transports.nats_streams import BUCKET, MISSING, ensure_stream, reachable
 from enfold.errors import CallError
-from enfold.idempotency.first_results import (
+from enfold.middleware.idempotency_store import (
     DIED,
     KEEP,
     PAUSE,
     PER_IDENTITY,
     FirstResults,
     KeyQuota,
+    Outcome,
+    failure,
     refuse_other_input,
     settled,
 )
-from enfold.idempotency.outcomes import Outcome, failure
-from enfold.operation import new_request_id
-from enfold.operation.repeats import EntryKey, KeyedCall
+from enfold.operations import new_request_id
+from enfold.operations.idempotency import EntryKey, KeyedCall
 
 if TYPE_CHECKING:
     from nats.js.api import StreamConfig

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from enfold.access import EVERYTHING
 from enfold.commands.shared.targets import TOKEN, config_of
 from enfold.errors import CallError
-from enfold.operation import Identity
+from enfold.operations import Identity
+from enfold.operations.access import EVERYTHING
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.identities.token_file import TokenFile
-    from enfold.identities.tokens import AnyOf, Verifier
+    from enfold.auth.token_file import TokenFile
+    from enfold.auth.tokens import AnyOf, Verifier
 
 OWNER_TOKEN: Final = "ENFOLD_SERVE_TOKEN"  # noqa: S105  # the name of a variable
 LOCAL: Final = Identity("local", frozenset({EVERYTHING}))
@@ -42,7 +42,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
 
 def token_verifier(options: Namespace) -> AnyOf | None:
     """The tokens of the file or the variable, the owner's, and those of issuers; None where everybody may come in."""
-    from enfold.identities.tokens import AnyOf
+    from enfold.auth.tokens import AnyOf
 
     found = list(find_verifiers(options))
     try:
@@ -67,7 +67,7 @@ def find_verifiers(options: Namespace) -> Iterator[Verifier]:
 
 
 def _verifiers(options: Namespace) -> Iterator[Verifier]:
-    from enfold.identities.tokens import Tokens, tokens_from_environment
+    from enfold.auth.tokens import Tokens, tokens_from_environment
 
     listed = tokens_from_environment(os.environ) if options.tokens is None else token_file(options.tokens)
     if listed is not None:
@@ -81,14 +81,14 @@ def _verifiers(options: Namespace) -> Iterator[Verifier]:
         prefix = {} if options.issuer_prefix is None else {"prefix": options.issuer_prefix}
         trusted.append({"issuer": options.issuer, "audiences": options.audience, **prefix})
     if trusted:
-        from enfold.issuers import Issuers, read_issuers
+        from enfold.auth.issuers import Issuers, read_issuers
 
         yield Issuers(read_issuers(trusted))
 
 
 def token_file(path: str) -> TokenFile:
     """The tokens of a file; what is wrong with it is one sentence."""
-    from enfold.identities.token_file import TokenFile
+    from enfold.auth.token_file import TokenFile
 
     try:
         return TokenFile(path)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 import msgspec
 
 from enfold.errors import CallError, code_row
-from enfold.registry import OperationRegistry, Registry
+from enfold.log import printable
+from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.version import install_command
 
 if TYPE_CHECKING:
-    from enfold.config import Config, ConfiguredRegistry, InForce
+    from enfold.app import Config, ConfiguredRegistry, InForce, Logins
     from enfold.sources.openapi.source import ImportedOperations
+
 
 TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds what we show to hubs, brokers and MCP servers
 
@@ -46,7 +48,7 @@ class Target(msgspec.Struct, frozen=True, dict=True):
         """What the file says, where the target is a configuration: read once, so that all of a command goes by the same."""
         if self.kind != "configuration":
             return None
-        from enfold.config import read_config  # programs need none
+        from enfold.app import read_config  # programs need none
 
         return read_config(self.text, os.environ)
 
@@ -87,7 +89,7 @@ class _DocumentHead(msgspec.Struct):
 
 
 def _is_document(path: str) -> bool:
-    from pathlib import Path  # slow to import, here and below
+    from pathlib import Path  # 5 ms, here and below
 
     try:
         text = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -129,8 +131,7 @@ def first_target(words: list[str], registry: Registry | None, command: str, rest
     if registry is not None:
         return script_target(registry), words
     if not words or words[0].startswith("-"):
-        from enfold.commands.shared.habits import check_options
-        from enfold.commands.shared.missing_target import ANY, PROGRAM, missing_target
+        from enfold.commands.shared.advice import ANY, PROGRAM, check_options, missing_target  # for a mistake alone
 
         check_options(command, words[:2])
         raise missing_target(command, PROGRAM if command == "cgi" else ANY, rest=rest)
@@ -221,7 +222,6 @@ def in_loop(
     target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
-    from enfold.commands.shared.browser_login import LOGIN_PATIENCE
     from enfold.commands.shared.signals import run_in_loop
 
     async def run() -> int:
@@ -267,8 +267,7 @@ def opened(
         return nullcontext(served_program(load_program(target), target.text))
     if target.config is None:
         return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
-    from enfold.commands.shared.browser_login import logins
-    from enfold.config import open_config
+    from enfold.app import open_config
 
     config = target.config if in_force is None else in_force.over(target.config, os.environ)
     opening = open_config(
@@ -285,8 +284,8 @@ async def _configuration(
     rereads: bool,
     is_first: bool,
 ) -> AsyncIterator[Registry]:
+    from enfold.app import reread
     from enfold.commands.shared.signals import HANGUP, handling
-    from enfold.config import reread
 
     async with AsyncExitStack() as stack:
         with output_for_results():  # its programs may print while they are loaded
@@ -328,15 +327,14 @@ async def _server(target: Target) -> AsyncIterator[Registry]:
 
 
 def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
-    from enfold.commands.shared.browser_login import logins
-    from enfold.config.logins import auth_of
+    from enfold.app.sources import auth_of
     from enfold.sources.mcp import from_mcp
 
     if target.command:
         return from_mcp(target.command)
     token = os.environ.get(TOKEN)
     if token:
-        return from_mcp(target.text, credentials=token)
+        return from_mcp(target.text, auth=token)
     return from_mcp(target.text, auth=auth_of({}, logins(), os.getcwd()))  # noqa: PTH109  # `pathlib` takes its time to load
 
 
@@ -359,7 +357,7 @@ async def with_peers(
 
     `durable` says whether they may be ordered as tasks here.
     """
-    from enfold.calls.protocol.outage import address_name
+    from enfold.calls.protocol.connection import address_name
     from enfold.calls.transports.addresses import reached
     from enfold.sources.calls import from_calls
 
@@ -399,3 +397,31 @@ def _with_advice(error: CallError, target: Target) -> CallError:
     if os.environ.get(TOKEN):
         return CallError(error.code, f"{target.text} does not accept the token in {TOKEN}", error.details)
     return CallError(error.code, f"{error.message}. Set {TOKEN} to a token that is accepted there", error.details)
+
+
+# --- logging in ----------------------------------------------------------------------------------------------------
+
+LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has to log in
+
+
+def logins(patience: float = 0.0) -> Logins:
+    """Logins that open the browser, and keep their tokens below the user's home."""
+    from enfold.app import Logins
+
+    home = os.environ.get("HOME") or os.environ.get("USERPROFILE")
+    state = os.environ.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")
+    return Logins(_open_browser, f"{state}/enfold/logins" if state else None, patience)
+
+
+async def _open_browser(url: str) -> None:
+    from asyncio import to_thread
+    from webbrowser import open_new_tab
+
+    print(
+        f"An MCP server asks you to log in. Where no browser opens, go to:\n  {printable(url)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    # Where there is no screen, a browser in the terminal would take it over.
+    if sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        await to_thread(open_new_tab, url)

@@ -1,1 +1,536 @@
-"""Checks as generated Python: whether a value is valid, and whether it may pass as it is."""
+"""Python source that says whether a value is valid for a node: one function per shared or large node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any, Final
+
+from enfold.schema.checks.program import CheckResults, Function, Program, remembering
+from enfold.schema.nodes import CONTAINERS, TYPES, Node
+from enfold.schema.nodes.traits import (
+    accepted,
+    alternatives_exclude,
+    branches,
+    choice_or_null,
+    dependents,
+    has_unevaluated,
+    is_blank,
+    is_leaf,
+    needs_branches,
+    says_types,
+)
+from enfold.schema.nodes.values import all_differ, bounds_of, equality_key, is_multiple
+from enfold.schema.plain import is_plain
+
+# Fewer properties than this are taken one by one; more than many are asked for in loops.
+FEW: Final = 4
+MANY: Final = 256
+
+
+def new_program(*, remembers: bool) -> Program:
+    """An empty program with the tools that generated functions use."""
+    tools = {"all_differ": all_differ, "is_multiple": is_multiple, "is_plain": is_plain, "equality_key": equality_key}
+    return Program(remembers=remembers, tools=tools)
+
+
+class CheckWriter:
+    """Writes statements that return False where JSON Schema says that a value is not valid."""
+
+    prefix = "c"
+    provisional: bool | None = True  # a node that meets itself on the same value adds no demand
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def function(self, node: Node) -> str:
+        """The name of a function for this node."""
+        name = f"{self.prefix}{node.index}"
+        remember = remembering(name, self.provisional)
+        self.program.declare(name, lambda function: self.write(function, node, "v"), remember)
+        return name
+
+    def demand(self, function: Function, node: Node, variable: str) -> None:
+        """Demand that the variable fits the node: in place if it is small, by a call otherwise."""
+        if is_leaf(node):
+            self.write(function, node, variable)
+        elif node.shared or not function.has_room:
+            function.refuse_unless(self.program.call(self.function(node), variable))
+        else:
+            with function.level():
+                self.write(function, node, variable)
+
+    def expression(self, node: Node, variable: str) -> str:
+        """The expression that tells whether the variable fits the node."""
+        if is_leaf(node):
+            return self.scalar(node, variable)
+        return self.program.call(self.function(node), variable)
+
+    def write(self, function: Function, node: Node, variable: str) -> None:
+        if node.never:
+            function.line("return False")
+            return
+        inner = choice_or_null(node)
+        if inner is not None:
+            with function.block(f"if {variable} is not None:"):
+                self.demand(function, inner, variable)
+            return
+        self.local(function, node, variable)
+        self.applied(function, node, variable)
+
+    def applied(self, function: Function, node: Node, variable: str) -> None:
+        """The demands of the nodes that apply to the same value."""
+        for part in node.all_of:
+            self.demand(function, part, variable)
+        self.choices(function, node, variable)
+        if node.not_ is not None:
+            function.refuse_if(self.expression(node.not_, variable))
+        if node.if_ is not None:
+            self.condition(function, node, variable)
+        self.dependents(function, node, variable)
+        if has_unevaluated(node):
+            self.unevaluated(function, node, variable)
+
+    def choices(self, function: Function, node: Node, variable: str) -> None:
+        if node.any_of:
+            function.refuse_unless(self.one_at_least(node.any_of, variable))
+        if node.one_of and alternatives_exclude(node.one_of):
+            function.refuse_unless(self.one_at_least(node.one_of, variable))
+        elif node.one_of:
+            count = function.new_local()
+            function.line(f"{count} = 0")
+            for part in node.one_of:
+                function.line(f"if {self.expression(part, variable)}: {count} += 1")
+            function.refuse_if(f"{count} != 1")
+
+    def one_at_least(self, variants: tuple[Node, ...], variable: str) -> str:
+        # Each different node is asked once; brackets in groups keep the parser from nesting as deep as the list is long.
+        return either([self.expression(part, variable) for part in dict.fromkeys(variants)])
+
+    def condition(self, function: Function, node: Node, variable: str) -> None:
+        if node.if_ is None or (node.then is None and node.else_ is None):
+            return
+        holds = function.new_local()
+        function.line(f"{holds} = {self.expression(node.if_, variable)}")
+        for branch, head in ((node.then, f"if {holds}:"), (node.else_, f"if not {holds}:")):
+            if branch is not None:
+                with function.block(head):
+                    self.demand(function, branch, variable)
+
+    def dependents(self, function: Function, node: Node, variable: str) -> None:
+        if not node.dependent_schemas:
+            return
+        with function.block(f"if type({variable}) is dict:"):
+            for name, part in node.dependent_schemas.items():
+                with function.block(f"if {name!r} in {variable}:"):
+                    self.demand(function, part, variable)
+
+    def unevaluated(self, function: Function, node: Node, variable: str) -> None:
+        fits = self.program.constant(fits_unevaluated(self, node))
+        function.refuse_unless(self.program.call(fits, variable))
+
+    # What a node itself says.
+
+    def local(self, function: Function, node: Node, variable: str) -> None:
+        if not needs_branches(node):
+            function.refuse_unless(self.scalar(node, variable))
+            return
+        if node.enum is not None:
+            function.refuse_unless(self.member(node.enum, variable))
+        self.branches(function, node, variable)
+
+    def branches(self, function: Function, node: Node, variable: str) -> None:
+        """One branch per JSON type that the node says something about."""
+        kinds = accepted(node)
+        if len(kinds) == 1:
+            self.single(function, node, next(iter(kinds)), variable)
+        elif len(kinds) == 2 and "null" in kinds:
+            with function.block(f"if {variable} is not None:"):
+                self.single(function, node, next(iter(kinds - {"null"})), variable)
+        else:
+            self.by_type(function, node, kinds, variable)
+
+    def single(self, function: Function, node: Node, kind: str, variable: str) -> None:
+        function.refuse_if(f"type({variable}) is not {_CLASSES[kind]}")
+        self.container(function, node, kind, variable)
+
+    def by_type(self, function: Function, node: Node, kinds: frozenset[str], variable: str) -> None:
+        for kind in ("object", "array"):
+            with function.block(f"if type({variable}) is {_CLASSES[kind]}:"):
+                if kind in kinds:
+                    self.container(function, node, kind, variable)
+                else:
+                    function.line("return False")
+        rest = either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(kinds - CONTAINERS)])
+        with function.block(f"if type({variable}) is not dict and type({variable}) is not list:"):
+            function.refuse_unless(rest)
+
+    def container(self, function: Function, node: Node, kind: str, variable: str) -> None:
+        if kind == "object":
+            self.object(function, node, variable)
+        else:
+            self.array(function, node, variable)
+
+    # Scalars, as expressions.
+
+    def scalar(self, node: Node, variable: str) -> str:
+        """The whole of a node that needs no statements."""
+        if node.never:
+            return "False"
+        if node.enum is None:
+            return self.typed(node, variable)
+        member = self.member(node.enum, variable)
+        # A scalar among the values is of a builtin type, and plain.
+        is_all = not says_types(node) and not any(type(value) in {dict, list} for value in node.enum)
+        return member if is_all else both([member, self.typed(node, variable)])
+
+    def typed(self, node: Node, variable: str) -> str:
+        if not says_types(node):
+            return self.anything(variable)
+        return either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(accepted(node))])
+
+    def anything(self, variable: str) -> str:  # noqa: ARG002  # a stricter writer looks at it
+        return "True"
+
+    def scalar_of(self, node: Node, kind: str, variable: str) -> str:
+        test = _TYPE_TESTS[kind].format(v=variable)
+        if kind == "string":
+            return both([test, *self.text_limits(node, variable)])
+        if kind in {"number", "integer"}:
+            return both([test, *self.number_limits(node, variable)])
+        if kind in CONTAINERS:
+            return both([test, self.anything(variable)])
+        return test
+
+    def text_limits(self, node: Node, variable: str) -> list[str]:
+        limits = self.sizes(node.min_length, node.max_length, variable)
+        if node.pattern is not None:
+            limits.append(f"{self.program.constant(node.pattern.search)}({variable}) is True")
+        return limits
+
+    def sizes(self, fewest: int | None, most: int | None, variable: str) -> list[str]:
+        limits = [f"len({variable}) >= {self.program.literal(fewest)}"] if fewest else []
+        return limits if most is None else [*limits, f"len({variable}) <= {self.program.literal(most)}"]
+
+    def number_limits(self, node: Node, variable: str) -> list[str]:
+        literal = self.program.literal
+        return [bound.source.format(v=variable, limit=literal(limit)) for bound, limit in bounds_of(node)]
+
+    def member(self, values: list[Any], variable: str) -> str:
+        """Whether the variable is one of the values; each kind is asked in its own way because True equals 1."""
+        tests = [f"{variable} is {value!r}" for value in (None, True, False) if any(item is value for item in values)]
+        words = frozenset(value for value in values if type(value) is str)
+        if words:
+            tests.append(f"(type({variable}) is str and {self.among(words, variable)})")
+        numbers = frozenset(value for value in values if type(value) in {int, float})
+        if numbers:
+            tests.append(
+                f"((type({variable}) is int or type({variable}) is float) and {self.among(numbers, variable)})"
+            )
+        containers = {equality_key(value) for value in values if type(value) in {dict, list}}
+        if containers:
+            is_member = f"equality_key({variable}) in {self.program.constant(containers)}"
+            tests.append(f"((type({variable}) is dict or type({variable}) is list) and {is_member})")
+        return either(tests)
+
+    def among(self, values: frozenset[Any], variable: str) -> str:
+        if len(values) == 1:
+            return f"{variable} == {self.program.literal(next(iter(values)))}"
+        return f"{variable} in {self.program.constant(values)}"
+
+    # Arrays.
+
+    def array(self, function: Function, node: Node, variable: str) -> None:
+        self.refuse_sizes(function, node.min_items, node.max_items, variable)
+        if node.unique:
+            function.refuse_unless(f"all_differ({variable})")
+        if node.contains is not None:
+            self.containing(function, node, node.contains, variable)
+        self.prefix_items(function, node, variable)
+        self.rest_of_items(function, node, variable)
+
+    def refuse_sizes(self, function: Function, fewest: int | None, most: int | None, variable: str) -> None:
+        for limit in self.sizes(fewest, most, variable):
+            function.refuse_unless(limit)
+
+    def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
+        count, item = function.new_local(), function.new_local()
+        function.line(f"{count} = 0")
+        with function.block(f"for {item} in {variable}:"):
+            function.line(f"if {self.expression(wanted, item)}: {count} += 1")
+        function.refuse_if(f"{count} < {self.program.literal(self.least_contained(node))}")
+        if node.max_contains is not None:
+            function.refuse_if(f"{count} > {self.program.literal(node.max_contains)}")
+
+    def least_contained(self, node: Node) -> float:
+        return 1 if node.min_contains is None else node.min_contains
+
+    def prefix_items(self, function: Function, node: Node, variable: str) -> None:
+        for position, child in enumerate(node.prefix):
+            with function.block(f"if len({variable}) > {position}:"):
+                self.prefix_item(function, child, position, variable)
+
+    def prefix_item(self, function: Function, child: Node, position: int, variable: str) -> None:
+        item = function.new_local()
+        function.line(f"{item} = {variable}[{position}]")
+        self.demand(function, child, item)
+
+    def rest_of_items(self, function: Function, node: Node, variable: str) -> None:
+        if node.items is None:
+            self.unspecified_items(function, node, variable)
+            return
+        rest = f"{variable}[{len(node.prefix)}:]" if node.prefix else variable
+        if node.items.never:
+            function.refuse_if(rest)
+            return
+        item = function.new_local()
+        with function.block(f"for {item} in {rest}:"):
+            self.demand(function, node.items, item)
+
+    def unspecified_items(self, function: Function, node: Node, variable: str) -> None:
+        """Items that the node says nothing about."""
+
+    # Objects.
+
+    def object(self, function: Function, node: Node, variable: str) -> None:
+        self.refuse_sizes(function, node.min_properties, node.max_properties, variable)
+        for name, needed in node.dependent_required.items():
+            with function.block(f"if {name!r} in {variable}:"):
+                for other in needed:
+                    function.refuse_if(f"{other!r} not in {variable}")
+        if node.names is not None:
+            self.property_names(function, node.names, variable)
+        self.members(function, node, variable)
+
+    def property_names(self, function: Function, names: Node, variable: str) -> None:
+        key = function.new_local()
+        with function.block(f"for {key} in {variable}:"):
+            self.demand(function, names, key)
+
+    def members(self, function: Function, node: Node, variable: str) -> None:
+        counts = node.additional is not None and node.additional.never and not node.patterns
+        count = self.declared(function, node, variable, counts=counts)
+        if counts:
+            function.refuse_if(f"len({variable}) != {count}")
+        elif node.patterns or node.additional is not None:
+            self.other_properties(function, node, variable)
+
+    def declared(self, function: Function, node: Node, variable: str, *, counts: bool) -> str:
+        """Demand what the properties demand; gives the expression for how many of them are there."""
+        properties = node.properties or {}
+        needed = dict.fromkeys(self.names_required(node))
+        present = sum(1 for name in needed if name in properties)
+        optional = [name for name in properties if name not in needed]
+        together = self.look_up_together(function, needed, properties, variable)
+        for names, word in self.names_by_test(function, [name for name in needed if name not in together], properties):
+            with _each(function, names):
+                self.required(function, properties.get(names[0]), word, variable)
+        count = ""
+        if counts and optional:
+            count = function.new_local()
+            function.line(f"{count} = {present}")
+        for names, word in self.names_by_test(function, optional, properties):
+            with _each(function, names):
+                self.optional(function, properties[names[0]], word, variable, count)
+        return count or str(present)
+
+    def names_by_test(
+        self, function: Function, names: Iterable[str], properties: dict[str, Node]
+    ) -> Iterator[tuple[list[str], str]]:
+        """The names in groups that share a test, each with the expression for its key.
+
+        Each name is a group of its own, unless there are very many: tests in loops compile sooner than one for each.
+        """
+        if len(properties) <= MANY:
+            yield from (([name], repr(name)) for name in names)
+            return
+        alike: dict[Any, list[str]] = {}
+        for name in names:
+            alike.setdefault(self.test_source(properties.get(name)), []).append(name)
+        for group in alike.values():
+            yield group, repr(group[0]) if len(group) == 1 else function.key(group)
+
+    def test_source(self, node: Node | None) -> Any:
+        """The test of a node as source: nodes with equal ones can share a loop."""
+        if node is None or not (is_leaf(node) or node.shared):
+            return None if node is None else node.index
+        probe = Function(self.program)
+        self.demand(probe, node, "x")
+        return tuple(probe.lines)
+
+    def names_required(self, node: Node) -> tuple[str, ...]:
+        """The properties that must be there."""
+        return node.required
+
+    def look_up_together(
+        self, function: Function, needed: Iterable[str], properties: dict[str, Node], variable: str
+    ) -> dict[str, str]:
+        """Look up several values at once, which is faster than one by one; gives their local names."""
+        wanted = [name for name in needed if name in properties and not self.needs_no_test(properties[name])]
+        if not FEW <= len(wanted) <= MANY:
+            return {}
+        items = {name: function.new_local() for name in wanted}
+        function.may_raise_key_error = True
+        function.line(f"{', '.join(items.values())} = {self.program.constant(itemgetter(*wanted))}({variable})")
+        for name, item in items.items():
+            self.demand(function, properties[name], item)
+        return items
+
+    def required(self, function: Function, child: Node | None, word: str, variable: str) -> None:
+        if child is None or self.needs_no_test(child):
+            function.refuse_if(f"{word} not in {variable}")
+            return
+        item = function.new_local()
+        function.may_raise_key_error = True
+        function.line(f"{item} = {variable}[{word}]")
+        self.demand(function, child, item)
+
+    def optional(self, function: Function, child: Node, word: str, variable: str, count: str) -> None:
+        with function.block(f"if {word} in {variable}:"):
+            if count:
+                function.line(f"{count} += 1")
+            if not self.needs_no_test(child):
+                item = function.new_local()
+                function.line(f"{item} = {variable}[{word}]")
+                self.demand(function, child, item)
+
+    def needs_no_test(self, node: Node) -> bool:
+        return is_blank(node)
+
+    def other_properties(self, function: Function, node: Node, variable: str) -> None:
+        """Demand what patterns and additionalProperties demand of the properties that have no schema of their own."""
+        key, item = function.new_local(), function.new_local()
+        with function.block(f"for {key}, {item} in {variable}.items():"):
+            matched = self.by_pattern(function, node, key, item)
+            others = [f"not {matched}"] if matched else []
+            if node.properties:
+                others.append(f"{key} not in {self.program.constant(node.properties)}")
+            with function.block(f"if {' and '.join(others)}:" if others else "if True:"):
+                self.additional(function, node, key, item)
+
+    def by_pattern(self, function: Function, node: Node, key: str, item: str) -> str:
+        if not node.patterns:
+            return ""
+        matched = function.new_local()
+        function.line(f"{matched} = False")
+        for pattern, child in node.patterns:
+            with function.block(f"if type({key}) is str and {self.program.constant(pattern.search)}({key}):"):
+                function.line(f"{matched} = True")
+                self.demand(function, child, item)
+        return matched
+
+    def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
+        if node.additional is not None:
+            self.demand(function, node.additional, item)
+
+
+@contextmanager
+def _each(function: Function, names: list[str]) -> Iterator[None]:
+    """What is written inside is asked for each of the names."""
+    if len(names) == 1:
+        yield
+        return
+    with function.block(f"for {function.key(names)} in {function.program.constant(names)}:"):
+        yield
+
+
+_CLASSES: Final = {"object": "dict", "array": "list"}
+
+_TYPE_TESTS: Final = {
+    "null": "{v} is None",
+    "boolean": "type({v}) is bool",
+    "integer": "(type({v}) is int or (type({v}) is float and {v}.is_integer()))",
+    "number": "(type({v}) is float and {v} - {v} == 0 or type({v}) is int)",  # infinity and NaN are no numbers
+    "string": "type({v}) is str",
+    "array": "type({v}) is list",
+    "object": "type({v}) is dict",
+}
+
+
+def kinds_to_ask(kinds: frozenset[str]) -> list[str]:
+    """The types in a fixed order, without the integers that are among the numbers anyway."""
+    return [kind for kind in TYPES if kind in kinds and not (kind == "integer" and "number" in kinds)]
+
+
+def either(tests: list[str]) -> str:
+    if not tests:
+        return "False"
+    if "True" in tests:
+        return "True"
+    while len(tests) > 1:
+        tests = [_joined(tests[start : start + 20], " or ") for start in range(0, len(tests), 20)]
+    return tests[0]
+
+
+def both(tests: list[str]) -> str:
+    demands = [test for test in tests if test != "True"]
+    return _joined(demands, " and ") if demands else "True"
+
+
+def _joined(tests: list[str], word: str) -> str:
+    return tests[0] if len(tests) == 1 else f"({word.join(tests)})"
+
+
+Fits = Callable[[Node, Any], bool]
+
+
+def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
+    """A function that tells whether what a value has left over fits the node's unevaluated schemas."""
+
+    def rest_fits(value: Any, answers: CheckResults | None = None) -> bool:
+        def fits(part: Node, item: Any) -> bool:
+            return writer.program.function(writer.function(part))(item, answers)  # type: ignore[no-any-return]  # generated
+
+        if type(value) is dict and node.unevaluated_properties is not None:
+            seen = evaluated_names(node, value, fits)
+            child = node.unevaluated_properties
+            return all(key in seen or fits(child, item) for key, item in value.items())
+        if type(value) is list and node.unevaluated_items is not None:
+            positions = evaluated_positions(node, value, fits)
+            child = node.unevaluated_items
+            return all(at in positions or fits(child, item) for at, item in enumerate(value))
+        return True
+
+    return rest_fits
+
+
+def evaluated_names(node: Node, value: dict[Any, Any], fits: Fits) -> Collection[Any]:
+    """The names that any node which applies to the object has looked at."""
+    names: set[Any] = set()
+    for part in applying(node, value, fits):
+        everything = part.additional is not None or (part is not node and part.unevaluated_properties is not None)
+        if everything:
+            return value.keys()
+        names.update(part.properties or ())
+        for pattern, _ in part.patterns:
+            names.update(key for key in value if pattern.search(key))
+    return names
+
+
+def evaluated_positions(node: Node, value: list[Any], fits: Fits) -> Collection[int]:
+    """The positions that any node which applies to the array has looked at."""
+    positions: set[int] = set()
+    for part in applying(node, value, fits):
+        if part.items is not None or (part is not node and part.unevaluated_items is not None):
+            return range(len(value))
+        positions.update(range(len(part.prefix)))
+        if part.contains is not None:
+            positions.update(at for at, item in enumerate(value) if fits(part.contains, item))
+    return positions
+
+
+def applying(node: Node, value: Any, fits: Fits) -> Iterator[Node]:
+    """The node itself and all that apply in place, with only those variants and branches that the value is valid for."""
+    seen: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        yield part
+        waiting.extend(part.all_of)
+        waiting.extend(variant for variant in part.any_of + part.one_of if fits(variant, value))
+        waiting.extend(branches(part, lambda tested: fits(tested, value)))
+        waiting.extend(dependents(part, value))

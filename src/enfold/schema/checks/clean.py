@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from enfold.schema.checks.generate import CheckWriter, either
-from enfold.schema.checks.python_text import CheckResults, Function, Program
-from enfold.schema.nodes.graph import in_place
-from enfold.schema.nodes.node import MAX_NODES, MISSING, SILENT, Node
+from enfold.schema.checks import CheckWriter, either
+from enfold.schema.checks.program import CheckResults, Function, Program
+from enfold.schema.nodes import MAX_NODES, MISSING, SILENT, Node, in_place
 from enfold.schema.nodes.traits import (
     accepted,
     alternatives_exclude,

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
+from enfold.schema import types as shapes
 from enfold.schema.keywords import with_references
-from enfold.schema.nodes.compare import TYPE_NAMES
+from enfold.schema.nodes.values import TYPE_NAMES
 from enfold.schema.plain import to_plain
-from enfold.schema.types import shapes
-from enfold.schema.types.shapes import Definitions, Field, Part, RecordShape, Shape, ValueLimits
+from enfold.schema.types import Definitions, Field, Part, RecordShape, Shape, ValueLimits
 
 Mode = Literal["input", "output"]
 
@@ -188,7 +188,7 @@ class _Writer:
         return name
 
     def _foreign(self, shape: shapes.Foreign) -> dict[str, Any]:
-        from enfold.schema.types.foreign import describe_foreign
+        from enfold.schema.types.pydantic_schemas import describe_foreign
 
         schema = describe_foreign(shape.annotation, self.mode)
         return self._adopted(schema, schema.pop("$defs", {}))

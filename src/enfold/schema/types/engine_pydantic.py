@@ -19,67 +19,43 @@ from pydantic import GetCoreSchemaHandler, PydanticSchemaGenerationError, Pydant
 from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 
 from enfold.errors import DecodeError
-from enfold.schema.check import compile_schema
-from enfold.schema.types import shapes
-from enfold.schema.types.core_unions import with_tags, work_of
-from enfold.schema.types.decoding import (
+from enfold.schema import types as shapes
+from enfold.schema.compiled import compile_schema
+from enfold.schema.types import Definitions, Field, NotTextOfError, Part, RecordShape, Shape, ValueLimits
+from enfold.schema.types.engine_msgspec import (
     KEY,
     MakeSchema,
-    NotTextOfError,
     Path,
     Read,
     explain_refusal,
     is_of_user,
+    read_hook,
     refusal,
     sentence,
+    to_annotation,
 )
-from enfold.schema.types.engine_msgspec import read_hook, to_annotation
-from enfold.schema.types.foreign import with_base64, with_finite_numbers, with_own_patterns
-from enfold.schema.types.shapes import Definitions, Field, Part, RecordShape, Shape, ValueLimits
+from enfold.schema.types.pydantic_schemas import (
+    refuse_exponential_unions,
+    with_base64,
+    with_finite_numbers,
+    with_own_patterns,
+)
 
 Core = core_schema.CoreSchema
 
 
 def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
     """A function from JSON data to a value of the shape, or to the keyword arguments of a call; it raises DecodeError."""
-    choose_validator = _choose_validator(_make_core(part, definitions))
+    validator = SchemaValidator(_make_core(part, definitions), _use_prebuilt=False)
 
     def read(data: Any) -> Any:
         text = _json_text(data)
-        validator = choose_validator(data, len(text))
         try:
             return validator.validate_json(text, strict=True)
         except ValidationError as error:
             return _read_again(validator, text, data, schema(), error)
 
     return read
-
-
-# Looks at values, beside so many for each byte: these take a tenth of a second when each is a fault.
-_MAX_WORK: Final = 4_000
-_WORK_PER_BYTE: Final = 8
-
-
-def _choose_validator(core: Core) -> Callable[[Any, int], SchemaValidator]:
-    """A function of data and its length as text: the validator for it. What is too much work for pydantic is refused."""
-    validator, work = _validator(core), work_of(core)
-    if work is None:
-        return lambda _data, _length: validator
-    quick_core = with_tags(core, take_optional=True)
-    quick = _validator(quick_core) if work_of(quick_core) is None else None
-
-    def choose(data: Any, length: int) -> SchemaValidator:
-        if work(data) <= _MAX_WORK + _WORK_PER_BYTE * length:
-            return validator
-        if quick is None:
-            raise refusal([], "it is nested too deeply for a union without a tag", "constraint")
-        return quick
-
-    return choose
-
-
-def _validator(core: Core) -> SchemaValidator:
-    return SchemaValidator(core, _use_prebuilt=False)
 
 
 def _json_text(data: Any) -> bytes:
@@ -117,7 +93,8 @@ def _make_core(part: Part, definitions: Definitions) -> Core:
         adapter.rebuild(raise_errors=True)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise TypeError(str(error).splitlines()[0]) from error
-    core: Core = with_tags(with_finite_numbers(with_base64(with_own_patterns(adapter.core_schema))))
+    core: Core = with_finite_numbers(with_base64(with_own_patterns(adapter.core_schema)))
+    refuse_exponential_unions(core)
     return core
 
 
@@ -177,7 +154,8 @@ class _CoreBuilder:
         if record.tag is not None:
             tag = core_schema.literal_schema([record.tag[1]])
             fields[record.tag[0]] = core_schema.typed_dict_field(tag, required=False)
-        core = core_schema.typed_dict_schema(fields, extra_behavior="forbid" if record.is_closed else "ignore")
+        extras: Literal["forbid", "ignore"] = "forbid" if record.is_closed else "ignore"
+        core = core_schema.typed_dict_schema(fields, extra_behavior=extras, cls_name=record.name)
         names = [(field.wire_name, field.keyword) for field in record.read_fields]
         if record.build is dict and all(wire_name == keyword for wire_name, keyword in names):
             return core
@@ -221,21 +199,23 @@ class _CoreBuilder:
 
     def _either(self, shape: shapes.Either) -> Core:
         """Tags decide first, objects and arrays go to the member they fit best, scalars to the first that takes them."""
-        tags = {member: tag for member in shape.members if (tag := self._tag(member)) is not None}
+        records = {member: record for member in shape.members if (record := self._record(member)) is not None}
+        name, tagged = _tags(records)
         scalars = sorted((member for member in shape.members if _is_scalar(member)), key=_precedence)
-        others = [self.core(member) for member in shape.members if member not in tags and not _is_scalar(member)]
-        choices = [self._tagged(tags)] if tags else []
+        others = [
+            self.core(member) for member in shape.members if member not in tagged.values() and not _is_scalar(member)
+        ]
+        choices: list[Core] = []
+        if tagged:
+            tagged_cores = {tag: self.core(member) for tag, member in tagged.items()}
+            choices.append(core_schema.tagged_union_schema(tagged_cores, discriminator=name))
         if others:
             choices.append(core_schema.union_schema(list(others), mode="smart"))
         return core_schema.union_schema([*choices, *map(self.core, scalars)], mode="left_to_right")
 
-    def _tag(self, shape: Shape) -> tuple[str, str | int] | None:
+    def _record(self, shape: Shape) -> RecordShape | None:
         record = self._definitions[shape.key] if isinstance(shape, shapes.Named) else None
-        return record.tag if isinstance(record, RecordShape) and not record.is_row else None
-
-    def _tagged(self, tags: dict[Shape, tuple[str, str | int]]) -> Core:
-        choices = {tag: self.core(member) for member, (_, tag) in tags.items()}
-        return core_schema.tagged_union_schema(choices, discriminator=next(iter(tags.values()))[0])
+        return record if isinstance(record, RecordShape) and not record.is_row else None
 
     def _named(self, shape: shapes.Named) -> Core:
         definition = self._definitions[shape.key]
@@ -244,6 +224,31 @@ class _CoreBuilder:
             self._defined[reference] = core_schema.any_schema()  # holds the place while the fields are written
             self._defined[reference] = {**self.core(definition), "ref": reference}
         return core_schema.definition_reference_schema(reference)
+
+
+def _tags(records: dict[Shape, RecordShape]) -> tuple[str, dict[str | int, Shape]]:
+    """What tells records apart: the tag of their class, or else a required field with other constants in each; with its name."""
+    tags = {record.tag[1]: member for member, record in records.items() if record.tag is not None}
+    if tags:
+        return next(record.tag[0] for record in records.values() if record.tag is not None), tags
+    constants = [_constants(record) for record in records.values()]
+    for name in constants[0] if len(records) > 1 else ():
+        found: dict[str | int, Shape] = {
+            word: member for member, each in zip(records, constants, strict=True) for word in each.get(name, ())
+        }
+        if all(name in each for each in constants) and len(found) == sum(len(each[name]) for each in constants):
+            return name, found
+    return "", {}
+
+
+def _constants(record: RecordShape) -> dict[str, tuple[str, ...]]:
+    """The required fields that hold one of a few texts."""
+    required = {field.wire_name: shapes.without_notes(field.shape) for field in record.read_fields if field.required}
+    return {
+        name: shape.values
+        for name, shape in required.items()
+        if isinstance(shape, shapes.Enumeration) and all(type(value) is str for value in shape.values)
+    }
 
 
 def _scalar(shape: shapes.Scalar) -> Core:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, g
 import msgspec
 
 from enfold.errors import CallError
-from enfold.schema.check import compile_schema
+from enfold.schema import types as shapes
+from enfold.schema.compiled import compile_schema
 from enfold.schema.plain import is_finite, is_for_msgspec, is_text_like, to_plain
-from enfold.schema.types import shapes
+from enfold.schema.types import Definitions, Part, RecordShape, Shape
 from enfold.schema.types.describe import describe
-from enfold.schema.types.shapes import Definitions, Part, RecordShape, Shape
 
 Convert: TypeAlias = Callable[[Any], Any]
 Guard: TypeAlias = Callable[[list[Any]], bool]
@@ -130,7 +130,7 @@ def _encode_other(value: Any) -> Any:
     if is_text_like(value):
         return str(value)
     if _is_for_hook(type(value)):
-        from enfold.schema.types.foreign import dump
+        from enfold.schema.types.pydantic_schemas import dump
 
         return dump(value)
     raise TypeError(f"{type(value).__qualname__} has no form in JSON")
@@ -160,7 +160,7 @@ _CONTAINERS: Final = frozenset({dict, list, tuple})
 
 
 def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Converter | None:
-    from enfold.schema.types.foreign import serializer_of
+    from enfold.schema.types.pydantic_schemas import serializer_of
 
     try:
         serializer = serializer_of(annotation)

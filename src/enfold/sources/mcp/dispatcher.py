@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET
 
+from enfold.envelope import ResultWarning
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    RESOURCE_NOT_FOUND,
     SUBSCRIPTION_KEY,
+    OutgoingMessage,
     ProtocolError,
     RequestId,
     RPCMessage,
-    error_message,
+    RPCNotification,
+    RPCResponse,
+    error_response,
     fields_of,
-    notification,
     parse,
     parse_batch,
-    result_message,
 )
 from enfold.mcp.revisions import Revision
-from enfold.sources.known_secrets import KnownSecrets
-from enfold.sources.mcp.mcp_callers import MCPCaller
-from enfold.sources.mcp.mcp_settings import MCPLimits
-from enfold.sources.mcp.message_repair import repair_message
-from enfold.sources.mcp.outgoing_calls import PATIENCE, CallKey, OutgoingCall, PossibleCallers, Turns, begun_task
-from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
+from enfold.operations.questions import MissingCapability
+from enfold.sources.decoders import Replacements, parse_numbers
+from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns, begun_task
+from enfold.sources.mcp.settings import MCPLimits
+from enfold.sources.secrets import KnownSecrets
 
 # Takes what a server tells unasked: the method of the notification, and its parameters.
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
@@ -47,6 +51,9 @@ TURN_SECONDS: Final = 30.0  # that other clients wait for a server to answer a c
 
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
+
+
+_UNKNOWN: Final = ("unknown tool", "unknown prompt", "unknown resource", "not found", "no such")  # words of an error
 
 
 class ServerConnection(Protocol):
@@ -64,10 +71,10 @@ class ServerConnection(Protocol):
     async def send_call(self, call: OutgoingCall) -> None:
         """Send a request; LostError where the server is gone. Its answer may come later."""
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: OutgoingMessage) -> None:
         """Send a message that has no answer."""
 
-    def cancel(self, message: dict[str, Any]) -> None:
+    def cancel(self, message: OutgoingMessage) -> None:
         """Send that a call was given up, without waiting."""
 
     async def close(self) -> None:
@@ -137,7 +144,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             if call.id in self._waiting and call.method not in _UNCANCELLED:
                 params = {"requestId": call.id, "reason": "The caller has given up"}
-                self.connection.cancel(notification("notifications/cancelled", params))
+                self.connection.cancel(RPCNotification("notifications/cancelled", params))
             raise
         finally:
             self._close(call)
@@ -333,11 +340,11 @@ class Dispatcher:
         try:
             self._check_question(str(message.method), is_full=is_full)
             answer = {} if message.method == "ping" else await self._answer(message, call, among)
-            reply = result_message(message.request_id, answer)
+            reply: OutgoingMessage = RPCResponse(message.request_id, answer)
         except ProtocolError as error:
-            reply = error_message(message.request_id, error)
+            reply = error_response(message.request_id, error)
         except CallError as error:
-            reply = error_message(message.request_id, ProtocolError(INTERNAL_ERROR, error.message))
+            reply = error_response(message.request_id, ProtocolError(INTERNAL_ERROR, error.message))
         await self.connection.send(reply)
 
     def _check_question(self, method: str, *, is_full: bool) -> None:
@@ -391,3 +398,98 @@ class Dispatcher:
 
 def _ignore_loss(why: str) -> None:
     """Nothing is to be done about a lost connection yet."""
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+class LostError(Exception):
+    """The connection is gone; `may_have_run` tells whether the server can have seen the request.
+
+    `output` is what its process printed last, for whoever opens the source, and for no caller.
+    """
+
+    def __init__(self, error: CallError, *, may_have_run: bool, output: str = "") -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.may_have_run = may_have_run
+        self.output = output
+
+    def for_caller(self, *, idempotent: bool) -> CallError:
+        """The error for the caller: trying again is safe if nothing ran, or if running twice does no harm."""
+        error = self.error
+        return CallError(error.code, error.message, error.details, idempotent or not self.may_have_run)
+
+
+def closed_connection(name: str) -> CallError:
+    """The error of a call to a server whose source has been closed."""
+    return CallError("UNAVAILABLE", f"The connection to {name} has been closed", retryable=False)
+
+
+def message_too_large(limit: int) -> CallError:
+    return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
+
+
+def read_rpc_error(error: Mapping[str, Any]) -> ProtocolError:
+    """The error object of a message, however incomplete it is."""
+    code = error.get("code")
+    message = error.get("message")
+    return ProtocolError(
+        code if isinstance(code, int) else 0,
+        message if isinstance(message, str) and message else "The server reported an error",
+        error.get("data"),
+    )
+
+
+def protocol_failure(error: ProtocolError) -> CallError:
+    """The CallError that tells of a protocol error of the upstream server; its own code stays in the details."""
+    if error.code == MISSING_CAPABILITY:
+        return MissingCapability(_required(error.data))
+    details: dict[str, Any] = {"rpc_code": error.code}
+    if error.data is not None:
+        details["data"] = error.data
+    return CallError(_code(error), error.message, details)
+
+
+def _code(error: ProtocolError) -> str:
+    if error.code in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND):
+        return "OPERATION_NOT_FOUND"
+    if error.code == INVALID_PARAMS:
+        # The protocol has one code for both, and only the words tell them apart.
+        is_unknown = any(words in error.message.lower() for words in _UNKNOWN)
+        return "OPERATION_NOT_FOUND" if is_unknown else "VALIDATION_ERROR"
+    return "EXECUTION_ERROR"
+
+
+def _required(data: Any) -> tuple[str, ...]:
+    """The path of the first capability that a server asks of its client."""
+    found = fields_of(data).get("requiredCapabilities")
+    path: list[str] = []
+    while isinstance(found, Mapping) and found:
+        name = next(iter(found))
+        path.append(str(name))
+        found = found[name]
+    return tuple(path) or ("a capability",)
+
+
+# --- invalid JSON ---------------------------------------------------------------------------------------------------
+
+
+class RepairedResult(dict[str, Any]):
+    """A result in which something was replaced; `warnings` has one for each place, by its path in the result."""
+
+    warnings: tuple[ResultWarning, ...] = ()
+
+
+def repair_message(text: bytes) -> RPCMessage | None:
+    """A message with `null` for numbers that JSON does not know and U+FFFD for halves of characters; None if it is no message."""
+    replacements = Replacements()
+    try:
+        message = msgspec.convert(replacements.apply(parse_numbers(text.decode("utf-8", "replace")), ""), RPCMessage)
+    except (ValueError, RecursionError):
+        return None
+    if message.result is msgspec.UNSET or not message.is_complete:
+        return message if message.is_complete else None
+    result = RepairedResult(message.result)
+    result.warnings = replacements.warnings_below("/result")
+    return msgspec.structs.replace(message, result=result)

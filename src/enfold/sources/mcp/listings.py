@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -13,36 +13,28 @@ from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.json_rpc import fields_of
-from enfold.mcp.result_fields import meta_of_result
-from enfold.operation import (
-    OPEN,
-    AccessControl,
+from enfold.mcp.offers import meta_of_result
+from enfold.operations import (
     Context,
     Operation,
     OperationSpec,
     OperationType,
     Origin,
-    Policy,
 )
-from enfold.operation.handing_over import task_question
-from enfold.operation.names import WantedName, distinct_names, with_hash
-from enfold.operation.offers import kind_of
-from enfold.operation.uri_template import expand_uri, match_uri, names_of
+from enfold.operations.call import Middleware
+from enfold.operations.handing_over import task_question
+from enfold.operations.mcp_kind import expand_uri, kind_of, match_uri, names_of
+from enfold.operations.spec import WantedName, distinct_names, with_hash
 from enfold.schema.keywords import schema_fault
-from enfold.schema.nodes.compare import json_type
-from enfold.sources.choosing import Choice, choosing
-from enfold.sources.definitions import Definition, DefinitionLedger, definition_of
-from enfold.sources.durability import Durability, durability
-from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
+from enfold.schema.nodes.values import json_type
+from enfold.sources.mcp.results import ResultShape, read_shape, to_envelope
+from enfold.sources.mcp.settings import KINDS, Content, Kind
 from enfold.sources.mcp.upstream import ServerRequest, Upstream
-from enfold.sources.report import Problem
-from enfold.sources.shaping import Shaping, shaping
+from enfold.sources.options import Rules, Selection, Shape
+from enfold.sources.reports import Definition, DefinitionLedger, Problem, definition_of
 
-Kind: TypeAlias = Literal["tool", "resource", "prompt"]
 Listed: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[ResponseEnvelope[Any]]]
-
-KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
 
 log: Final = Log("enfold.mcp")
 
@@ -51,20 +43,15 @@ _SCHEMAS: Final = ("inputSchema", "outputSchema")  # which the spec has
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the user says of a source's operations."""
+    """The user's options for the operations of one server."""
 
-    namespace: str = ""
-    kinds: tuple[Kind, ...] = KINDS
-    choice: Choice = choosing(None, None)
-    shape: Shaping = shaping()
-    policy: Policy = Policy()
-    timeout: float | Literal["default"] | None = "default"
-    reads: Reads = None
-    advertise_output: bool = True
-    access: AccessControl = OPEN
-    instructions: str | bool = True  # the server's own, none, or these
-    durability: Durability = durability(None)
-    definitions: DefinitionLedger = msgspec.field(default_factory=DefinitionLedger)
+    namespace: str
+    content: Content
+    selection: Selection
+    shape: Shape
+    rules: Rules
+    definitions: DefinitionLedger
+    middleware: tuple[Middleware, ...] = ()
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -91,7 +78,7 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     session = await upstream.pool.session()
     renewed = upstream.pop_changed()
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
-    has = {kind: kind in options.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
+    has = {kind: kind in options.content.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
         await maker.add_tools(await maker.list_items("tools/list", "tools"))
     if has["prompt"]:
@@ -168,7 +155,10 @@ class _Maker:
 
     def _add_tool(self, tool: Listed, name: str, mirrors: tuple[Mirror, ...]) -> None:
         shape = read_shape(
-            tool.get("outputSchema"), self._options.reads, null_is_data=self._is_stateless, meta=tool.get("_meta")
+            tool.get("outputSchema"),
+            self._options.content.reads,
+            null_is_data=self._is_stateless,
+            meta=tool.get("_meta"),
         )
         spec = self._tool_spec(tool, name, shape)
         if spec is not None:
@@ -180,7 +170,7 @@ class _Maker:
         is_query = hints.get("readOnlyHint") is True
         if is_query and self._options.definitions.is_held(self._id("tool", name)):
             is_query, tool = False, {**tool, "annotations": {**hints, "readOnlyHint": False}}
-        facts: Listed = {} if self._options.advertise_output else {"advertise_output": False}
+        facts: Listed = {} if self._options.content.advertise_output else {"advertise_output": False}
         if shape.is_wrapped and isinstance(advertised, dict):
             facts["outputSchema"] = advertised
         return self._spec(
@@ -287,7 +277,7 @@ class _Maker:
             description="Gives the URI of a resource at once, and again whenever it has changed.",
             input_schema=_UPDATES_INPUT,
             output_schema={"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]},
-            access_control=self._options.access,
+            access_control=self._options.rules.access,
             meta={"mcp": {"kind": "updates"}},
         )
         self._made[spec.id] = self._operation(spec, self._updater())
@@ -318,7 +308,7 @@ class _Maker:
                 input_schema=_COMPLETION_INPUT,
                 output_schema={"type": "array", "items": {"type": "string"}},
                 access_control=of.access_control,
-                timeout=self._options.timeout,
+                timeout=self._options.rules.timeout,
                 meta={"mcp": facts},
             )
             if of.id in self._made:
@@ -355,7 +345,7 @@ class _Maker:
         for count, (own, entry) in enumerate(entries.items(), 1):
             if count % PACE == 0:  # a server may list thousands
                 await asyncio.sleep(0)
-            name = self._options.choice.name(unique[own], words[own])
+            name = self._options.selection.name(unique[own], words[own])
             yield entry, _shortened(f"{name}_{kind}", name) if name in taken else name, name
 
     def _specs(self, kind: Kind) -> Iterator[OperationSpec]:
@@ -386,29 +376,28 @@ class _Maker:
                 name=name,
                 title=_text(listed.get("title")) or _text(other_title),
                 description=_text(listed.get("description")) or "",
-                access_control=self._options.access,
-                timeout=self._options.timeout,
+                access_control=self._options.rules.access,
+                timeout=self._options.rules.timeout,
                 meta=meta,
                 **fields,
             )
-            return self._options.durability.apply(spec) if kind == "tool" else spec
+            return self._options.rules.with_durability(spec) if kind == "tool" else spec
         except ValueError as error:
             self._skip(original, str(error))
             return None
 
     def _add(self, spec: OperationSpec | None, handler: Handler, listed: Listed | None = None) -> None:
-        if spec is None or not self._options.choice.takes(spec):
+        if spec is None or not self._options.selection.takes(spec):
             return
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")
             return
-        self._made[spec.id] = self._options.shape.apply(self._operation(spec, handler))
+        self._made[spec.id] = self._options.shape.apply(self._operation(spec, handler), self._options.middleware)
         if listed is not None:
             self._definitions[spec.id] = _definition(listed)
 
     def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
-        options = self._options
-        return Operation(spec, handler, policy=options.policy, origin=Origin("mcp", self._upstream.name))
+        return Operation(spec, handler, policy=self._options.rules.policy, origin=Origin("mcp", self._upstream.name))
 
     def _skip(self, where: str, why: str) -> None:
         self._skipped.append(Problem(where, why))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final
@@ -20,18 +20,16 @@ from enfold.mcp.json_rpc import (
     UNSUPPORTED_VERSION,
     VERSION_KEY,
     ProtocolError,
+    RPCNotification,
     fields_of,
-    notification,
 )
-from enfold.mcp.levels import urgency_of
-from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
-from enfold.operation.asking import EVERY_QUESTION
-from enfold.sources.mcp.dispatcher import Dispatcher, Notice
-from enfold.sources.mcp.mcp_callers import MCPCaller
-from enfold.sources.mcp.mcp_settings import Address, Command, Dialect, ServerSettings
-from enfold.sources.mcp.outgoing_calls import LISTEN
-from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
-from enfold.sources.mcp.web_requests import Web
+from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision, urgency_of
+from enfold.operations.questions import EVERY_QUESTION
+from enfold.sources.mcp.callers import LISTEN, MCPCaller
+from enfold.sources.mcp.dispatcher import Dispatcher, LostError, Notice, closed_connection, protocol_failure
+from enfold.sources.mcp.http import HTTPConnection, Web, open_event_stream
+from enfold.sources.mcp.settings import Address, Command, Dialect, ServerSettings
+from enfold.sources.mcp.stdio import start_process
 from enfold.version import installed_version
 
 log: Final = Log("enfold.mcp")
@@ -167,6 +165,97 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
         raise CallError("EXECUTION_ERROR", message, {"reason": "protocol"})
 
 
+class PooledSession:
+    """The session that all calls to a server share, in one era of the protocol."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        source: MCPCaller,
+        log_level: str,
+        notice: Notice,
+        on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
+        on_state: Callable[[], None],
+        *,
+        shows_output: bool,
+    ) -> None:
+        """`on_state` is called when the session was opened, or may have been lost.
+
+        `shows_output` says that whoever opens it first may see what a process printed that cannot be started.
+        """
+        self._settings = settings
+        self._source = source
+        self._log_level = log_level
+        self._notice = notice
+        self._on_reconnect = on_reconnect
+        self._on_state = on_state
+        self.why = ""  # there is no session
+        self._shows_output = shows_output
+        self.current: UpstreamSession | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+        self._was_open = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.current is not None and self.current.is_open
+
+    async def session(self) -> UpstreamSession:
+        """The open session; many callers at once open it only once."""
+        session = self.current
+        if session is not None and session.is_open:
+            return session
+        async with self._opening:
+            if self.current is not None and self.current.is_open:
+                return self.current
+            return await self._reopen()
+
+    async def drop(self, session: UpstreamSession) -> None:
+        """Close a session that is of no use any more; the next call opens another."""
+        if self.current is session:
+            self.current = None
+            await session.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        session, self.current = self.current, None
+        if session is not None:
+            await session.close()
+
+    async def _reopen(self) -> UpstreamSession:
+        if self.current is not None:
+            await self.drop(self.current)
+        self._check_open()
+        shows_output = self._shows_output and not self._was_open
+        try:
+            session = await open_session(self._settings, self._notice, self._source, shows_output=shows_output)
+        except CallError as error:
+            self._lose(error.message)
+            raise
+        session.when_lost(self._lose)
+        try:
+            self._check_open()
+        except CallError:
+            await session.close()
+            raise
+        self.current = session
+        await session.listen()
+        await session.hear_logs(self._log_level)
+        if self._was_open:
+            await self._on_reconnect(session)
+        self._was_open = True
+        self._on_state()
+        return session
+
+    def _lose(self, why: str) -> None:
+        self.why = why
+        self._on_state()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise closed_connection(self._settings.name)
+
+
 async def open_session(
     settings: ServerSettings, notice: Notice, source: MCPCaller, *, shows_output: bool = False
 ) -> UpstreamSession:
@@ -214,8 +303,6 @@ class _Opening(msgspec.Struct, frozen=True):
         return await self._over_pipes(command, other.name)
 
     async def _over_pipes(self, command: Command, protocol: Dialect) -> UpstreamSession:
-        from enfold.sources.mcp.server_process import start_process
-
         dispatcher = self._dispatcher()
         await start_process(command, dispatcher)
         return await _begin(dispatcher, protocol, handshake_first=self.settings.handshake_first)
@@ -235,15 +322,11 @@ class _Opening(msgspec.Struct, frozen=True):
             raise refused from None
 
     async def _over_http(self, address: Address) -> UpstreamSession:
-        from enfold.sources.mcp.streamable_http import HTTPConnection
-
         dispatcher = self._dispatcher()
         HTTPConnection(Web(address, self.settings), dispatcher)
         return await _begin(dispatcher, self.settings.protocol)
 
     async def _over_event_stream(self, address: Address) -> UpstreamSession:
-        from enfold.sources.mcp.legacy_sse import open_event_stream
-
         dispatcher = self._dispatcher()
         await open_event_stream(Web(address, self.settings), dispatcher)
         return await _begin(dispatcher, LATEST_HANDSHAKE.name)
@@ -335,7 +418,7 @@ async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSe
         raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
     found = _revision(agreed)
     connection.agree(found)
-    await connection.send(notification("notifications/initialized"))
+    await connection.send(RPCNotification("notifications/initialized"))
     return UpstreamSession(dispatcher, found, answer)
 
 

@@ -13,19 +13,18 @@ import msgspec
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode, fields_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE
-from enfold.mcp.task_extension import TASK_METHODS, declares_tasks, with_tasks, without_tasks
-from enfold.observing import outgoing
-from enfold.operation import Context
-from enfold.operation.asking import EVERY_QUESTION, ClientSession, peer_of
-from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, task_taker
-from enfold.sources.mcp.mcp_callers import Answerers, MCPCaller, SuspendedCalls
-from enfold.sources.mcp.mcp_settings import Address, Command, ServerSettings
-from enfold.sources.mcp.pooled_session import PooledSession
-from enfold.sources.mcp.resource_subscriptions import ResourceSubscriptions
-from enfold.sources.mcp.server_tasks import ask_about_task, cancel_quietly, wait_for_task
-from enfold.sources.mcp.session import UpstreamSession
-from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
-from enfold.sources.report import Problem
+from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
+from enfold.observability import spans
+from enfold.operations import Context
+from enfold.operations.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, task_taker
+from enfold.operations.questions import EVERY_QUESTION, ClientSession, peer_of
+from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls
+from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
+from enfold.sources.mcp.session import PooledSession, UpstreamSession
+from enfold.sources.mcp.settings import Address, Answerers, Command, ServerSettings
+from enfold.sources.mcp.subscriptions import ResourceSubscriptions
+from enfold.sources.mcp.tasks import ask_about_task, cancel_quietly, wait_for_task
+from enfold.sources.reports import Problem
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 
@@ -199,7 +198,7 @@ class Upstream:
 
     async def _send(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
-        meta = caller.meta if outgoing.inject is None else _with_trace(caller.meta, outgoing.inject())
+        meta = caller.meta if spans.inject is None else _with_trace(caller.meta, spans.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
         # Who takes a task and has no client beside it is shown its questions as it is.
@@ -342,7 +341,7 @@ class LoggedBytes:
 
 def _with_trace(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
     """The caller's own `_meta` with the trace of the call that we make in place of the caller's."""
-    return {name: value for name, value in meta.items() if name not in outgoing.NAMES} | trace if trace else meta
+    return {name: value for name, value in meta.items() if name not in spans.NAMES} | trace if trace else meta
 
 
 def _cut_by(method: str, name: str, limit: int) -> Problem:

@@ -11,13 +11,39 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError, invalid_argument
-from enfold.sources.openapi import media, styles
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
+from enfold.sources.openapi.operations import (
+    SEQUENCE_STREAMS,
+    FoundOperation,
+    bare,
+    declared_content,
+    is_bytes,
+    is_form,
+    is_json,
+    is_multipart,
+    is_range,
+    is_stream,
+    is_text,
+    is_within,
+    is_yaml,
+    json_first,
+    listed_types,
+    parameter,
+    plainest,
+    recognized,
+)
 from enfold.sources.openapi.parameters import (
+    ENCODE_RESERVED,
     MalformedOperationError,
     collection_style,
     declared_parameters,
+    encode_form,
+    expand_header,
+    expand_query,
+    form_pairs,
+    join_pairs,
+    scalar_text,
+    unescaped,
     with_inner_lists_joined,
 )
 
@@ -81,7 +107,7 @@ def _media(library: Library, name: str, place: DocumentPlace) -> Media:
     if "itemSchema" in place.fields and "schema" not in place.fields:
         return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
     encoding = place.child("encoding")
-    headers = _part_headers(library, encoding) if media.is_multipart(name) else {}
+    headers = _part_headers(library, encoding) if is_multipart(name) else {}
     return Media(name, place.child("schema"), encoding, headers=headers)
 
 
@@ -105,7 +131,7 @@ def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
     listed = node.get("enum")
     only = listed[0] if isinstance(listed, list) and len(listed) == 1 else node.get("default")
     value = node.get("const", only)
-    return None if value is None else styles.expand_header(value, "simple", explode=False)
+    return None if value is None else expand_header(value, "simple", explode=False)
 
 
 # --- 2.0 ----------------------------------------------------------------------------------------------------------
@@ -116,7 +142,7 @@ def _read_old(library: Library, found: FoundOperation) -> Body | None:
     fields: dict[str, DocumentPlace] = {}
     for place in map(library.follow, declared_parameters(found)):
         if place.node.get("in") == "body":
-            kinds = media.json_first(listed_types(library, found, "consumes")) or [_JSON]
+            kinds = json_first(listed_types(library, found, "consumes")) or [_JSON]
             schema, nothing = place.child("schema"), place.child("encoding")
             return Body(
                 place, place.node.get("required") is True, tuple(Media(each, schema, nothing) for each in kinds)
@@ -136,9 +162,9 @@ def _form_body(library: Library, found: FoundOperation, fields: dict[str, Docume
     }
     encoding = {name: _old_encoding(each.node) for name, each in fields.items() if each.node.get("type") == "array"}
     listed = listed_types(library, found, "consumes")
-    kinds = [each for each in listed if media.is_form(each) or media.is_multipart(each)]
+    kinds = [each for each in listed if is_form(each) or is_multipart(each)]
     if has_file:
-        kinds = [each for each in kinds if media.is_multipart(each)]
+        kinds = [each for each in kinds if is_multipart(each)]
     kind = kinds[0] if kinds else _MULTIPART if has_file else _URLENCODED
     base = found.place
     whole = Media(
@@ -166,15 +192,15 @@ class FilePart(msgspec.Struct, frozen=True):
 
 def is_binary_range(kind: Media, library: Library) -> bool:
     """Whether a media range takes files: of images and the like, or where its schema is that of bytes."""
-    if not media.is_range(kind.type):
+    if not is_range(kind.type):
         return False
     node = library.follow_if_possible(kind.schema).fields
     if not node:
-        return media.bare(kind.type) not in ("*/*", "text/*")
+        return bare(kind.type) not in ("*/*", "text/*")
     declared = node.get("type")
-    is_text = declared in (None, "string", "file") or (isinstance(declared, list) and "string" in declared)
-    is_bytes = node.get("format") in ("binary", "byte") or declared == "file" or "contentMediaType" in node
-    return is_text and (is_bytes or media.is_bytes(kind.type))
+    may_be_text = declared in (None, "string", "file") or (isinstance(declared, list) and "string" in declared)
+    is_binary = node.get("format") in ("binary", "byte") or declared == "file" or "contentMediaType" in node
+    return may_be_text and (is_binary or is_bytes(kind.type))
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -186,23 +212,23 @@ class Parts(msgspec.Struct, frozen=True):
 
 def write_body(kind: Media, value: Any, described: Parts, wanted: str | None = None) -> tuple[bytes, str]:
     """A value as the bytes of a media type, and the content type to send; `wanted` is the caller's choice within a range."""
-    if media.is_range(kind.type):
+    if is_range(kind.type):
         return _write_in_range(kind, value, described, wanted)
-    if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
+    if is_json(kind.type) or (is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
-    if media.is_form(kind.type) and isinstance(value, dict):
+    if is_form(kind.type) and isinstance(value, dict):
         pairs = [
             pair for name, each in value.items() for pair in _form_pairs(name, each, kind.encoding.child(name).fields)
         ]
-        return styles.join_pairs(pairs).encode(), kind.type
-    if media.is_multipart(kind.type):
+        return join_pairs(pairs).encode(), kind.type
+    if is_multipart(kind.type):
         return _multipart(kind, value, described)
-    if media.is_stream(kind.type) and isinstance(value, list):
-        start = b"\x1e" if media.bare(kind.type) in media.SEQUENCE_STREAMS else b""
+    if is_stream(kind.type) and isinstance(value, list):
+        start = b"\x1e" if bare(kind.type) in SEQUENCE_STREAMS else b""
         return b"".join(start + _json(each) + b"\n" for each in value), kind.type
-    if media.is_text(kind.type) and not isinstance(value, bytes):
-        charset = media.parameter(kind.type, "charset") or "utf-8"
-        return styles.scalar_text(value).encode(charset, "replace"), kind.type
+    if is_text(kind.type) and not isinstance(value, bytes):
+        charset = parameter(kind.type, "charset") or "utf-8"
+        return scalar_text(value).encode(charset, "replace"), kind.type
     return read_file(value).data, kind.type
 
 
@@ -216,12 +242,10 @@ def _json(value: Any) -> bytes:
 def _write_in_range(kind: Media, value: Any, described: Parts, wanted: str | None) -> tuple[bytes, str]:
     """For a media range: the caller's own type, else what the value looks like, else the plainest of the range."""
     own = wanted or (value.get("content_type") if is_described_file(value) else None)
-    if isinstance(own, str) and not media.is_range(own) and not is_described_file(value):
+    if isinstance(own, str) and not is_range(own) and not is_described_file(value):
         return write_body(msgspec.structs.replace(kind, type=own), value, described)
     if isinstance(value, str) and not _takes_base64(kind):
-        return value.encode(), own or media.plainest(
-            "text/*" if media.is_within("text/plain", kind.type) else kind.type
-        )
+        return value.encode(), own or plainest("text/*" if is_within("text/plain", kind.type) else kind.type)
     if isinstance(value, (str, bytes, bytearray, memoryview, os.PathLike, FilePart)) or is_described_file(value):
         part = read_file(value)
         return part.data, own or _type_of_file(part, kind.type)
@@ -237,17 +261,17 @@ def is_described_file(value: Any) -> bool:
 
 def _takes_base64(kind: Media) -> bool:
     declared = kind.schema.fields
-    return declared.get("format") == "binary" or declared.get("type") == "file" or media.is_bytes(kind.type)
+    return declared.get("format") == "binary" or declared.get("type") == "file" or is_bytes(kind.type)
 
 
 def _type_of_file(part: FilePart, declared: str) -> str:
     """The type of a file within the declared types and ranges: its own, by its name, by its content, the plainest."""
     listed = [each.strip() for each in declared.split(",") if each.strip()] or ["*/*"]
-    guesses = [part.content_type, _guessed(part.filename) if part.filename else None, media.recognized(part.data)]
+    guesses = [part.content_type, _guessed(part.filename) if part.filename else None, recognized(part.data)]
     for guess in guesses:
-        if guess and any(media.is_within(guess, each) for each in listed):
+        if guess and any(is_within(guess, each) for each in listed):
             return guess
-    return next((each for each in listed if not media.is_range(each)), media.plainest(listed[0]))
+    return next((each for each in listed if not is_range(each)), plainest(listed[0]))
 
 
 def read_file(value: Any, argument: str = "body") -> FilePart:
@@ -263,7 +287,7 @@ def read_file(value: Any, argument: str = "body") -> FilePart:
         inner = read_file(value["data"], argument)
         declared = value.get("headers")
         headers = declared.items() if isinstance(declared, dict) else ()
-        given = tuple((str(name), styles.scalar_text(each)) for name, each in headers)
+        given = tuple((str(name), scalar_text(each)) for name, each in headers)
         return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"), given)
     if isinstance(value, str):
         try:
@@ -278,11 +302,11 @@ def read_file(value: Any, argument: str = "body") -> FilePart:
 
 def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[str, str]]:
     if not {"style", "explode", "allowReserved"} & set(encoding):
-        return styles.form_pairs(name, value)
+        return form_pairs(name, value)
     style = encoding.get("style", "form")
     explode = encoding.get("explode", style == "form")
-    escape = styles.ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else styles.encode_form
-    return styles.expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, escape)
+    escape = ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else encode_form
+    return expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, escape)
 
 
 def _multipart(kind: Media, value: Any, described: Parts) -> tuple[bytes, str]:
@@ -290,7 +314,7 @@ def _multipart(kind: Media, value: Any, described: Parts) -> tuple[bytes, str]:
     named = isinstance(value, dict)
     parts = _named_parts(kind, value, described) if named else _unnamed_parts(value)
     body = b"".join(_part(boundary, name, part) for name, part in parts)
-    return body + f"--{boundary}--\r\n".encode(), f"{media.bare(kind.type)}; boundary={boundary}"
+    return body + f"--{boundary}--\r\n".encode(), f"{bare(kind.type)}; boundary={boundary}"
 
 
 def _named_parts(kind: Media, value: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
@@ -313,7 +337,7 @@ def _with_headers(part: FilePart, declared: dict[str, str | None]) -> FilePart:
 
 def _is_one_part(encoding: dict[str, Any]) -> bool:
     """A list is one part only where its encoding says so; else each item is a part of its own."""
-    return media.is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
+    return is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
 
 
 def _field(name: str, value: Any, encoding: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
@@ -325,13 +349,13 @@ def _field(name: str, value: Any, encoding: dict[str, Any], described: Parts) ->
         yield name, FilePart(value.encode(), content_type=by_schema)
     elif {"style", "explode"} & set(encoding) and declared is None:
         style = encoding.get("style", "form")
-        explode, raw = encoding.get("explode", style == "form"), styles.unescaped
-        for key, text in styles.expand_query(name, value, style, explode, raw, raw):
+        explode, raw = encoding.get("explode", style == "form"), unescaped
+        for key, text in expand_query(name, value, style, explode, raw, raw):
             yield key, FilePart(text.encode())
-    elif isinstance(value, (dict, list)) or media.is_json(declared or ""):
+    elif isinstance(value, (dict, list)) or is_json(declared or ""):
         yield name, FilePart(_json(value), content_type=declared or _JSON)
     else:
-        yield name, FilePart(styles.scalar_text(value).encode(), content_type=declared)
+        yield name, FilePart(scalar_text(value).encode(), content_type=declared)
 
 
 def _first_type(encoding: dict[str, Any]) -> str | None:
@@ -339,7 +363,7 @@ def _first_type(encoding: dict[str, Any]) -> str | None:
     if not isinstance(declared, str):
         return None
     listed = [each.strip() for each in declared.split(",")]
-    return next((each for each in listed if each and not media.is_range(each)), None)
+    return next((each for each in listed if each and not is_range(each)), None)
 
 
 def _as_file(part: FilePart, name: str, declared: Any) -> FilePart:

@@ -10,25 +10,35 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, has_no_content
 from enfold.errors import CallError
-from enfold.operation import Context, ErrorSchema
-from enfold.pipeline import is_large
-from enfold.schema.check import compile_apart, compile_schema
-from enfold.sources.openapi import media, outputs
+from enfold.operations import Context, ErrorSchema
+from enfold.runtime.pipeline import is_large
+from enfold.runtime.threads import run_apart
+from enfold.schema.compiled import compile_apart, compile_schema
 from enfold.sources.openapi.bodies import Body, read_body
+from enfold.sources.openapi.client import ResponseStream, Servers, ServiceClient, in_query
 from enfold.sources.openapi.document import Library
-from enfold.sources.openapi.operation_input import Inputs, is_stream_field, plan_inputs
-from enfold.sources.openapi.operations import FoundOperation
-from enfold.sources.openapi.outputs import DeclaredResponse
+from enfold.sources.openapi.inputs import Inputs, is_stream_field, plan_inputs
+from enfold.sources.openapi.operations import FoundOperation, bare, is_json, json_first
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
-from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
+from enfold.sources.openapi.responses import (
+    DeclaredResponse,
+    ReceivedResponse,
+    error_schemas,
+    errors,
+    item_schema,
+    kind_for,
+    output_schema,
+    read_responses,
+    response_for,
+    response_shape,
+    successes,
+    to_envelope,
+    to_error,
+)
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import Requirements, Scopes, Security, read_requirements
-from enfold.sources.openapi.server_urls import Servers, in_query
-from enfold.sources.openapi.service_client import ServiceClient
-from enfold.sources.openapi.streams import ResponseStream
-from enfold.sources.report import Problem
-from enfold.threads import run_apart
+from enfold.sources.reports import Problem
 
 
 class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
@@ -63,12 +73,12 @@ class Blueprint(msgspec.Struct, frozen=True):
 
     @property
     def gives_stream(self) -> bool:
-        return any(each.stream_types for each in outputs.successes(self.responses))
+        return any(each.stream_types for each in successes(self.responses))
 
     @property
     def gives_answer(self) -> bool:
         """Whether it answers at once: most do, and those that also stream where they declare another type."""
-        return not self.gives_stream or any(each.plain_types for each in outputs.successes(self.responses))
+        return not self.gives_stream or any(each.plain_types for each in successes(self.responses))
 
 
 def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprint:
@@ -78,7 +88,7 @@ def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprin
         found,
         read_parameters(library, found),
         read_body(library, found),
-        outputs.read_responses(library, found, shared.problems),
+        read_responses(library, found, shared.problems),
         read_requirements(library, found),
         shared.servers.base_for(found),
     )
@@ -101,11 +111,11 @@ class ServiceEndpoint:
     def output_schema(self) -> Schema:
         blueprint, schemas = self._blueprint, self._shared.outputs
         if self._streams:
-            return outputs.item_schema(blueprint.responses, schemas)
-        return outputs.output_schema(blueprint.responses, blueprint.found.method, schemas)
+            return item_schema(blueprint.responses, schemas)
+        return output_schema(blueprint.responses, blueprint.found.method, schemas)
 
     def error_schemas(self) -> list[ErrorSchema]:
-        return outputs.error_schemas(self._blueprint.responses, self._shared.outputs, self._shared.error_bodies)
+        return error_schemas(self._blueprint.responses, self._shared.outputs, self._shared.error_bodies)
 
     @property
     def has_several_answers(self) -> bool:
@@ -120,8 +130,8 @@ class ServiceEndpoint:
         answer = await self._fetch(arguments)
         if answer.status >= 400:
             raise self._failure(answer)
-        response = outputs.response_for(self._successes, answer.status)
-        promises_json = response is not None and any(map(media.is_json, response.media))
+        response = response_for(self._successes, answer.status)
+        promises_json = response is not None and any(map(is_json, response.media))
         envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.private_headers)
         if response is None or not promises_json or not isinstance(envelope.data, str):
             return envelope
@@ -129,7 +139,7 @@ class ServiceEndpoint:
 
     def _with_root_mismatch(self, envelope: ResponseEnvelope[Any], schema: Schema) -> ResponseEnvelope[Any]:
         """Text where JSON was promised is no result, though the schema may allow any text: a login page, half a document."""
-        is_page = media.bare(getattr(envelope.meta, "content_type", "")) in ("text/html", "application/xhtml+xml")
+        is_page = bare(getattr(envelope.meta, "content_type", "")) in ("text/html", "application/xhtml+xml")
         is_broken = any(each.code == "invalid_json" for each in envelope.warnings)
         if not is_page and not (is_broken and schema in ({}, True)):
             return envelope
@@ -141,7 +151,7 @@ class ServiceEndpoint:
     async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """`answer`, repaired by the schema of the status and the media type that came."""
         envelope = await self.answer(arguments, context)
-        response = outputs.response_for(self._successes, getattr(envelope.meta, "status_code", 0))
+        response = response_for(self._successes, getattr(envelope.meta, "status_code", 0))
         if response is None or has_no_content(envelope):
             return envelope
         schema = self._schema_of(response, getattr(envelope.meta, "content_type", ""))
@@ -225,8 +235,8 @@ class ServiceEndpoint:
         wanted = [
             kind for each in self._successes for kind in (each.stream_types if self._streams else each.plain_types)
         ]
-        for_errors = [kind for each in outputs.errors(self._blueprint.responses) for kind in each.plain_types]
-        listed = list(dict.fromkeys(media.json_first(wanted)))
+        for_errors = [kind for each in errors(self._blueprint.responses) for kind in each.plain_types]
+        listed = list(dict.fromkeys(json_first(wanted)))
         if not listed:
             return "application/json, */*;q=0.8"
         others = [kind for kind in dict.fromkeys(for_errors) if kind not in listed]
@@ -235,14 +245,14 @@ class ServiceEndpoint:
 
     @cached_property
     def _successes(self) -> tuple[DeclaredResponse, ...]:
-        return outputs.successes(self._blueprint.responses)
+        return successes(self._blueprint.responses)
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
         """The schema of an answer of this type; of a type that nobody declared, that of the first JSON type."""
-        promised = [kind for kind in response.plain_types if media.is_json(kind)] or response.plain_types
-        kind = outputs.kind_for(response, content_type) or (promised[0] if promised else "")
+        promised = [kind for kind in response.plain_types if is_json(kind)] or response.plain_types
+        kind = kind_for(response, content_type) or (promised[0] if promised else "")
         schema = self._schemas.get((response.status, kind))
         if schema is None:
-            shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
+            shape = response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
             schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(shape)
         return schema

@@ -1,17 +1,17 @@
-"""Parameter objects of every version as one kind of value, and what each puts on the wire."""
+"""Parameter objects of every version, and their values as text by the style tables of OpenAPI 3.2 and RFC 6570. No I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
-from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.media import is_json
-from enfold.sources.openapi.operations import FoundOperation
+from enfold.sources.openapi.operations import FoundOperation, is_json
 
 LOCATIONS: Final = ("path", "query", "querystring", "header", "cookie")
 
@@ -136,9 +136,9 @@ def with_inner_lists_joined(value: Any, items: Any) -> Any:
     """A list of 2.0 with each list in it as one text, by the collectionFormat that its own level declares."""
     if not isinstance(value, list) or not isinstance(items, dict) or items.get("type") != "array":
         return value
-    delimiter = styles.DELIMITERS.get(collection_style(items.get("collectionFormat"))[0], ",")
+    delimiter = DELIMITERS.get(collection_style(items.get("collectionFormat"))[0], ",")
     rows = [with_inner_lists_joined(each, items.get("items")) for each in value]
-    return [delimiter.join(map(styles.scalar_text, each)) if isinstance(each, list) else each for each in rows]
+    return [delimiter.join(map(scalar_text, each)) if isinstance(each, list) else each for each in rows]
 
 
 def _style(node: dict[str, Any]) -> tuple[str, bool]:
@@ -173,46 +173,240 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
     """The text a path parameter puts in the place of its placeholder."""
-    escape = styles.ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
+    escape = ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
     if parameter.content_type is not None:
         return escape(content_text(parameter.content_type, value))
-    return styles.expand_path(parameter.name, value, parameter.style, parameter.explode, escape)
+    return expand_path(parameter.name, value, parameter.style, parameter.explode, escape)
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """The encoded pairs a query parameter adds to the query string."""
     escape = _encoder(parameter)
     if parameter.content_type is not None:
-        return [(styles.encode(parameter.name), escape(content_text(parameter.content_type, value)))]
-    pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, escape)
+        return [(encode(parameter.name), escape(content_text(parameter.content_type, value)))]
+    pairs = expand_query(parameter.name, value, parameter.style, parameter.explode, escape)
     # A required parameter is sent even where its value is empty.
-    return pairs or ([(styles.encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
+    return pairs or ([(encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
 
 
 def querystring_text(parameter: Parameter, value: Any) -> str:
     """The whole query string, as the media type of a `querystring` parameter writes it."""
     if parameter.content_type == "application/x-www-form-urlencoded":
-        return styles.form_text(value) if isinstance(value, dict) else styles.scalar_text(value)
-    return styles.encode(content_text(str(parameter.content_type), value))
+        return form_text(value) if isinstance(value, dict) else scalar_text(value)
+    return encode(content_text(str(parameter.content_type), value))
 
 
 def header_text(parameter: Parameter, value: Any) -> str | None:
     if parameter.content_type is not None:
         return content_text(parameter.content_type, value)
-    return styles.expand_header(value, parameter.style, parameter.explode)
+    return expand_header(value, parameter.style, parameter.explode)
 
 
 def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
     """The cookies, `name=value` each."""
     if parameter.content_type is not None:
-        return [f"{parameter.name}={styles.encode(content_text(parameter.content_type, value))}"]
+        return [f"{parameter.name}={encode(content_text(parameter.content_type, value))}"]
     escape = _encoder(parameter)
-    return styles.expand_cookie(parameter.name, value, parameter.style, parameter.explode, escape)
+    return expand_cookie(parameter.name, value, parameter.style, parameter.explode, escape)
 
 
-def _encoder(parameter: Parameter) -> styles.Encode:
-    return styles.ENCODE_RESERVED[parameter.location] if parameter.allow_reserved else styles.encode
+def _encoder(parameter: Parameter) -> Encode:
+    return ENCODE_RESERVED[parameter.location] if parameter.allow_reserved else encode
 
 
 def content_text(content_type: str, value: Any) -> str:
-    return styles.strict_json(value) if is_json(content_type) else styles.scalar_text(value)
+    return strict_json(value) if is_json(content_type) else scalar_text(value)
+
+
+Encode: TypeAlias = Callable[[str], str]
+
+_TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
+# A fragment sign would end the request; in a query, `&` would begin another parameter and `+` be read as a space; in a path,
+# a question mark would end it, and a slash begin another segment.
+_RESERVED_IN_QUERY: Final = ":/?[]@!$'()*,;="
+_RESERVED_IN_PATH: Final = ":[]@!$&'()*+,;="
+
+DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+
+
+def encode(text: str) -> str:
+    """Percent-encode all but unreserved characters."""
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def unescaped(text: str) -> str:
+    return text
+
+
+def _encode_around_triples(text: str, safe: str) -> str:
+    parts = _TRIPLE.split(text)
+    return "".join(part if index % 2 else quote(part, safe=safe) for index, part in enumerate(parts))
+
+
+# Reserved expansion, by location: reserved characters and percent-encoded triples pass as they are.
+ENCODE_RESERVED: Final[dict[str, Encode]] = {
+    "query": partial(_encode_around_triples, safe=_RESERVED_IN_QUERY),
+    "cookie": partial(_encode_around_triples, safe=_RESERVED_IN_QUERY.replace(";", "")),  # which begins another cookie
+    "path": partial(_encode_around_triples, safe=_RESERVED_IN_PATH),
+    "path rest": partial(_encode_around_triples, safe=f"{_RESERVED_IN_PATH}/"),  # for `{+rest}`: slashes stay
+}
+
+
+def scalar_text(value: Any) -> str:
+    """A value as the wire has it: JSON words for booleans, whole floats as integers, JSON text for what is nested."""
+    if isinstance(value, str):
+        return value
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return value.decode() if isinstance(value, bytes) else strict_json(value)
+
+
+def strict_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _members(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(str(key), each) for key, each in value.items() if each is not None]
+
+
+def _elements(value: list[Any]) -> list[Any]:
+    return [each for each in value if each is not None]
+
+
+def _is_undefined(value: Any) -> bool:
+    """RFC 6570: null, and a list or object without a defined member, are as if they were not there."""
+    if isinstance(value, dict):
+        return not _members(value)
+    if isinstance(value, (list, tuple)):
+        return not _elements(list(value))
+    return value is None
+
+
+# --- path ---------------------------------------------------------------------------------------------------------
+
+
+def expand_path(name: str, value: Any, style: str, explode: bool, escape: Encode) -> str:
+    """The text for a placeholder of a path."""
+    if _is_undefined(value):
+        return ""
+    if style == "matrix":
+        pairs = expand_query(name, value, "form", explode, escape)
+        return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
+    if style == "label":
+        return "." + _joined(value, explode, escape, separator="." if explode else ",")
+    if style in DELIMITERS:  # only 2.0 has these in a path
+        return encode(DELIMITERS[style]).join(escape(scalar_text(each)) for each in _flat(value))
+    return _joined(value, explode, escape, separator=",")
+
+
+def _joined(value: Any, explode: bool, escape: Encode, separator: str) -> str:
+    if isinstance(value, dict) and explode:
+        return separator.join(f"{escape(member)}={escape(scalar_text(each))}" for member, each in _members(value))
+    return separator.join(escape(scalar_text(each)) for each in _flat(value))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The value as a row of scalars: names and values of an object in turn."""
+    if isinstance(value, dict):
+        for member, each in _members(value):
+            yield member
+            yield each
+    elif isinstance(value, list):
+        yield from _elements(value)
+    else:
+        yield value
+
+
+# --- query and urlencoded bodies ----------------------------------------------------------------------------------
+
+
+def expand_query(
+    name: str, value: Any, style: str, explode: bool, escape: Encode, escape_name: Encode = encode
+) -> list[tuple[str, str]]:
+    """The encoded pairs of a query string; their delimiters are part of neither."""
+    if _is_undefined(value):
+        return []
+    key = escape_name(name)
+    if style == "deepObject" and isinstance(value, (dict, list)):
+        return [(escape_name(path), escape(scalar_text(each))) for path, each in _deep(name, value)]
+    if isinstance(value, list) and explode:
+        return [(key, escape(scalar_text(each))) for each in _elements(value)]
+    if isinstance(value, dict) and explode:
+        return [pair for member, each in _members(value) for pair in _member_pairs(member, each, escape)]
+    delimiter = encode(DELIMITERS[style]) if style in DELIMITERS else ","
+    return [(key, delimiter.join(escape(scalar_text(each)) for each in _flat(value)))]
+
+
+def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, str]]:
+    """A member of an exploded object; a list of scalars in it is a repeated name."""
+    key = escape(member) if escape is unescaped else escape(member).replace("=", "%3D")  # which would end the name
+    if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
+        return [(key, escape(scalar_text(each))) for each in _elements(value)]
+    return [(key, escape(scalar_text(value)))]
+
+
+def _deep(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of a nested value as `a[b][c]`; the items of a list are numbered, which servers read most widely."""
+    if isinstance(value, dict):
+        for member, each in _members(value):
+            yield from _deep(f"{path}[{member}]", each)
+    elif isinstance(value, list):
+        for index, each in enumerate(_elements(value)):
+            yield from _deep(f"{path}[{index}]", each)
+    else:
+        yield path, value
+
+
+def join_pairs(pairs: list[tuple[str, str]]) -> str:
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+# --- header -------------------------------------------------------------------------------------------------------
+
+
+def expand_header(value: Any, style: str, explode: bool) -> str | None:
+    """A header's value: never percent-encoded."""
+    if _is_undefined(value):
+        return None
+    separator = DELIMITERS.get(style, ",")
+    return _joined(value, explode, unescaped, separator)
+
+
+# --- cookie -------------------------------------------------------------------------------------------------------
+
+
+def expand_cookie(name: str, value: Any, style: str, explode: bool, escape: Encode) -> list[str]:
+    """The cookies of one parameter: `form` writes it like a query, `cookie` (3.2) like RFC 6265, unescaped."""
+    if _is_undefined(value):
+        return []
+    if style != "cookie":
+        return [join_pairs(expand_query(name, value, "form", explode, escape))]
+    pairs = expand_query(name, value, "form", explode, unescaped, unescaped)
+    return [f"{key}={text}" for key, text in pairs]
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+
+def encode_form(text: str) -> str:
+    """Percent-encode for a form: a space is a plus sign."""
+    return quote(text, safe=" ", errors="surrogatepass").replace(" ", "+")
+
+
+def form_text(value: dict[str, Any]) -> str:
+    """An object as `application/x-www-form-urlencoded`: lists repeat their name, what is nested is JSON text."""
+    return join_pairs([pair for name, each in _members(value) for pair in form_pairs(name, each)])
+
+
+def form_pairs(name: str, value: Any) -> list[tuple[str, str]]:
+    """One field of a form without an encoding of its own: each item of a list, what is nested as JSON text."""
+    if value is None:
+        return []
+    items = _elements(value) if isinstance(value, list) else [value]
+    return [(encode_form(name), encode_form(scalar_text(each))) for each in items]

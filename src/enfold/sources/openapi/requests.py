@@ -11,11 +11,21 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from enfold.errors import CallError, invalid_argument
-from enfold.sources.openapi import media, parameters
 from enfold.sources.openapi.bodies import FilePart, Parts, is_described_file, write_body
-from enfold.sources.openapi.operation_input import BodyKind, Inputs
-from enfold.sources.openapi.parameters import Parameter
-from enfold.sources.openapi.styles import join_pairs
+from enfold.sources.openapi.inputs import BodyKind, Inputs
+from enfold.sources.openapi.operations import has_fields, is_json, is_multipart, is_within
+from enfold.sources.openapi.parameters import (
+    PLACEHOLDER,
+    Parameter,
+    cookie_texts,
+    header_text,
+    join_pairs,
+    path_text,
+    placeholder_name,
+    query_pairs,
+    querystring_text,
+    with_inner_lists_joined,
+)
 
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE: Final = f"{_PATH_SAFE}?[]"
@@ -89,7 +99,7 @@ class RequestBuilder:
         written = [each for each in (self._base_query, query) if each]
         request = Outgoing(self._method, self._origin, "".join(path), written, [], [])
         for name, parameter in self._others:
-            value = parameters.with_inner_lists_joined(arguments.get(name), parameter.items)
+            value = with_inner_lists_joined(arguments.get(name), parameter.items)
             if value is not None:
                 self._place(request, name, parameter, value)
         if self._inputs.kinds:
@@ -113,25 +123,25 @@ class RequestBuilder:
             return text
         argument, parameter = self._placeholders[name]
         if parameter.location == "query":  # whose name the template has written already
-            return ",".join(value for _, value in parameters.query_pairs(parameter, arguments.get(argument)))
+            return ",".join(value for _, value in query_pairs(parameter, arguments.get(argument)))
         if arguments.get(argument) is None:
             raise _missing(argument)
-        value = parameters.with_inner_lists_joined(arguments[argument], parameter.items)
-        return parameters.path_text(parameter, value, keeps_slashes=text.startswith("{+"))
+        value = with_inner_lists_joined(arguments[argument], parameter.items)
+        return path_text(parameter, value, keeps_slashes=text.startswith("{+"))
 
     def _place(self, request: Outgoing, argument: str, parameter: Parameter, value: Any) -> None:
         if parameter.location == "query":
-            pairs = parameters.query_pairs(parameter, value)
+            pairs = query_pairs(parameter, value)
             if pairs:
                 request.query.append(join_pairs(pairs))
         elif parameter.location == "querystring":
-            request.query.append(parameters.querystring_text(parameter, value))
+            request.query.append(querystring_text(parameter, value))
         elif parameter.location == "header":
-            text = parameters.header_text(parameter, value)
+            text = header_text(parameter, value)
             if text is not None:
                 request.headers.append((parameter.name, _sendable(argument, text, _UNSENDABLE)))
         else:
-            cookies = parameters.cookie_texts(parameter, value)
+            cookies = cookie_texts(parameter, value)
             request.cookies += [_sendable(argument, each, _COOKIE_END) for each in cookies]
 
     # --- body
@@ -152,7 +162,7 @@ class RequestBuilder:
     def _set(self, request: Outgoing, kind: BodyKind, value: Any, wanted: str | None) -> None:
         parts = kind.fields.parts if kind.fields is not None else Parts()
         request.content, content_type = write_body(kind.media, value, parts, wanted)
-        if media.is_multipart(content_type):  # only we know the boundary
+        if is_multipart(content_type):  # only we know the boundary
             request.set_header("Content-Type", content_type)
         else:
             request.add_header("Content-Type", content_type)
@@ -170,9 +180,9 @@ class RequestBuilder:
 def _template(path: str) -> list[tuple[str, str]]:
     """A template as pieces: literal text, or the name of a placeholder and how it was written."""
     pieces: list[tuple[str, str]] = []
-    for index, text in enumerate(parameters.PLACEHOLDER.split(path)):
+    for index, text in enumerate(PLACEHOLDER.split(path)):
         if index % 2:
-            pieces.append((parameters.placeholder_name(text), f"{{{text}}}"))
+            pieces.append((placeholder_name(text), f"{{{text}}}"))
         elif text:
             pieces.append(("", quote(text, safe=_PATH_SAFE)))
     return pieces
@@ -223,16 +233,16 @@ def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
 def _kind_for_value(kinds: tuple[BodyKind, ...], value: Any, wanted: str | None) -> BodyKind:
     """The kind of body a value is: the one asked for, else by what it looks like, else the first."""
     chosen = [each for each in kinds if each.media.type == wanted] or [
-        each for each in kinds if wanted and media.is_within(wanted, each.media.type)
+        each for each in kinds if wanted and is_within(wanted, each.media.type)
     ]
     if chosen:
         return chosen[0]
     if _is_bytes(value) or is_described_file(value):
-        fits = [each for each in kinds if not media.is_json(each.media.type)]
+        fits = [each for each in kinds if not is_json(each.media.type)]
     elif isinstance(value, str):
-        fits = [each for each in kinds if not media.is_json(each.media.type) or _says_text(each)]
+        fits = [each for each in kinds if not is_json(each.media.type) or _says_text(each)]
     else:
-        fits = [each for each in kinds if media.has_fields(each.media.type)]
+        fits = [each for each in kinds if has_fields(each.media.type)]
     return fits[0] if fits else kinds[0]
 
 

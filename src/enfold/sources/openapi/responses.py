@@ -1,17 +1,37 @@
-"""A received response into an envelope, or into the CallError it tells of. No I/O: the body is here already."""
+"""Responses: those an operation declares, and a received one as an envelope or as the CallError it stands for. No I/O."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from html import unescape
 from typing import Any, Final
 
 import msgspec
 
 from enfold.envelope import BODILESS, ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
-from enfold.sources.lenient_json import read_json
-from enfold.sources.openapi import media
-from enfold.sources.openapi.explanations import explanation
-from enfold.sources.web.status_errors import status_error
+from enfold.http_client.errors import code_of, status_error
+from enfold.operations import ErrorSchema
+from enfold.sources.decoders import read_json
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
+from enfold.sources.openapi.operations import (
+    EVENT_STREAM,
+    FoundOperation,
+    bare,
+    declared_content,
+    is_bytes,
+    is_json,
+    is_range,
+    is_stream,
+    is_text,
+    is_within,
+    json_first,
+    listed_types,
+    parameter,
+)
+from enfold.sources.openapi.schemas import ANYTHING, ConvertedSchema, Schema, Schemas
+from enfold.sources.reports import Problem
 
 MAX_ERROR_BODY: Final = 16_384
 NO_WARNINGS: Final[tuple[ResultWarning, ...]] = ()
@@ -52,30 +72,30 @@ def to_envelope(
 
 def _empty(answer: ReceivedResponse, content_type: str) -> Any:
     """No body is nothing; but an empty text is a text, and empty bytes are bytes."""
-    if answer.status in BODILESS or answer.method == "HEAD" or not content_type or media.is_json(content_type):
+    if answer.status in BODILESS or answer.method == "HEAD" or not content_type or is_json(content_type):
         return None
-    return "" if media.is_text(content_type) else b""
+    return "" if is_text(content_type) else b""
 
 
 def read_content(content: bytes, content_type: str, *, expects_json: bool) -> tuple[Any, tuple[ResultWarning, ...]]:
     """A body by its content type: JSON, text or bytes. JSON that is broken stays text, with a warning."""
-    if media.is_json(content_type):
+    if is_json(content_type):
         return _read_json(content, content_type)
     if not content_type:
         return _read_untyped(content, expects_json=expects_json)
-    if media.is_text(content_type):
+    if is_text(content_type):
         text = _text(content, content_type)
         # JSON was promised and something else was named: many servers call their JSON text/plain.
-        if expects_json and media.bare(content_type) in ("text/plain", "text/html"):
+        if expects_json and bare(content_type) in ("text/plain", "text/html"):
             return _parsed_or(text, text)
         return text, NO_WARNINGS
-    if expects_json and media.bare(content_type) in ("application/octet-stream", "binary/octet-stream"):
+    if expects_json and bare(content_type) in ("application/octet-stream", "binary/octet-stream"):
         return _parsed_or(content, content)
     return content, NO_WARNINGS
 
 
 def _read_json(content: bytes, content_type: str) -> tuple[Any, tuple[ResultWarning, ...]]:
-    charset = (media.parameter(content_type, "charset") or "utf-8").lower()
+    charset = (parameter(content_type, "charset") or "utf-8").lower()
     try:
         source: Any = content if charset in ("utf-8", "utf8", "us-ascii") else _text(content, content_type)
         return read_json(source)
@@ -106,7 +126,7 @@ def _parsed_or(text: str | bytes, otherwise: Any) -> tuple[Any, tuple[ResultWarn
 
 def _text(content: bytes, content_type: str) -> str:
     try:
-        return content.decode(media.parameter(content_type, "charset") or "utf-8", "replace").removeprefix("\ufeff")
+        return content.decode(parameter(content_type, "charset") or "utf-8", "replace").removeprefix("\ufeff")
     except LookupError:  # a charset nobody knows
         return content.decode("utf-8", "replace")
 
@@ -137,6 +157,288 @@ def error_body(content: bytes, content_type: str) -> Any:
     """The body of a failure as JSON data where it is JSON, else as text, cut to a bound."""
     if not content:
         return None
-    if len(content) <= MAX_ERROR_BODY and (media.is_json(content_type) or not content_type):
+    if len(content) <= MAX_ERROR_BODY and (is_json(content_type) or not content_type):
         return _parsed_or(content, _text(content, content_type))[0]
     return _text(content[:MAX_ERROR_BODY], content_type)
+
+
+_NOTHING: Final = ConvertedSchema({"type": "null"})
+_TEXT: Final = ConvertedSchema({"type": "string"})
+_BYTES: Final = ConvertedSchema({"type": "string", "contentEncoding": "base64"})
+
+
+class DeclaredResponse(msgspec.Struct, frozen=True):
+    """One declared response: its status as written (`200`, `2XX`, `default`) and its media types, JSON first."""
+
+    status: str
+    place: DocumentPlace
+    media: dict[str, DocumentPlace]
+
+    @property
+    def plain_types(self) -> list[str]:
+        return [each for each in self.media if not is_stream(each)]
+
+    @property
+    def stream_types(self) -> list[str]:
+        return [each for each in self.media if is_stream(each)]
+
+
+def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> tuple[DeclaredResponse, ...]:
+    """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
+    read: list[DeclaredResponse] = []
+    for status, place in found.place.child("responses").items():
+        if status.startswith("x-"):
+            continue
+        try:
+            target = library.follow_described(place)
+            read.append(DeclaredResponse(status, target, _media(library, found, target)))
+        except BrokenReferenceError as error:
+            problems.append(Problem(place.where, str(error)))
+    return tuple(read)
+
+
+def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dict[str, DocumentPlace]:
+    if isinstance(place.child("content").node, dict):
+        return declared_content(library, place)
+    if library.version == "2.0" and "schema" in place.fields:
+        return dict.fromkeys(json_first(listed_types(library, found, "produces")) or ["application/json"], place)
+    return {}
+
+
+def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
+    """The responses that mean success; where only a default is declared, it does."""
+    listed = tuple(responses)
+    found = tuple(each for each in listed if each.status.upper().startswith("2"))
+    return found or tuple(each for each in listed if each.status == "default")
+
+
+def errors(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
+    """The responses that tell of a failure."""
+    listed = tuple(responses)
+    good = successes(listed)
+    return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))
+
+
+def response_for(responses: Iterable[DeclaredResponse], status: int) -> DeclaredResponse | None:
+    """The declared response that an actual status belongs to."""
+    by_status = {each.status.upper(): each for each in responses}
+    return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
+
+
+# --- schemas ------------------------------------------------------------------------------------------------------
+
+
+def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> ConvertedSchema:
+    """What the data of one response looks like, in one media type or in any; anything where none is declared."""
+    if method == "HEAD" or response.status in ("204", "205", "304"):
+        return _NOTHING
+    kinds = [kind] if kind else response.plain_types
+    return any_of(distinct(_media_shape(response, each, schemas) for each in kinds))
+
+
+def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> ConvertedSchema:
+    """What the data of a response looks like in one of its media types."""
+    schema = response.media[kind].child("schema")
+    if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
+        return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)
+    return _TEXT if is_text(kind) else _BYTES
+
+
+def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
+    """The declared media type that an answer has: by its name, as another kind of JSON, or within a range."""
+    kinds = response.plain_types
+    by_name = {bare(each): each for each in reversed(kinds)}
+    found = by_name.get(bare(content_type))
+    if found is None and is_json(content_type):
+        found = next((each for each in kinds if is_json(each)), None)
+    return found or next((each for each in kinds if is_within(content_type, each)), None)
+
+
+def output_schema(responses: Iterable[DeclaredResponse], method: str, schemas: Schemas) -> Schema:
+    """What the data of any success looks like, as one self-contained schema."""
+    return schemas.bundle(any_of(distinct(response_shape(each, method, schemas) for each in successes(responses))))
+
+
+def distinct(shapes: Iterable[ConvertedSchema]) -> list[ConvertedSchema]:
+    """The shapes without those that are there already."""
+    found: list[ConvertedSchema] = []
+    for shape in shapes:
+        if shape not in found:
+            found.append(shape)
+    return found
+
+
+def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
+    """The union of shapes; one of anything is anything."""
+    if not shapes or any(shape.schema in ({}, True) for shape in shapes):
+        return ConvertedSchema(ANYTHING)
+    if len(shapes) == 1:
+        return shapes[0]
+    uses = frozenset().union(*(shape.uses for shape in shapes))
+    return ConvertedSchema({"anyOf": [shape.schema for shape in shapes]}, uses)
+
+
+def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:
+    """What the data of one item of a stream looks like."""
+    shapes = [
+        _item_shape(kind, response.media[kind], schemas)
+        for response in successes(responses)
+        for kind in response.stream_types
+    ]
+    return schemas.bundle(any_of(distinct(shapes)))
+
+
+def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
+    item, whole = place.child("itemSchema"), place.child("schema")
+    if bare(kind) == EVENT_STREAM:
+        return _event_shape(item if item.node is not None else whole, schemas)
+    if item.node is None:
+        target = schemas.library.follow_if_possible(whole)
+        if target.fields.get("type") == "array" and "items" in target.fields:
+            item = target.child("items")
+    chosen = whole if item.node is None else item
+    return ConvertedSchema(ANYTHING) if chosen.node is None else schemas.shape(chosen)
+
+
+def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
+    """The data of a server-sent event: where the schema describes the event, the schema of its `data`."""
+    target = schemas.library.follow_if_possible(place)
+    node = target.node
+    if not isinstance(node, dict):
+        return ConvertedSchema(ANYTHING)
+    for keyword in ("oneOf", "anyOf"):
+        variants = list(target.child(keyword).elements())
+        if variants and all(_is_event(schemas.library.follow_if_possible(each)) for each in variants):
+            return any_of(distinct(_event_shape(each, schemas) for each in variants))
+    if not _is_event(target):
+        return schemas.shape(place)
+    data = target.child("properties", "data")
+    content = data.child("contentSchema")
+    # That an event's data is a string is true of every event, and says nothing of what is in it.
+    return schemas.shape(content) if content.node is not None else ConvertedSchema(ANYTHING)
+
+
+def _is_event(place: DocumentPlace) -> bool:
+    """Whether a schema speaks of the event and not of its payload: `data` beside only the fields an event has."""
+    properties = place.child("properties").node
+    if not isinstance(properties, dict) or "data" not in properties:
+        return False
+    return set(properties) <= {"data", "event", "id", "retry", "comment"}
+
+
+def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
+    """The declared failures; responses shared by many operations are described once."""
+    described: list[ErrorSchema] = []
+    for response in errors(responses):
+        key = id(response.place.node)
+        if key not in cache:
+            cache[key] = _error_body(response, schemas)
+        status = int(response.status) if response.status.isdecimal() else None
+        described.append(ErrorSchema(code_of(status or 0), response.place.text("description"), cache[key], status))
+    return described
+
+
+def _error_body(response: DeclaredResponse, schemas: Schemas) -> Schema:
+    for kind in response.plain_types:
+        schema = response.media[kind].child("schema")
+        if is_json(kind) and schema.node is not None:
+            return schemas.bundle(schemas.shape(schema))
+    return {}
+
+
+MAX_LENGTH: Final = 300
+
+_MAX_ERRORS: Final = 5
+_MAX_DEPTH: Final = 4
+_MAX_BYTES: Final = 1_000_000
+_WORDS: Final = ("detail", "title", "message", "error")
+_OTHER_WORDS: Final = (
+    "error_description",
+    "error_message",
+    "errormessage",
+    "errordescription",
+    "msg",
+    "description",
+    "reason",
+    "fault",
+    "faultstring",
+    "status",
+)
+_TITLE: Final = re.compile(r"<title[^<>]*>([^<]*)</title", re.IGNORECASE)
+_XML_WORD: Final = re.compile(
+    r"<(?:\w+:)?(?:detail|title|message|error|description|faultstring|reason)(?:\s[^<>]*)?>([^<]+)<", re.IGNORECASE
+)
+_HTML: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
+
+
+def explanation(content: bytes, content_type: str) -> str:
+    """The upstream's own words, at most 300 characters of one line; empty where it has none."""
+    text = content[:_MAX_BYTES].decode("utf-8", "replace")
+    if bare(content_type) in ("text/html", "application/xhtml+xml") or _HTML.match(text):
+        return _line(_first(_TITLE, text))
+    if text.lstrip().startswith("<"):
+        return _line(_first(_XML_WORD, text))
+    try:
+        return _line(_words(msgspec.json.decode(text), 0))
+    except (msgspec.DecodeError, RecursionError):
+        is_readable = not content_type or is_text(content_type)
+        return _line(text[: 4 * MAX_LENGTH]) if is_readable and "\ufffd" not in text[: 4 * MAX_LENGTH] else ""
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return unescape(found[1]) if found else ""
+
+
+def _line(text: str) -> str:
+    shown = "".join(each if each.isprintable() else " " for each in text[: 10 * MAX_LENGTH])
+    line = " ".join(shown.split())
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
+
+
+def _words(value: Any, depth: int) -> str:
+    """The explanation in a JSON value, wherever common servers put it."""
+    if isinstance(value, str):
+        return value
+    if depth >= _MAX_DEPTH:
+        return ""
+    if isinstance(value, list):
+        return _joined(_item(each, depth) for each in value[:_MAX_ERRORS])
+    return _of_object({str(key).lower(): each for key, each in value.items()}, depth) if isinstance(value, dict) else ""
+
+
+def _of_object(value: Mapping[str, Any], depth: int) -> str:
+    main = _named(value, _WORDS, depth)
+    each = _errors(value.get("errors"), depth)
+    if main and each:
+        return main if each in main else f"{main.rstrip('.:')}: {each}"
+    if main and " " not in main and isinstance(value.get("error_description"), str):
+        return f"{main}: {value['error_description']}"  # OAuth: a code, and what it means
+    return main or each or _named(value, _OTHER_WORDS, depth)
+
+
+def _named(value: Mapping[str, Any], words: Iterable[str], depth: int) -> str:
+    return next((text for word in words if (text := _words(value.get(word), depth + 1).strip())), "")
+
+
+def _errors(value: Any, depth: int) -> str:
+    """A list of errors, or errors by the name of what is wrong."""
+    if isinstance(value, dict) and not any(isinstance(value.get(word), str) for word in _WORDS):
+        named = list(value.items())[:_MAX_ERRORS]
+        return _joined(f"{name}: {text}" for name, each in named if (text := _words(each, depth + 1)))
+    return _words(value, depth + 1)
+
+
+def _item(value: Any, depth: int) -> str:
+    """One of several errors, with the name of what is wrong where it has one."""
+    text = _words(value, depth + 1)
+    if not isinstance(value, dict):
+        return text
+    where = next((value[key] for key in ("loc", "field", "path", "property", "param", "name") if value.get(key)), "")
+    place = ".".join(map(str, where)) if isinstance(where, list) else str(where)
+    text = text or str(value.get("code") or value.get("type") or "")
+    return f"{place}: {text}" if place and text and place not in text else text
+
+
+def _joined(texts: Iterator[str]) -> str:
+    return "; ".join(text for text in texts if text)

@@ -1,23 +1,27 @@
-"""Security schemes: which credentials a request carries, and where in it they stand. Tokens are fetched elsewhere."""
+"""Security schemes: which credentials a request carries and where, and tokens by the client credentials flow."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+from urllib.parse import urljoin
 
 import msgspec
 
-from enfold.nearest import nearest
-from enfold.sources.known_secrets import KnownSecrets
-from enfold.sources.openapi import styles
-from enfold.sources.openapi.access_tokens import CredentialsFlow, TokenStore
+from enfold.auth.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify, post_form
+from enfold.errors import CallError, nearest
+from enfold.http_client.errors import WebError
+from enfold.sources.openapi.client import ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
+from enfold.sources.openapi.parameters import encode
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.report import Problem, SchemeNeed
-from enfold.sources.web.supplied import current
+from enfold.sources.reports import Problem, SchemeNeed
+from enfold.sources.secrets import KnownSecrets, current
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
 Scopes: TypeAlias = tuple[str, ...]
@@ -261,7 +265,7 @@ class Security:
             value = await self._value(scheme, self._credentials[name], scopes)
             self._secrets.remember(value, f"credentials.{name}")
             if scheme.location == "query":
-                request.query.append(f"{styles.encode(scheme.parameter)}={styles.encode(value)}")
+                request.query.append(f"{encode(scheme.parameter)}={encode(value)}")
             elif scheme.location == "cookie":
                 request.cookies.append(f"{scheme.parameter}={value}")
             else:
@@ -292,3 +296,68 @@ def _grant(scheme: Scheme, parts: Mapping[str, str], needed: Scopes) -> Credenti
     own = parts.get("token_url")
     url = own or scheme.token_url
     return CredentialsFlow(url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None)
+
+
+MARGIN: Final = 30.0  # a token this near to its end is as good as ended
+_UNKNOWN_LIFE: Final = 300.0
+
+
+class CredentialsFlow(msgspec.Struct, frozen=True):
+    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address, and not the document."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scopes: str = ""
+    is_trusted: bool = False
+
+
+class TokenStore:
+    """The tokens of one source; token addresses are relative to `base`."""
+
+    def __init__(self, client: ServiceClient, base: str) -> None:
+        self._client = client
+        self._base = base
+        self._tokens: dict[CredentialsFlow, tuple[str, float]] = {}
+        self._locks: dict[CredentialsFlow, asyncio.Lock] = {}
+
+    async def token(self, grant: CredentialsFlow) -> str:
+        """A token that is good for a while; many callers at once fetch it only once."""
+        async with self._locks.setdefault(grant, asyncio.Lock()):
+            token, until = self._tokens.get(grant, ("", 0.0))
+            if time.monotonic() >= until:
+                answer = await self._fetch(grant)
+                life = (answer.seconds or _UNKNOWN_LIFE) - MARGIN
+                token, until = answer.access_token, time.monotonic() + max(1.0, life)
+                self._tokens[grant] = token, until
+            return token
+
+    def forget(self) -> bool:
+        """Drop all tokens, as after a 401; tells whether there were any."""
+        had_any = bool(self._tokens)
+        self._tokens.clear()
+        return had_any
+
+    async def _fetch(self, grant: CredentialsFlow) -> TokenAnswer:
+        url = urljoin(f"{self._base}/", grant.token_url)
+        refusal = None if grant.is_trusted else self._client.reach.refusal(url)
+        if refusal is not None or not grant.token_url:
+            raise CallError("EXECUTION_ERROR", f"No token was fetched: {refusal or 'no token address is known'}")
+        try:
+            try:
+                return await self._ask(url, grant, "client_secret_basic")
+            except GrantRefusedError as refused:
+                if not refused.may_be_unseen:
+                    raise
+            return await self._ask(url, grant, "client_secret_post")
+        except GrantRefusedError as refused:
+            details = {"status": refused.status, "reason": "token"}
+            raise CallError("EXECUTION_ERROR", f"No token was fetched: {refused}", details) from None
+        except WebError as error:
+            code = "UNAVAILABLE" if error.kind in ("unreachable", "broken", "late") else "EXECUTION_ERROR"
+            raise CallError(code, f"No token was fetched: {error.sentence}", {"reason": "token"}) from None
+
+    async def _ask(self, url: str, grant: CredentialsFlow, method: Method) -> TokenAnswer:
+        form = {"grant_type": "client_credentials", **({"scope": grant.scopes} if grant.scopes else {})}
+        fields, headers = identify(grant.client_id, grant.client_secret, method)
+        return await post_form(self._client.send, url, {**form, **fields}, headers, grant.client_secret)

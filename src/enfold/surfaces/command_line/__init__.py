@@ -2,7 +2,7 @@
 
 # Imports inside functions: the program starts anew for each call, and most calls need no help, record or request file.
 
-from enfold.surfaces.command_line.call_words import USAGE, Words
+from enfold.surfaces.command_line.arguments import USAGE, Words
 from enfold.surfaces.command_line.shell import ShellOptions, run_command_line, to_command_line
 
 __all__ = ["USAGE", "ShellOptions", "Words", "run_command_line", "to_command_line"]

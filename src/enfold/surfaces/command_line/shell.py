@@ -12,19 +12,18 @@ import msgspec
 from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_of, to_wire
 from enfold.errors import CallError, code_row, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.introspection import introduce
 from enfold.log import printable, printable_json, printable_lines
-from enfold.observing.call_record import SpanStart
-from enfold.observing.watching import Watch
-from enfold.operation import Context, Identity, OperationSpec, OperationType
-from enfold.registry import Registry
-from enfold.runtime import drive
-from enfold.surfaces.command_line.call_input import flags_of, read_arguments
-from enfold.surfaces.command_line.call_words import USAGE, Words, read_json, read_text, wrong
-from enfold.surfaces.writing import encode_failure, encode_result
+from enfold.observability.observers import Watch
+from enfold.observability.records import SpanStart
+from enfold.operations import Context, Identity, OperationSpec, OperationType
+from enfold.runtime.failures import drive
+from enfold.runtime.registry import Registry
+from enfold.surfaces.command_line.arguments import USAGE, Words, flags_of, read_arguments, read_json, read_text, wrong
+from enfold.surfaces.introspection import introduce
+from enfold.surfaces.responses import encode_failure, encode_result
 
 if TYPE_CHECKING:
-    from enfold.operation.ports import RecordedRun
+    from enfold.operations.operation import RecordedRun
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
     from enfold.surfaces.command_line.terminal import ProgressLine
@@ -177,12 +176,12 @@ class Shell:
         """Who calls, within which time; at a terminal there is somebody to be asked, and to be shown how far it is."""
         key = words.options.get("--idempotency-key")
         if key is not None:
-            from enfold.operation.repeats import check_key
+            from enfold.operations.idempotency import check_key
 
             check_key(key)
         context = Context(identity=self._identity, timeout=words.timeout, idempotency_key=key)
         if self._messages.isatty():
-            from enfold.operation.asking import META
+            from enfold.operations.questions import META
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
             self._line = ProgressLine(self._messages)
@@ -203,7 +202,7 @@ class Shell:
 
     def _prepare_tool_request(self, words: Words) -> PreparedCall:
         """An `mcp.request.v0.1`; its answer is always in the format that goes with it."""
-        from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
+        from enfold.formats.mcp_envelope_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.tool_requests import RequestCall
 
         try:
@@ -395,7 +394,7 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
 
 def _base64_of(block: Any) -> str | None:
     """The base64 text of a content block that has one."""
-    from enfold.content import AudioContent, EmbeddedResource, ImageContent
+    from enfold.envelope.content import AudioContent, EmbeddedResource, ImageContent
 
     if isinstance(block, EmbeddedResource):
         return block.resource.get("blob")

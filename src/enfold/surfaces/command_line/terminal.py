@@ -12,10 +12,10 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, TextIO
 
-from enfold.content import json_text
+from enfold.envelope.content import json_text
 from enfold.log import printable
-from enfold.operation import LogMessage, Progress
-from enfold.operation.asking import MissingCapability, Question
+from enfold.operations import LogMessage, Progress
+from enfold.operations.questions import MissingCapability, Question
 
 WIDTH: Final = 24  # characters of the bar
 PATIENCE: Final = 0.5  # seconds in which nobody wonders whether something happens

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from enfold.surfaces.asgi.messages import Header, Headers
-from enfold.surfaces.functions.request import FunctionAnswer
+from enfold.surfaces.asgi import Header, Headers
+from enfold.surfaces.request import Response
 
 FOLDER: Final = Path(__file__).parent / "static"
 PARENTS: Final = ("/docs", "/redoc")  # where users of other frameworks look for a page
@@ -35,10 +35,10 @@ _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 class Console:
     """The files of the console, read when one is first asked for."""
 
-    def page(self, path: str, root: str, headers: Headers) -> FunctionAnswer | None:
+    def page(self, path: str, root: str, headers: Headers) -> Response | None:
         """What is at a path of a server that is mounted at `root`; None where that is nothing of the console."""
         if path in ("", *PARENTS):
-            return FunctionAnswer(b"", 307, [(b"location", f"{root}/".encode())])
+            return Response(b"", 307, [(b"location", f"{root}/".encode())])
         asked = _FILE.fullmatch(path)
         if path != "/" and asked is None:
             return None
@@ -48,11 +48,11 @@ class Console:
             return None
         is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
         age = _FOREVER if release == _release() else _LOOK_AGAIN
-        return FunctionAnswer(b"" if is_known else page.body, 304 if is_known else 200, [*page.headers, age])
+        return Response(b"" if is_known else page.body, 304 if is_known else 200, [*page.headers, age])
 
 
 @cache
-def _files() -> dict[str, FunctionAnswer]:
+def _files() -> dict[str, Response]:
     return {name: _page(name, body) for name, body in _contents().items()}
 
 
@@ -66,10 +66,10 @@ def _release() -> str:
     return hashlib.sha256(b"\0".join(_contents().values())).hexdigest()[:16]
 
 
-def _page(name: str, body: bytes) -> FunctionAnswer:
+def _page(name: str, body: bytes) -> Response:
     vary = [(b"vary", b"accept")] if name == "index.html" else []
     if name == "index.html":
         body = body.replace(b'"console/', f'"console/{_release()}/'.encode())
     kind = (b"content-type", _TYPES[Path(name).suffix] + b"; charset=utf-8")
     etag = (b"etag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode())
-    return FunctionAnswer(body, 200, [kind, etag, *vary, *_SAFE])
+    return Response(body, 200, [kind, etag, *vary, *_SAFE])

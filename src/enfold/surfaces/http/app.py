@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.access import check_access, may_list
+from enfold.auth.challenges import WELL_KNOWN
+from enfold.auth.tokens import Verifier, no_identity
 from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT
-from enfold.identities.challenges import WELL_KNOWN
-from enfold.identities.tokens import Verifier, no_identity
-from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.observing.conventions import http_span
-from enfold.operation import Context, Identity, Policy
-from enfold.registry import Registry
-from enfold.reserved import READERS
-from enfold.surfaces import reading
-from enfold.surfaces.asgi.entrance import Entrance
-from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body, present_task
-from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.lifespan import close_websocket, run_lifespan
-from enfold.surfaces.asgi.messages import (
+from enfold.observability.spans import http_span
+from enfold.operations import Context, Identity, Policy
+from enfold.operations.access import check_access, may_list
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import READERS
+from enfold.surfaces.asgi import (
+    BODY_TIMEOUT,
     JSON,
     ASGIApp,
+    Ended,
+    Exchange,
     Headers,
     Receive,
     Scope,
     Send,
+    close_websocket,
     header_table,
+    late_body,
     origin_of,
+    present_task,
     respond,
+    run_lifespan,
 )
+from enfold.surfaces.authentication import Entrance
 from enfold.surfaces.console import PARENTS, Console
-from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
-from enfold.surfaces.functions.routes import PREFIX, Route
-from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, has_no_options
+from enfold.surfaces.endpoints import NO_STORE, PREFIX, Dialect, Functions, FunctionSettings, Route, has_no_options
+from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.http.mounts import (
     HEALTH,
     PAGES,
@@ -52,12 +52,15 @@ from enfold.surfaces.http.mounts import (
     sorted_mounts,
     with_headers,
 )
-from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
+from enfold.surfaces.http.streams import Envelopes, SubscriptionStream
+from enfold.surfaces.introspection import introduce
+from enfold.surfaces.request import Request, Response, decode_object, id_header, prefers_page, stream_type, tell_end
+from enfold.surfaces.responses import MAX_BODY, not_acceptable, not_allowed
 
 if TYPE_CHECKING:
-    from enfold.observing.call_record import Trace
+    from enfold.observability.records import Trace
     from enfold.provenance import Recorder
-    from enfold.surfaces.http.task_pages import TaskPages
+    from enfold.surfaces.http.tasks import TaskPages
     from enfold.tasks import Tasks
 
 HEARTBEAT: Final = 15.0
@@ -67,7 +70,7 @@ _DIALECT: Final = Dialect(
     prefix="Function error: ",
     missing="Operation not found",
     body_types=(b"application/json",),
-    read_object=reading.decode_object,
+    read_object=decode_object,
 )
 
 _log: Final = Log("enfold.http")
@@ -103,7 +106,7 @@ def to_http(
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     pages = None
     if tasks is not None:
-        from enfold.surfaces.http.task_pages import TaskPages  # where there are no tasks, nothing of them is loaded
+        from enfold.surfaces.http.tasks import TaskPages  # where there are no tasks, nothing of them is loaded
 
         tasks = tasks.told_by(served)
         pages = TaskPages(tasks)
@@ -194,8 +197,8 @@ class HTTPApp:
                 trace = observers.tracer.begin(http_span(scope, headers))
         keeper, task = present_task()
         exchange = Exchange(receive, self._body_timeout, method == "POST", keeper, task, scope=scope, send=send)
-        request = FunctionRequest(method, path, query, headers, exchange, self._format, has_options)
-        answer: FunctionAnswer | None = None
+        request = Request(method, path, query, headers, exchange, self._format, has_options)
+        answer: Response | None = None
         failed: BaseException | None = None
         keeper.running.add(exchange)
         try:
@@ -247,7 +250,7 @@ class HTTPApp:
 
     # one request
 
-    def _check_site(self, request: FunctionRequest) -> None:
+    def _check_site(self, request: Request) -> None:
         """Refuse what a page of another site asks for, where callers need no token; but it may link to the pages for people."""
         if self._public is not None or request.path in _HARMLESS:
             return
@@ -255,9 +258,7 @@ class HTTPApp:
         if not is_link or self._console is None or self._console.page(request.path, "", request.headers) is None:
             self._hosts.check_site(request.headers)
 
-    def _answer(
-        self, functions: Functions, exchange: Exchange, request: FunctionRequest
-    ) -> Awaitable[FunctionAnswer | None]:
+    def _answer(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Response | None]:
         """The answer to a request that was let in; `functions` are the operations that its caller may see."""
         route = functions.routes.known.get(request.path)
         is_post = exchange.has_body  # which every operation takes
@@ -280,9 +281,7 @@ class HTTPApp:
             return self._tasks.call(functions, route, request, exchange.scope.get("root_path", ""))
         return functions.call(route, request)
 
-    async def _answer_anonymous(
-        self, exchange: Exchange, request: FunctionRequest, public: Functions
-    ) -> FunctionAnswer | None:
+    async def _answer_anonymous(self, exchange: Exchange, request: Request, public: Functions) -> Response | None:
         """The answer to a caller without a token where one is needed: what is public; for the rest a 401, whether it exists or not."""
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
@@ -297,8 +296,8 @@ class HTTPApp:
             raise
 
     def _failure(
-        self, exchange: Exchange, request: FunctionRequest, error: BaseException, ended: Ended | None
-    ) -> FunctionAnswer | None:
+        self, exchange: Exchange, request: Request, error: BaseException, ended: Ended | None
+    ) -> Response | None:
         """The answer that tells of a failure; None for a client who has gone."""
         if isinstance(error, CancelledError):
             if ended == "late":
@@ -322,8 +321,8 @@ class HTTPApp:
 
     # streams
 
-    async def _subscribe(self, exchange: Exchange, request: FunctionRequest, route: Route) -> None:
-        media_type = reading.stream_type(request.headers.get(b"accept"))
+    async def _subscribe(self, exchange: Exchange, request: Request, route: Route) -> None:
+        media_type = stream_type(request.headers.get(b"accept"))
         if media_type is None:
             raise not_acceptable("text/event-stream or application/x-ndjson")
         if self._is_stopping:
@@ -337,7 +336,7 @@ class HTTPApp:
         await self._stream(exchange, request, context, media_type, route.prepared.subscribe(given, context))
 
     async def _stream(
-        self, exchange: Exchange, request: FunctionRequest, context: Context, media_type: str, items: Envelopes
+        self, exchange: Exchange, request: Request, context: Context, media_type: str, items: Envelopes
     ) -> None:
         stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._heartbeat)
         self._streams.add(exchange)
@@ -352,7 +351,7 @@ class HTTPApp:
 
     # pages
 
-    async def _page(self, exchange: Exchange, request: FunctionRequest, functions: Functions) -> FunctionAnswer | None:
+    async def _page(self, exchange: Exchange, request: Request, functions: Functions) -> Response | None:
         tasks = self._tasks if request.path.startswith("/tasks") else None
         if tasks is not None and functions is self._public:
             raise no_identity()
@@ -363,14 +362,14 @@ class HTTPApp:
         ):
             resource = request.path.removeprefix(WELL_KNOWN) or "/"
             document = self._entrance.metadata(exchange.scope, request.headers, resource, functions.application.name)
-            return FunctionAnswer(document, 200, [NO_STORE])
+            return Response(document, 200, [NO_STORE])
         if tasks is None and self._console is not None and request.method in ("GET", "HEAD"):
             page = self._console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
             if page is not None:
                 return await self._console_page(page, exchange, request)
         if tasks is None and request.path in PARENTS and request.method in ("GET", "HEAD"):
             place = f"{exchange.scope.get('root_path', '')}/openapi.json"
-            return FunctionAnswer(b"", 307, [(b"location", place.encode())])
+            return Response(b"", 307, [(b"location", place.encode())])
         path = "/healthz" if request.path == HEALTH else request.path
         methods = PAGES.get(path) if tasks is None else tasks.methods(path)
         if methods is None:
@@ -384,7 +383,7 @@ class HTTPApp:
         if tasks is not None:
             return await self._task_page(tasks, exchange, request, functions)
         if path == "/healthz":
-            return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
+            return Response(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
             return self._readiness(request.identity)
         if request.path == "/call":
@@ -393,7 +392,7 @@ class HTTPApp:
             return await functions.search(request)
         return functions.document(request, exchange.scope.get("root_path", ""))
 
-    def _readiness(self, identity: Identity | None) -> FunctionAnswer:
+    def _readiness(self, identity: Identity | None) -> Response:
         """200 and `ready`, or 503; why, only for who may know which sources there are: where nobody has an identity, all may."""
         missing = self._functions.registry.sources.missing
         word = "stopping" if self._is_stopping else "waiting" if missing else "ready"
@@ -403,11 +402,11 @@ class HTTPApp:
                 {"source": each.name, "kind": each.kind, "state": each.state, "why": each.why, "since": int(each.since)}
                 for each in missing
             ]
-        return FunctionAnswer(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
+        return Response(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
 
     async def _task_page(
-        self, tasks: TaskPages, exchange: Exchange, request: FunctionRequest, functions: Functions
-    ) -> FunctionAnswer | None:
+        self, tasks: TaskPages, exchange: Exchange, request: Request, functions: Functions
+    ) -> Response | None:
         """The answer to a request below `/tasks`, or the stream of what becomes of one task."""
         accept = request.headers.get(b"accept", b"")
         if not tasks.has_stream(request) or b"text/event-stream" not in accept:
@@ -416,25 +415,23 @@ class HTTPApp:
         await self._stream(exchange, request, context, "text/event-stream", tasks.follow(request))
         return None
 
-    async def _console_page(
-        self, page: FunctionAnswer, exchange: Exchange, request: FunctionRequest
-    ) -> FunctionAnswer | None:
+    async def _console_page(self, page: Response, exchange: Exchange, request: Request) -> Response | None:
         """A file of the console; a program that asks at the root for no page is told where everything is."""
-        if request.path == "/" and not reading.prefers_page(request.headers.get(b"accept", b"")):
-            return FunctionAnswer(msgspec.json.encode(self._addresses(exchange, request)), 200, [NO_STORE, _VARY])
+        if request.path == "/" and not prefers_page(request.headers.get(b"accept", b"")):
+            return Response(msgspec.json.encode(self._addresses(exchange, request)), 200, [NO_STORE, _VARY])
         exchange.is_started = True
         headers = [*page.headers, *exchange.extra_headers, id_header(request)]
         await respond(exchange.send, page.status, page.body, headers, is_head=request.method == "HEAD")
         return None
 
-    def _addresses(self, exchange: Exchange, request: FunctionRequest) -> dict[str, str]:
+    def _addresses(self, exchange: Exchange, request: Request) -> dict[str, str]:
         """Where everything is; without a token that is needed, only what is the same at every server."""
         base = f"{origin_of(exchange.scope, request.headers)}{exchange.scope.get('root_path', '')}/"
         is_anonymous = self._public is not None and request.identity is None
         named = _surfaces({}) if is_anonymous else self._functions.registry.reserved.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
-    async def _options(self, exchange: Exchange, request: FunctionRequest, methods: tuple[str, ...]) -> None:
+    async def _options(self, exchange: Exchange, request: Request, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
         preflight = self._hosts.preflight_headers(request.headers, methods)
         await exchange.answer_empty(204, [allow, *preflight, id_header(request)])
@@ -449,7 +446,7 @@ class HTTPApp:
             headers = header_table(scope)
         method = scope.get("method", "GET")  # a websocket has none
         exchange = Exchange(receive, scope=scope, send=send)
-        request = FunctionRequest(method, scope["path"], b"", headers, exchange, self._format)
+        request = Request(method, scope["path"], b"", headers, exchange, self._format)
         try:
             hosts = self._hosts
             if headers.get(b"host") not in hosts.passed or b"origin" in headers:
@@ -467,7 +464,7 @@ class HTTPApp:
         mounted = mounted_scope(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
         await app(mounted, receive, send)
 
-    async def _refuse_mounted(self, exchange: Exchange, request: FunctionRequest, error: CallError) -> None:
+    async def _refuse_mounted(self, exchange: Exchange, request: Request, error: CallError) -> None:
         if exchange.scope["type"] != "http":
             await exchange.send({"type": "websocket.close", "code": 1008})
             return

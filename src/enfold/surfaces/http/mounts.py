@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from enfold.identities.challenges import WELL_KNOWN
-from enfold.identities.tokens import Verifier
-from enfold.operation import Identity
-from enfold.surfaces.asgi.messages import ABOVE, IDENTITY, IS_CLOSED, VERIFIER, ASGIApp, Header, Scope, Send
+from enfold.auth.challenges import WELL_KNOWN
+from enfold.auth.tokens import Verifier
+from enfold.operations import Identity
+from enfold.surfaces.asgi import ABOVE, IDENTITY, IS_CLOSED, VERIFIER, ASGIApp, Header, Scope, Send
 
 Mount: TypeAlias = tuple[str, ASGIApp]
 

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
-from enfold.access import may_list
-from enfold.content import ContentBlock
+from enfold.envelope.content import ContentBlock
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
+from enfold.mcp.offers import tool_names
 from enfold.mcp.revisions import LATEST, Revision
-from enfold.mcp.tool_names import tool_names
-from enfold.operation import Identity, Operation, OperationSpec, OperationType, legal_names
-from enfold.operation.offers import facts_of, kind_of
-from enfold.operation.uri_template import is_template
-from enfold.registry import Registry
-from enfold.reserved import RESERVED
-from enfold.runtime import PreparedOperation
+from enfold.operations import Identity, Operation, OperationSpec, OperationType, legal_names
+from enfold.operations.access import may_list
+from enfold.operations.mcp_kind import facts_of, is_template, kind_of
+from enfold.runtime.prepared import PreparedOperation
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import RESERVED
 from enfold.schema.keywords import with_references
-from enfold.surfaces.mcp.resource_uris import Addresses
+from enfold.surfaces.mcp.uris import Addresses
 
 if TYPE_CHECKING:
     from enfold.mcp.headers import Mirror
-    from enfold.schema.check import Schema
-    from enfold.schema.packing import Packing
+    from enfold.schema.advertised import Packing
+    from enfold.schema.compiled import Schema
+
 
 ToolNames: TypeAlias = Literal["safe", "id"]
 Lists: TypeAlias = dict[str, list[tuple[OperationSpec, Callable[..., Any] | None]]]
@@ -152,8 +152,10 @@ class ListedSchemas:
 
     @cached_property
     def _packings(self) -> dict[str, Packing]:
-        from enfold.schema.advertised import Advertising  # with the first list: a start does without
-        from enfold.schema.packing import Packing  # likewise
+        from enfold.schema.advertised import (
+            Advertising,  # with the first list: a start does without
+            Packing,  # likewise
+        )
 
         advertising = Advertising()
         portable, useful, loosened = advertising.portable, advertising.useful, advertising.loosened
@@ -224,7 +226,7 @@ class MCPTool:
 
     @cached_property
     def _compiled_output_schema(self) -> Schema:
-        from enfold.schema.check import compile_schema  # with the first result that is kept although wrong
+        from enfold.schema.compiled import compile_schema  # with the first result that is kept although wrong
 
         return compile_schema(msgspec.json.decode(encode(self.output_schema)))  # its definitions are JSON text
 
@@ -233,7 +235,7 @@ class MCPTool:
         is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
         if not is_advertised or not self.has_structure:
             return None
-        from enfold.selection.defaults import narrowed  # with the first list
+        from enfold.search.selection import narrowed  # with the first list
 
         spec = narrowed(self.spec)
         if self.is_imported:
@@ -273,7 +275,7 @@ class MCPTool:
         """What a client was told about the data of a result; of an upstream's answers no more than the type of their root."""
         if self.output_schema_for(revision) is None:
             return None
-        from enfold.selection.defaults import narrowed  # with the first list, or the first call that promises something
+        from enfold.search.selection import narrowed  # with the first list, or the first call that promises something
 
         spec = narrowed(self.spec)
         schema = (_collected(spec) if self.is_stream else spec).output_schema
@@ -477,8 +479,60 @@ def _for_revision(listed: Listed, revision: Revision) -> Listed:
 
 def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str, int]:
     """What each tool that a caller sees costs a model, by operation id: estimated tokens of its text in `tools/list`."""
-    from enfold.costs import estimate_tokens  # where somebody counts
+    from enfold.search.signatures import estimate_tokens  # where somebody counts
 
     tools = Catalog(registry.guarded(), DEFAULT_FORMAT, "safe").tools
     seen = (tool for tool in tools if may_list(tool.spec.access_control, identity))
     return {tool.id: estimate_tokens(tool.text(LATEST)) for tool in seen}
+
+
+Mode: TypeAlias = Literal["all", "search", "auto"]
+
+PREFIX: Final = "enfold_"  # of the tools that search, where a user's own tool has the name of one of them
+DEFAULT_BUDGET: Final = 10_000  # tokens that a list may cost before `auto` puts a search in its place
+
+
+class Exposure(msgspec.Struct, frozen=True):
+    """What the operator chose for each namespace, and which operations are listed whatever they chose."""
+
+    by_namespace: dict[str, Mode]  # that of "" is of all others
+    pinned: tuple[str, ...]
+    budget: int
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every tool is listed, so that nobody has to search."""
+        return set(self.by_namespace.values()) == {"all"}
+
+    def shown(self, tools: list[MCPTool], cost: Callable[[MCPTool], int]) -> list[MCPTool]:
+        """The tools of a list, of which `cost` tells what each costs; fewer than there are means that one may search."""
+        modes = [self._mode(tool) for tool in tools]
+        if "auto" in modes:
+            fits = self._fits(cost(tool) for tool, mode in zip(tools, modes, strict=True) if mode != "search")
+            modes = [("all" if fits else "search") if mode == "auto" else mode for mode in modes]
+        return [tool for tool, mode in zip(tools, modes, strict=True) if mode == "all"]
+
+    def _mode(self, tool: MCPTool) -> Mode:
+        from fnmatch import fnmatchcase  # where not all are listed
+
+        names = (tool.id, tool.spec.name, tool.name)
+        if any(fnmatchcase(name, pattern) for pattern in self.pinned for name in names):
+            return "all"
+        namespace = tool.spec.namespace
+        while namespace and namespace not in self.by_namespace:
+            namespace = namespace.rpartition(".")[0]
+        return self.by_namespace[namespace]
+
+    def _fits(self, costs: Iterable[int]) -> bool:
+        spent = 0
+        return all((spent := spent + cost) <= self.budget for cost in costs)  # the rest need not be written to know it
+
+
+def read_exposure(expose: Any, pinned: Iterable[str] = (), budget: int = DEFAULT_BUDGET) -> Exposure:
+    """What the operator wrote: a word for the whole surface, or one for each namespace."""
+    modes = {"": "all", **expose} if isinstance(expose, Mapping) else {"": expose}
+    for namespace, mode in modes.items():
+        if mode not in get_args(Mode):
+            where = f" for {namespace}" if namespace else ""
+            raise ValueError(f"There is no way {mode!r} to expose operations{where}: use all, search or auto")
+    return Exposure(modes, (pinned,) if isinstance(pinned, str) else tuple(pinned), budget)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
+from enfold.auth.tokens import address_of, refused_token
 from enfold.errors import CallError
-from enfold.identities.tokens import address_of, refused_token
 from enfold.mcp.headers import check_headers
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
@@ -25,29 +25,28 @@ from enfold.mcp.json_rpc import (
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     VERSION_KEY,
+    AnyResponse,
+    OutgoingMessage,
     ProtocolError,
     RequestId,
+    RPCErrorResponse,
     RPCMessage,
     encode,
-    error_message,
+    error_response,
     parse,
     parse_batch,
 )
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
-from enfold.operation import Identity
-from enfold.surfaces.asgi.entrance import Entrance
-from enfold.surfaces.asgi.exchange import Presence, late_body
-from enfold.surfaces.asgi.messages import IDENTITY, JSON, VERIFIER, Headers, Scope, Send, respond
-from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.failures import check_length, not_acceptable, unsupported_body
-from enfold.surfaces.mcp.client_exchange import ClientExchange
-from enfold.surfaces.mcp.clients import Caller, read_caller, revision_for
-from enfold.surfaces.mcp.event_stream import EventStream
-from enfold.surfaces.mcp.mcp_service import protocol_error
-from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
+from enfold.operations import Identity
+from enfold.surfaces.asgi import IDENTITY, JSON, VERIFIER, Header, Headers, Presence, Scope, Send, late_body, respond
+from enfold.surfaces.authentication import Entrance
+from enfold.surfaces.limits import Bounds
+from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller, revision_for
 from enfold.surfaces.mcp.server import MCPServer
-from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
-from enfold.surfaces.reading import is_json
+from enfold.surfaces.mcp.service import protocol_error
+from enfold.surfaces.mcp.sessions import EventStream, HTTPSession, Sessions
+from enfold.surfaces.request import is_json
+from enfold.surfaces.responses import check_length, not_acceptable, unsupported_body
 
 _STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
 # What nearly all clients accept.
@@ -77,7 +76,7 @@ class MCPEndpoint:
         self.bounds = server.settings.bounds
         self.sessions = Sessions(self.bounds, server.settings.session_prefix)
         # The open streams of `subscriptions/listen`, and the message that ends each.
-        self.listening: dict[EventStream, dict[str, Any]] = {}
+        self.listening: dict[EventStream, AnyResponse] = {}
 
     def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
         session = self.sessions.find(session_id, identity)
@@ -140,7 +139,7 @@ class Post(msgspec.Struct, eq=False):
         if session is not None and session.is_over:
             message = "The session was closed before the answer came: initialize again"
             closed = protocol_error(CallError("ABORTED", message, {"reason": "session"}))
-            await self._reply.finish(error_message(self._request_id, closed))
+            await self._reply.finish(error_response(self._request_id, closed))
         else:
             await self._reply.abandon()
 
@@ -153,8 +152,9 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._handle_in_session(message, presence)
 
-    async def _finish(self, answer: dict[str, Any]) -> None:
-        await self._reply.finish(answer, 200 if "result" in answer else STATUSES.get(answer["error"]["code"], 200))
+    async def _finish(self, answer: AnyResponse) -> None:
+        status = STATUSES.get(answer.error.code, 200) if isinstance(answer, RPCErrorResponse) else 200
+        await self._reply.finish(answer, status)
 
     def _is_stateless(self, message: RPCMessage) -> bool:
         """Whether a message without a version in its `_meta` belongs to a revision without a handshake."""
@@ -299,16 +299,16 @@ class Post(msgspec.Struct, eq=False):
         return session, session
 
 
-def _token_refusal(exchange: ClientExchange) -> dict[str, Any]:
+def _token_refusal(exchange: ClientExchange) -> AnyResponse:
     """The message that ends a stream whose token has become invalid."""
-    return error_message(exchange.id, protocol_error(refused_token()))
+    return error_response(exchange.id, protocol_error(refused_token()))
 
 
-def _not_run(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
+def _not_run(exchange: ClientExchange, bounds: Bounds) -> AnyResponse:
     """The answer to a request of a batch that was not run, because the answers before it are too long already."""
     message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
-    return error_message(exchange.id, protocol_error(error))
+    return error_response(exchange.id, protocol_error(error))
 
 
 def _check_form(headers: Headers, limit: int) -> None:
@@ -343,3 +343,101 @@ def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> No
         session.questions.resolve(message)
     elif message.method == "notifications/cancelled":
         session.cancel(message.params.get("requestId"))
+
+
+EVENTS: Final = b"text/event-stream"
+
+_STREAM: Final[list[Header]] = [
+    (b"content-type", EVENTS),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class HTTPReply(msgspec.Struct, eq=False):
+    """The way back to the client of one request; to its exchange it is the channel."""
+
+    _send: Send
+    accept: bytes = b""
+    session: HTTPSession | None = None  # where the client can come back to
+    identity: Identity | None = None  # who may read it there
+    _stream: EventStream | None = None
+    _carrying: asyncio.Task[None] | None = None
+    is_begun: bool = False
+
+    @property
+    def _takes_events(self) -> bool:
+        return EVENTS in self.accept
+
+    # what an exchange needs of its channel
+
+    def send(self, message: OutgoingMessage) -> None:
+        """Send a notification before the answer, which then comes on the same stream."""
+        if self._takes_events:
+            self._open().send(message)
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Ask the client on the stream, and wait for the answer, which it posts to its session."""
+        if self.session is None or not self._takes_events:
+            message = "This client cannot be asked: it has no session, or takes no events"
+            raise CallError("UNAVAILABLE", message, {"reason": "no_session"}, retryable=False)
+        return await self.session.questions.ask(self._open().send, method, params)
+
+    def break_silence(self) -> None:
+        """Begin a stream although there is nothing to say yet; it sends heartbeats until there is."""
+        if self._takes_events:
+            self._open()
+
+    def close_stream(self) -> None:
+        """Close the connection, where the client can reconnect with the id of an event."""
+        if self.session is not None and self.session.revision.has_priming and self._takes_events:
+            stream = self._open()
+            # In the next turn, so that the connection has begun, and its first event is on the way.
+            asyncio.get_running_loop().call_soon(stream.close_if_resumable)
+
+    # the answer
+
+    async def finish(self, message: OutgoingMessage, status: int = 200) -> None:
+        """Send the answer: on the stream, if there is one."""
+        if status == 200 and self.accept.startswith(EVENTS):  # both are always listed: the first is preferred
+            self._open()
+        if self._stream is None or self._carrying is None:
+            body = encode(message)
+            self.is_begun = True
+            headers = [JSON, (b"content-length", b"%d" % len(body))]
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+            return
+        self._stream.send(message, is_last=True)
+        await self._carrying
+
+    async def abandon(self) -> None:
+        """End without an answer, because the client has cancelled its request."""
+        if self._stream is not None and self._carrying is not None:
+            self._stream.end()
+            await self._carrying
+        elif not self.is_begun:
+            await respond(self._send, 202)
+
+    def end_stream(self) -> None:
+        """Close the connection that carries the stream, because its token is no longer valid."""
+        if self._stream is not None:
+            self._stream.close_connection()
+
+    async def carry(self, stream: EventStream, after: int = -1) -> None:
+        """Carry a stream to the client, from the event after one it has seen."""
+        self.is_begun = True
+        self._stream = stream
+        with suppress(OSError):  # the client has gone; whether it comes back is not for us to know
+            await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+            await stream.carry(self._put, after)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _open(self) -> EventStream:
+        if self._stream is None:
+            self._stream = EventStream() if self.session is None else self.session.new_stream(self.identity)
+            self._carrying = asyncio.get_running_loop().create_task(self.carry(self._stream))
+        return self._stream
+
+    async def _put(self, event: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})

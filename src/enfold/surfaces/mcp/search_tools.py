@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
-from enfold.finding import Description, Finder, Found
-from enfold.mcp.tool_names import find_by_tool_name
-from enfold.operation import Context, Identity, OperationSpec
-from enfold.operation.offers import kind_of
-from enfold.registry import OperationRegistry, Registry, not_found
-from enfold.surfaces.mcp.catalog import RELAY, Catalog, ListedSchemas, MCPTool
-from enfold.surfaces.mcp.exposure import PREFIX
+from enfold.mcp.offers import find_by_tool_name
+from enfold.operations import Context, Identity, OperationSpec
+from enfold.operations.mcp_kind import kind_of
+from enfold.runtime.registry import OperationRegistry, Registry, not_found
+from enfold.search.finder import Description, Finder, Found
+from enfold.surfaces.mcp.catalog import PREFIX, RELAY, Catalog, ListedSchemas, MCPTool
 
 INSTRUCTIONS: Final = (
     "Most operations of this server (there are {count}) are not listed as tools. Find one with search_operations,"

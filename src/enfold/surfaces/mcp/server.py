@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from enfold.envelope import MCPResponseMeta
 from enfold.log import Log
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
@@ -15,27 +16,32 @@ from enfold.mcp.json_rpc import (
     RESOURCE_NOT_FOUND,
     SERVER_KEY,
     SUBSCRIPTION_KEY,
+    AnyResponse,
+    OutgoingMessage,
     ProtocolError,
-    error_message,
-    result_message,
+    RPCResponse,
+    error_response,
 )
+from enfold.mcp.offers import fields_of_result, prompt_messages, resource_contents
 from enfold.mcp.revisions import STATELESS, negotiate
-from enfold.mcp.task_extension import TASK_METHODS, TASKS
-from enfold.observing.call_record import OK, SpanStart
-from enfold.observing.watching import Watch
-from enfold.operation.asking import InputRequired, MissingCapability
-from enfold.surfaces.mcp import prompts, resources, tools
-from enfold.surfaces.mcp.changes import KINDS, ChangeListener
-from enfold.surfaces.mcp.client_exchange import ClientExchange
-from enfold.surfaces.mcp.clients import Session, check_level, revision_for
-from enfold.surfaces.mcp.following import Release
-from enfold.surfaces.mcp.mcp_service import Result, Service, cacheable
+from enfold.mcp.tasks import TASK_METHODS, TASKS
+from enfold.observability.observers import Watch
+from enfold.observability.records import OK, SpanStart
+from enfold.operations import OperationSpec
+from enfold.operations.access import may_list
+from enfold.operations.questions import InputRequired, MissingCapability
+from enfold.surfaces.mcp import tools
+from enfold.surfaces.mcp.catalog import Prompt
+from enfold.surfaces.mcp.exchange import ClientExchange, Rounds, Session, check_level, revision_for
+from enfold.surfaces.mcp.service import Result, Service, arguments_of, cacheable, uri_of
+from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Release
+from enfold.surfaces.mcp.uris import with_prefix, without_prefix
 
 if TYPE_CHECKING:
-    from enfold.surfaces.mcp.rounds import Rounds
-    from enfold.surfaces.mcp.task_methods import TaskUpdates
+    from enfold.surfaces.mcp.tasks import TaskUpdates
 
-Send: TypeAlias = Callable[[dict[str, Any]], None]
+
+Send: TypeAlias = Callable[[OutgoingMessage], None]
 
 
 class MCPServer(Service):
@@ -43,33 +49,31 @@ class MCPServer(Service):
 
     @cached_property
     def _rounds(self) -> Rounds:
-        from enfold.surfaces.mcp.rounds import Rounds  # with the first question
-
         return Rounds(self.settings.secret)
 
     def is_quick(self, method: str) -> bool:
         """Whether the method runs no handler, so that it can be answered without an event loop."""
         return method not in _SLOW_WITH_SESSION and method not in TASK_METHODS and method != "subscriptions/listen"
 
-    def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
+    def respond_now(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers a request whose method runs no handler."""
         method = (_QUICK_STATELESS if exchange.is_stateless else _QUICK).get(exchange.method)
         if method is None:
             missing = ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
-            return error_message(exchange.id, missing)
+            return error_response(exchange.id, missing)
         try:
             return self._response(exchange, method(self, exchange))
         except ProtocolError as error:
-            return error_message(exchange.id, error)
+            return error_response(exchange.id, error)
 
-    async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
+    async def respond(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers any request: its result, an error, or questions that the client must answer first."""
         is_stateless = exchange.caller.revision.is_stateless
         method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
             if not is_stateless or exchange.method not in TASK_METHODS:
                 return self.respond_now(exchange)
-            from enfold.surfaces.mcp.task_methods import METHODS  # which need asyncio
+            from enfold.surfaces.mcp.tasks import METHODS  # which need asyncio
 
             method = METHODS[exchange.method]
         observers, watch = self.registry.observers, None
@@ -87,11 +91,11 @@ class MCPServer(Service):
         except ProtocolError as error:
             exchange.code = code_of_protocol(error) if exchange.code == OK else exchange.code
             exchange.status = error.code
-            return error_message(exchange.id, error)
+            return error_response(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             exchange.code = "UNKNOWN_ERROR"
             Log("enfold.mcp").error("%s failed", exchange.method, error=error)
-            return error_message(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
+            return error_response(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
         except BaseException:
             exchange.code = "ABORTED"
             raise
@@ -99,20 +103,20 @@ class MCPServer(Service):
             if watch is not None:
                 _observe_end(watch, exchange)
 
-    def _ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
+    def _ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> AnyResponse:
         """The message that asks a client for what its request cannot go on without."""
         if isinstance(asking, MissingCapability):
-            return error_message(exchange.id, _missing_capability(exchange, asking))
+            return error_response(exchange.id, _missing_capability(exchange, asking))
         result = self._rounds.questions(exchange, asking)
-        return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
+        return RPCResponse(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
-    def _response(self, exchange: ClientExchange, result: Result) -> dict[str, Any]:
+    def _response(self, exchange: ClientExchange, result: Result) -> AnyResponse:
         """The response around a result, with what a stateless client gets besides."""
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
             result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
             result.setdefault("resultType", "complete")
-        return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
+        return RPCResponse(exchange.id, result)
 
     # notifications of changes
 
@@ -141,7 +145,7 @@ class MCPServer(Service):
         return _call_all(*endings)
 
     async def _follow_tasks(self, exchange: ClientExchange, task_ids: object) -> TaskUpdates:
-        from enfold.surfaces.mcp.task_methods import follow_tasks  # which needs asyncio
+        from enfold.surfaces.mcp.tasks import follow_tasks  # which needs asyncio
 
         try:
             return await follow_tasks(self, exchange, task_ids)
@@ -163,15 +167,15 @@ class MCPServer(Service):
             raise
         return followed
 
-    def subscription_end(self, exchange: ClientExchange) -> dict[str, Any]:
+    def subscription_end(self, exchange: ClientExchange) -> AnyResponse:
         """The message that ends a `subscriptions/listen`."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
-        return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
+        return RPCResponse(exchange.id, {"resultType": "complete", "_meta": meta})
 
 
 def _span(exchange: ClientExchange) -> SpanStart:
     """The span of a call, below its caller's trace: the one in `_meta`, or else that of the HTTP request."""
-    from enfold.observing.conventions import mcp_span  # with the first trace
+    from enfold.observability.spans import mcp_span  # with the first trace
 
     headers, name = exchange.headers, exchange.params.get("name")
     carrier = exchange.meta if headers is None or "traceparent" in exchange.meta else headers
@@ -181,7 +185,7 @@ def _span(exchange: ClientExchange) -> SpanStart:
 
 def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
     """Tell the observers how a call has ended."""
-    from enfold.observing.conventions import mcp_outcome  # where somebody observes
+    from enfold.observability.spans import mcp_outcome  # where somebody observes
 
     if exchange.envelope is not None:
         watch.record_result(exchange.envelope)
@@ -257,6 +261,139 @@ def _set_level(service: Service, exchange: ClientExchange) -> Result:  # noqa: A
     return {}
 
 
+# --- resources -------------------------------------------------------------------------------------------------------
+
+
+def list_resources(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "resources")
+    return service.listed(exchange, "resources", service.catalog.resources)
+
+
+def list_templates(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "resources")
+    return service.listed(exchange, "resourceTemplates", service.catalog.templates)
+
+
+async def read_resource(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "resources")
+    uri = uri_of(exchange)
+    match = service.resource(exchange, uri)
+    spec = match.resource.spec
+    envelope = await service.run(exchange, spec, dict(match.arguments))
+    blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
+    contents = resource_contents(spec, without_prefix(uri, match.prefix), envelope.data, blocks)
+    result: Result = {**fields_of_result(envelope), "contents": [_named_as(each, match.prefix) for each in contents]}
+    return cacheable(exchange, result, 0, is_private=True)
+
+
+def _named_as(content: Result, prefix: str) -> Result:
+    return {**content, "uri": with_prefix(content.get("uri", ""), prefix)} if prefix else content
+
+
+async def subscribe(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "resources")
+    session, uri = exchange.caller, uri_of(exchange)
+    match = service.resource(exchange, uri)
+    if isinstance(session, Session) and uri not in session.followed:
+        service.check_subscriptions([*session.followed, uri])
+        release = await service.follow(match, uri)
+        if session.is_over or uri in session.followed:  # meanwhile
+            release()
+        else:
+            session.followed[uri] = release
+    return {}
+
+
+async def unsubscribe(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "resources")
+    session, uri = exchange.caller, uri_of(exchange)
+    if isinstance(session, Session) and uri in session.followed:
+        session.followed.pop(uri)()
+    else:
+        service.resource(exchange, uri)
+    return {}
+
+
+MAX_COMPLETIONS: Final = 100
+
+
+def list_prompts(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "prompts")
+    return service.listed(exchange, "prompts", service.catalog.prompts)
+
+
+async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
+    service.check_offered(exchange, "prompts")
+    prompt = _prompt(service, exchange, exchange.params.get("name"))
+    envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
+    described = {"description": prompt.spec.description} if prompt.spec.description else {}
+    return {**described, **fields_of_result(envelope), "messages": prompt_messages(envelope.data)}
+
+
+def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
+    prompt = service.catalog.prompt(name)
+    if prompt is None or not may_list(prompt.spec.access_control, exchange.identity):
+        raise service.unknown_name(exchange, "prompt", name, service.catalog.prompts)
+    return prompt
+
+
+# --- completion ---------------------------------------------------------------------------------------------------
+
+
+async def complete(service: Service, exchange: ClientExchange) -> Result:
+    """Values for an argument: those an operation proposes, or those its schema lists."""
+    service.check_offered(exchange, "completions")
+    reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
+    if not isinstance(reference, dict) or not isinstance(argument, dict):
+        raise ProtocolError(INVALID_PARAMS, "completion/complete needs a ref and an argument")
+    spec = _referenced_spec(service, exchange, reference)
+    name, value = str(argument.get("name", "")), str(argument.get("value", ""))
+    service.check_access(exchange, spec, {**_others(exchange), name: value})
+    values, counts = await _proposed_values(service, exchange, spec, name, value)
+    shown = values[:MAX_COMPLETIONS]
+    return {"completion": {"total": len(values), "hasMore": len(values) > len(shown), **counts, "values": shown}}
+
+
+def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
+    if reference.get("type") == "ref/prompt":
+        return _prompt(service, exchange, reference.get("name")).spec
+    offer = service.offer(exchange, reference.get("uri"))
+    if offer is None:
+        raise ProtocolError(INVALID_PARAMS, f"Unknown resource: {reference.get('uri')!s:.200}")
+    return offer.spec
+
+
+async def _proposed_values(
+    service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
+) -> tuple[list[str], Result]:
+    """The values, and what another server said of their number."""
+    found = service.catalog.completion(spec, name)
+    if found is None:
+        return _enum_values(spec, name, value), {}
+    envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
+    values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
+    return values, fields_of_result(envelope)
+
+
+def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:
+    """The values of an argument that has only a few, as far as they begin like what is typed."""
+    part = spec.input_schema.get("properties", {}).get(argument)
+    values = part.get("enum", []) if isinstance(part, dict) else []
+    return [each for each in values if isinstance(each, str) and each.lower().startswith(value.lower())]
+
+
+def _completion_input(exchange: ClientExchange, found: OperationSpec, argument: str, value: str) -> Result:
+    """Of what is known, what the function asks for."""
+    known = {"argument": argument, "value": value, "arguments": _others(exchange)}
+    return {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
+
+
+def _others(exchange: ClientExchange) -> dict[str, Any]:
+    context = exchange.params.get("context")
+    others = context.get("arguments") if isinstance(context, dict) else None
+    return others if isinstance(others, dict) else {}
+
+
 # --- methods ------------------------------------------------------------------------------------------------------
 
 Quick: TypeAlias = Callable[[Service, ClientExchange], Result]
@@ -264,9 +401,9 @@ Slow: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result
 
 _LISTS: Final[dict[str, Quick]] = {
     "tools/list": tools.list_tools,
-    "resources/list": resources.list_resources,
-    "resources/templates/list": resources.list_templates,
-    "prompts/list": prompts.list_prompts,
+    "resources/list": list_resources,
+    "resources/templates/list": list_templates,
+    "prompts/list": list_prompts,
 }
 _QUICK: Final[dict[str, Quick]] = {
     **_LISTS,
@@ -277,12 +414,12 @@ _QUICK: Final[dict[str, Quick]] = {
 _QUICK_STATELESS: Final[dict[str, Quick]] = {**_LISTS, "server/discover": _discover}
 _SLOW: Final[dict[str, Slow]] = {
     "tools/call": tools.call_tool,
-    "resources/read": resources.read_resource,
-    "prompts/get": prompts.get_prompt,
-    "completion/complete": prompts.complete,
+    "resources/read": read_resource,
+    "prompts/get": get_prompt,
+    "completion/complete": complete,
 }
 _SLOW_WITH_SESSION: Final[dict[str, Slow]] = {
     **_SLOW,
-    "resources/subscribe": resources.subscribe,
-    "resources/unsubscribe": resources.unsubscribe,
+    "resources/subscribe": subscribe,
+    "resources/unsubscribe": unsubscribe,
 }

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.json_rpc import RequestId
-from enfold.operation import Identity
-from enfold.surfaces.asgi.exchange import Presence
-from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.clients import Session
-from enfold.surfaces.mcp.event_stream import EventStream, ResumeBuffer
+from enfold.mcp.json_rpc import OutgoingMessage, RequestId, encode
+from enfold.operations import Identity
+from enfold.surfaces.asgi import Presence
+from enfold.surfaces.limits import Bounds
+from enfold.surfaces.mcp.exchange import Session
 
 MAX_STREAMS: Final = 32
 IDLE: Final = 3600.0
@@ -68,7 +68,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
             stream.release()
         self.finish()
 
-    def notify(self, message: dict[str, Any]) -> None:
+    def notify(self, message: OutgoingMessage) -> None:
         """Send what belongs to no request, if the client has opened a stream for it."""
         if self.notifications is not None:
             self.notifications.send(message)
@@ -152,3 +152,210 @@ def _least_used(sessions: Mapping[str, HTTPSession]) -> HTTPSession:
 
 def _id_of(identity: Identity | None) -> str | None:
     return None if identity is None else identity.id
+
+
+Put: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+HEARTBEAT: Final = 15.0
+RETRY_MS: Final = 500
+# Notifications beyond this are dropped for a client that does not read; its answer never is.
+MAX_WAITING: Final = 1_000
+MAX_BYTES: Final = 1_000_000
+
+_HEARTBEAT_EVENT: Final = b":\n\n"
+
+
+class EventStream:
+    """Messages in their order; one with a buffer can be resumed after any of its events."""
+
+    def __init__(self, buffer: ResumeBuffer | None = None, owner: str = "", identity: Identity | None = None) -> None:
+        """With a `buffer`, events are kept after they were sent, so that the client can resume after any of them.
+
+        `identity` is who asked for what is on it, with the rights of their request.
+        """
+        self.id = os.urandom(8).hex()
+        self.owner = owner
+        self.identity = identity
+        self._buffer = buffer
+        self._has_ids = buffer is not None
+        self._events: deque[bytes] = deque()
+        self._first = 0  # the number of the oldest event there is
+        self._sent = 0  # the number after the last event that a connection took
+        self.size = 0  # in bytes
+        self._is_ended = False
+        self.is_dropped = False  # nobody carries it, and nobody can come back for it
+        self._wake = asyncio.Event()
+        self._carrier = 0  # the number of the newest connection: the one before it ends
+        self._carriers = 0
+        if buffer is not None:
+            # A first event without data, so that a client has an id to come back with before anything is said.
+            self._append(b"retry: %d\ndata: \n\n" % RETRY_MS)
+
+    def send(self, message: OutgoingMessage, *, is_last: bool = False) -> None:
+        """Queue a message; one that is not the last is dropped where the queue of a client that does not read is full."""
+        if self._is_ended or self.is_dropped:
+            return
+        event = b"data: %b\n\n" % encode(message)
+        if not is_last and not self._has_room(len(event)):
+            return
+        self._append(event)
+        self._is_ended = is_last
+
+    def end(self) -> None:
+        """End the stream after the events that wait."""
+        self._is_ended = True
+        self._wake.set()
+
+    def close_if_resumable(self) -> None:
+        """Close the connection of a stream with a buffer; the client reconnects with the id of the last event it saw."""
+        if self._buffer is not None:
+            self.close_connection()
+
+    def close_connection(self) -> None:
+        """Close the connection that carries the stream; the stream itself goes on."""
+        self._carrier += 1
+        self._wake.set()
+
+    def release(self) -> None:
+        """Drop what has been sent, or everything where no connection carries the stream; it cannot be resumed any more."""
+        if self._buffer is not None:
+            self._buffer.remove(self, self.size, entirely=True)
+            self._buffer = None
+        self.forget_sent()
+        if not self._carriers:
+            self.is_dropped = True
+            self._events.clear()
+            self.size = 0
+
+    def forget_sent(self) -> None:
+        while self._events and self._first < self._sent:
+            self._drop_first()
+
+    async def carry(self, put: Put, after: int = -1) -> None:
+        """Send every event after one to a connection, with heartbeats in between, until the stream ends."""
+        self._carrier += 1
+        self._carriers += 1
+        try:
+            await self._carry(put, self._carrier, max(after + 1, self._first))
+        finally:
+            self._carriers -= 1
+
+    async def _carry(self, put: Put, carrier: int, number: int) -> None:
+        while True:
+            self._wake.clear()
+            number = max(number, self._first)
+            while number < self._first + len(self._events):
+                await put(self._events[number - self._first])
+                number += 1
+                self._sent = max(self._sent, number)
+                if self._buffer is None or self._buffer.is_full(self.owner):
+                    self.forget_sent()
+                number = max(number, self._first)
+            if self._is_ended or carrier != self._carrier:
+                return
+            if not await self._is_woken():
+                await put(_HEARTBEAT_EVENT)
+
+    async def _is_woken(self) -> bool:
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _append(self, event: bytes) -> None:
+        number = self._first + len(self._events)
+        head = b"id: %b-%d\n" % (self.id.encode(), number) if self._has_ids else b""
+        self._events.append(b"event: message\n" + head + event)
+        size = len(self._events[-1])
+        self.size += size
+        if self._buffer is not None:
+            self._buffer.add(self, size)
+        self._wake.set()
+
+    def _has_room(self, size: int) -> bool:
+        """Whether another notification may be queued; what has been sent already makes room for it."""
+        if len(self._events) < MAX_WAITING and self.size + size <= MAX_BYTES:
+            return True
+        self.forget_sent()
+        return not self._events or (len(self._events) < MAX_WAITING and self.size + size <= MAX_BYTES)
+
+    def _drop_first(self) -> None:
+        size = len(self._events.popleft())
+        self.size -= size
+        self._first += 1
+        if self._buffer is not None:
+            self._buffer.remove(self, size)
+
+
+def event_place(event_id: bytes) -> tuple[str, int] | None:
+    """The stream and the number in the id of an event; None where it is not one of ours."""
+    stream, _, number = event_id.decode("latin-1").rpartition("-")
+    return (stream, int(number)) if number.isascii() and number.isdigit() and len(number) < 12 else None
+
+
+# --- how much is kept ---------------------------------------------------------------------------------------------
+
+
+class ResumeBuffer:
+    """How many bytes of events are kept for clients that may reconnect: in total, and per owner.
+
+    Where there are too many, the oldest streams of that owner, or of the owner who has most, are released.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._most = bounds.resume_bytes
+        self._most_of_one = bounds.resume_bytes_per_identity
+        self._owners: dict[str, _Owned] = {}
+        self.size = 0
+
+    def add(self, stream: EventStream, size: int) -> None:
+        """Count an event that has been added to a stream, and make room for it."""
+        owned = self._owners.setdefault(stream.owner, _Owned())
+        owned.streams[stream] = None
+        owned.size += size
+        self.size += size
+        while owned.size > self._most_of_one and _release_oldest(owned, stream):
+            pass
+        while self.size > self._most and _release_oldest(self._largest(), stream):
+            pass
+        if self.is_full(stream.owner):
+            stream.forget_sent()
+
+    def is_full(self, owner: str) -> bool:
+        """Whether nothing more of an owner can be kept."""
+        owned = self._owners.get(owner)
+        return owned is not None and (owned.size > self._most_of_one or self.size > self._most)
+
+    def remove(self, stream: EventStream, size: int, *, entirely: bool = False) -> None:
+        """Count some bytes of a stream no more; `entirely` where none of it is kept any longer."""
+        owned = self._owners.get(stream.owner)
+        if owned is None or stream not in owned.streams:
+            return
+        owned.size -= size
+        self.size -= size
+        if entirely:
+            del owned.streams[stream]
+            if not owned.streams:
+                del self._owners[stream.owner]
+
+    def _largest(self) -> _Owned:
+        return max(self._owners.values(), key=lambda owned: owned.size)
+
+
+class _Owned:
+    """The streams of one owner, the oldest first."""
+
+    __slots__ = ("size", "streams")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.streams: dict[EventStream, None] = {}
+
+
+def _release_oldest(owned: _Owned, but: EventStream) -> bool:
+    found = next((each for each in owned.streams if each is not but), None)
+    if found is not None:
+        found.release()
+    return found is not None

@@ -6,19 +6,19 @@ from typing import Final
 
 import msgspec
 
-from enfold.access import is_hidden
 from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
-from enfold.mcp.task_extension import declares_tasks
-from enfold.operation import Context, Detached, new_request_id
-from enfold.operation.asking import InputRequired, MissingCapability
-from enfold.operation.context import DETACHABLE
-from enfold.operation.handing_over import HandedOver
+from enfold.mcp.tasks import declares_tasks
+from enfold.operations import Context, Detached, new_request_id
+from enfold.operations.access import is_hidden
+from enfold.operations.context import DETACHABLE
+from enfold.operations.handing_over import HandedOver
+from enfold.operations.questions import InputRequired, MissingCapability
 from enfold.surfaces.mcp.catalog import MCPTool
-from enfold.surfaces.mcp.client_exchange import ClientExchange
-from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, with_run_id, write_result
+from enfold.surfaces.mcp.exchange import ClientExchange
+from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_run_id, write_result
+from enfold.surfaces.mcp.service import Result, Service, arguments_of
 
 SELECT_KEY: Final = "enfold/select"
 
@@ -89,14 +89,14 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
 def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
     """Whether a durable operation runs as a task; MissingCapability where it has to and its client takes none."""
     if tool.spec.durable == "required" and exchange.is_stateless:
-        from enfold.surfaces.mcp.task_methods import check_declared  # which needs asyncio
+        from enfold.surfaces.mcp.tasks import check_declared  # which needs asyncio
 
         check_declared(exchange)
     return _takes_tasks(exchange)
 
 
 async def _start_task(service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Result:
-    from enfold.surfaces.mcp.task_methods import start_task  # which needs asyncio
+    from enfold.surfaces.mcp.tasks import start_task  # which needs asyncio
 
     return await start_task(service, exchange, tool, arguments, _context(service, exchange, tool))
 
@@ -106,7 +106,7 @@ def _takes_tasks(exchange: ClientExchange) -> bool:
 
 
 def _task_reference(handed: HandedOver) -> Result:
-    from enfold.surfaces.task_wire import flat_task  # only where there are tasks
+    from enfold.surfaces.tasks import flat_task  # only where there are tasks
 
     return {"resultType": "task", **flat_task(handed.task)}
 
@@ -115,7 +115,7 @@ async def _collect(
     service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
 ) -> Result:
     """The items of a stream as one result: as many as come before its own timeout, or ours where it has none."""
-    from enfold.surfaces.collecting import collect  # most tools give one result
+    from enfold.surfaces.collection import collect  # most tools give one result
 
     timeout = service.settings.collect_for if tool.spec.timeout is None else None
     context = _context(service, exchange, tool, timeout)

@@ -12,25 +12,36 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from enfold.sources.mcp.oauth.address_policy import AddressPolicy
-from enfold.sources.mcp.oauth.authority_client import AuthorityClient
+from enfold.auth.token_endpoint import GrantRefusedError
 from enfold.sources.mcp.oauth.callback_page import CallbackPage, open_callback_page
-from enfold.sources.mcp.oauth.challenge import Challenge
-from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.discovery import (
+    AddressPolicy,
+    AuthorityClient,
+    AuthorizationServer,
+    Challenge,
+    TokenPlace,
+    denied,
+    find_place,
+)
 from enfold.sources.mcp.oauth.grants import (
     JWT_BEARER,
     LoginAttempt,
+    base64url,
     exchange_identity,
     find_client,
     known_client,
     request_tokens,
 )
-from enfold.sources.mcp.oauth.jwt import base64url
-from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
-from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient, Saved
-from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace, find_place
-from enfold.sources.web.supplied import current
-from enfold.sources.web.token_endpoint import GrantRefusedError
+from enfold.sources.mcp.oauth.settings import (
+    AssertionLogin,
+    Auth,
+    EnterpriseLogin,
+    LoginTokens,
+    RegisteredClient,
+    Saved,
+    UserLogin,
+)
+from enfold.sources.secrets import current
 
 Tried: TypeAlias = Literal["nothing", "renewal", "login"]
 

@@ -12,14 +12,12 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.sources.known_secrets import KnownSecrets
-from enfold.sources.mcp.oauth.challenge import Challenge, token_challenge
-from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.http import Refusal
+from enfold.sources.mcp.oauth.discovery import Challenge, denied, token_challenge
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
-from enfold.sources.mcp.oauth.jwt import ProofKey
-from enfold.sources.mcp.oauth.login_settings import Auth
-from enfold.sources.mcp.oauth.login_store import MemoryStore, Saved
-from enfold.sources.mcp.web_requests import Refusal
+from enfold.sources.mcp.oauth.grants import ProofKey
+from enfold.sources.mcp.oauth.settings import Auth, MemoryStore, Saved
+from enfold.sources.secrets import KnownSecrets
 
 T = TypeVar("T")
 

@@ -1,0 +1,335 @@
+"""One source of a configuration, opened: a program, an MCP server or an OpenAPI service, with its policies and rules applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.app.file import Config, Logins, SourceEntry
+from enfold.app.keys import POLICIES
+from enfold.errors import CallError
+from enfold.operations import Operation, Origin, Policy, is_coroutine_function, read_access
+from enfold.operations.call import Middleware
+from enfold.operations.operation import check_middleware
+from enfold.sources.reports import DefinitionLedger
+
+if TYPE_CHECKING:
+    from enfold.sources.mcp.oauth import Auth
+
+
+class OpenSource(msgspec.Struct, frozen=True):
+    """A source that is open: its operations, whether calls run, and what has a connection to lose, if anything."""
+
+    operations: Any
+    is_busy: Callable[[], bool]
+    source: Any = None
+
+
+def open_source(
+    source: SourceEntry, config: Config, definitions: DefinitionLedger
+) -> AbstractAsyncContextManager[OpenSource]:
+    """Open a source; `definitions` knows what the upstreams have said of their operations so far."""
+    if source.kind == "functions":
+        return _open_functions(source, config)
+    return {"mcp": _open_mcp, "openapi": _open_openapi}[source.kind](source, config, definitions)
+
+
+# The keys that are options of the same name.
+_SHAPE: Final = ("fix", "describe", "select")
+_OPTIONS: Final = ("include", "exclude", "rename", "timeout", *_SHAPE)
+_OPENAPI_OPTIONS: Final = ("base_url", "credentials", "headers", "normalize", "server_variables")
+
+
+# The keys that say what callers may do. Those of the first row can be applied to operations that are open.
+_CHOICE: Final = frozenset({"access", "include", "exclude"})
+RULES: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
+
+
+def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
+    """The operations that may go on under the rules of an entry, of which some have changed."""
+    from enfold.sources.options import Selection  # where a configuration changes
+
+    entry = source.entry
+    falls_back = (
+        "access" not in entry and source.kind == "functions"
+    )  # to rules of the functions, which are unknown here
+    if changed - _CHOICE or ("access" in changed and falls_back):
+        return
+    selection = Selection(entry.get("include"), entry.get("exclude"))
+    access = {"access_control": read_access(entry.get("access"))} if "access" in changed else {}
+    for operation in operations:
+        if selection.takes(operation.spec):
+            yield operation.replace(spec=operation.spec.replace(**access))
+
+
+def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What an entry says under these names."""
+    return {name: entry[name] for name in names if name in entry}
+
+
+@asynccontextmanager
+async def _open_mcp(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AsyncIterator[OpenSource]:
+    from enfold.sources.mcp import Connection, Content, MCPLimits, from_mcp
+    from enfold.sources.mcp.settings import Command, server_from_entry
+    from enfold.sources.options import Rules, Selection, Shape
+
+    entry = source.entry
+    server = server_from_entry(entry)
+    if isinstance(server, Command) and server.cwd is None:
+        server = msgspec.structs.replace(server, cwd=config.folder)
+    sizes = {
+        "message_bytes": entry.get("max_bytes"),
+        "connect": entry.get("connect_timeout"),
+        **entry.get("limits", {}),
+    }
+    credentials, login = entry.get("credentials"), auth_of(entry.get("auth"), config.logins, config.folder)
+    async with from_mcp(
+        server,
+        namespace=source.namespace,
+        name=source.name,
+        auth=login or (tuple(credentials) if isinstance(credentials, list) else credentials),
+        connection=Connection(
+            limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
+            **_named(entry, ("protocol", "per", "log_level")),
+        ),
+        content=Content(**_named(entry, ("kinds", "reads", "advertise_output", "instructions"))),
+        selection=Selection(**_named(entry, ("include", "exclude", "rename"))),
+        shape=Shape(secrets=source.secrets, **_named(entry, _SHAPE)),
+        rules=Rules(
+            access=read_access(entry.get("access")),
+            policy=_policy(entry),
+            definitions=definitions,
+            **_named(entry, ("timeout", "durable", "on_crash")),
+        ),
+        middleware=load_middleware(patterns_of(entry.get("middleware")), config),
+    ) as operations:
+        yield OpenSource(operations, lambda: operations.is_busy, operations)
+
+
+@asynccontextmanager
+async def _open_openapi(
+    source: SourceEntry, config: Config, definitions: DefinitionLedger
+) -> AsyncIterator[OpenSource]:
+    from enfold.sources.openapi import from_openapi
+    from enfold.sources.openapi.client import OpenAPILimits
+
+    entry = source.entry
+    limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
+    # Reading a document may mean fetching it: not on the loop.
+    imported = await asyncio.to_thread(
+        from_openapi,
+        _located(entry["openapi"], config),
+        namespace=source.namespace,
+        allow_hosts=tuple(patterns_of(entry.get("allow_hosts"))),
+        allow_files=[_located(each, config) for each in patterns_of(entry.get("allow_files"))],
+        private_headers=tuple(patterns_of(entry.get("private_headers"))),
+        limits=limits,
+        definitions=definitions,
+        secrets=source.secrets,
+        middleware=load_middleware(patterns_of(entry.get("middleware")), config),
+        **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
+    )
+    async with imported:
+        running = RunningCalls()
+        operations = [_with_counted_calls(_with_file_policy(operation, source), running) for operation in imported]
+        yield OpenSource(operations, lambda: bool(running), imported)
+
+
+@asynccontextmanager
+async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[OpenSource]:
+    from enfold.sources.functions import TargetError, load_target
+    from enfold.sources.options import Selection
+
+    entry = source.entry
+    found = load_target(_located(entry["functions"], config))
+    if not len(found):
+        raise TargetError(f"{entry['functions']} has no operations")
+    selection = Selection(entry.get("include"), entry.get("exclude"), entry.get("rename", {}))
+    chosen = [operation for operation in found if selection.takes(operation.spec)]
+    renamed = [_renamed(each, selection.name(each.spec.name, each.spec.id)) for each in chosen]
+    placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
+    around = tuple(load_middleware(patterns_of(entry.get("middleware")), config))
+    wrapped = [each.replace(middleware=(*around, *each.middleware)) for each in placed]
+    operations = [_with_file_policy(operation, source) for operation in wrapped]
+    running = RunningCalls()
+    if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
+        operations = [_with_counted_calls(operation, running) for operation in operations]
+    await found.lifetime.start()
+    try:
+        yield OpenSource(operations, lambda: bool(running))
+    finally:
+        await found.lifetime.stop()
+
+
+def load_middleware(targets: Iterable[str], config: Config) -> list[Middleware]:
+    return [_load_one_middleware(target, config) for target in targets]
+
+
+def _load_one_middleware(target: str, config: Config) -> Middleware:
+    from enfold.sources.functions import load_object  # loaded with the first program
+
+    try:
+        middleware: Middleware = load_object(_located(target, config))
+        check_middleware(middleware)
+    except Exception as error:  # whatever the program raises while it is imported
+        raise CallError("VALIDATION_ERROR", f"{config.path}: the middleware {target}: {error}") from error
+    return middleware
+
+
+def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operation:
+    handler = None if operation.handler is None else running.counted(operation.handler)
+    return operation.replace(handler=handler)
+
+
+def _renamed(operation: Operation, name: str) -> Operation:
+    spec = operation.spec
+    if name == spec.name:
+        return operation
+    return operation.replace(spec=spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
+
+
+def _below(source: SourceEntry, operation: Operation) -> str:
+    """The namespace of a program's operation: its own, below the one that the file gives, if it gives one."""
+    given = source.entry.get("namespace", "")
+    return ".".join(part for part in (given, operation.spec.namespace) if part)
+
+
+def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
+    """The operation with the policies and the access rules of the file."""
+    spec, entry = operation.spec, source.entry
+    if "access" in entry:
+        spec = spec.replace(access_control=read_access(entry.get("access")))
+    if "timeout" in entry:
+        spec = spec.replace(timeout=entry["timeout"])
+    if "durable" in entry or "on_crash" in entry:
+        from enfold.sources.options import Rules
+
+        spec = Rules(durable=entry.get("durable"), on_crash=entry.get("on_crash")).with_durability(spec)
+    policy, origin = _policy(entry).over(operation.policy), Origin(source.kind, source.name)
+    governed = operation.replace(spec=spec, policy=policy, origin=origin)
+    shape = _named(entry, _SHAPE)
+    if source.kind != "functions" or not shape:
+        return governed
+    from enfold.sources.options import Shape
+
+    return Shape(**shape).apply(governed)
+
+
+def _located(target: str, config: Config) -> str:
+    """A path below the file's folder; addresses and modules stay as they are."""
+    place = Path(config.folder) / target.rpartition(":")[0] if ".py:" in target else Path(config.folder) / target
+    return str(Path(config.folder) / target) if place.exists() else target
+
+
+def _policy(entry: dict[str, Any]) -> Policy:
+    return Policy(**_named(entry, POLICIES))
+
+
+def patterns_of(value: Any) -> list[str]:
+    """The patterns a file gives, one or several."""
+    return [value] if isinstance(value, str) else value or []
+
+
+# --- logins -------
+
+
+def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth | None:
+    """The login that a table describes; its files are below the folder `place`."""
+    if table is None:
+        return None
+    from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
+
+    scopes = table.get("scopes", ())
+    common = {
+        name: table[name] for name in ("client_id", "client_secret", "key_id", "algorithm", "issuer") if name in table
+    }
+    common["scopes"] = tuple(scopes.split() if isinstance(scopes, str) else scopes)
+    common["store"] = None if logins.folder is None else FileStore(logins.folder)
+    if "private_key_file" in table:
+        common["private_key"] = _read(place, table["private_key_file"])
+    grant = table.get("grant", "authorization_code")
+    if grant == "client_credentials":
+        return ClientCredentials(**common)
+    if grant == "jwt_bearer":
+        # Such a statement lives for minutes, and whoever gave it writes the next one into the same file.
+        return AssertionLogin(**common, assertion=partial(_read, place, table.get("assertion_file", "")))
+    page = {name: table[name] for name in ("client_metadata_url", "redirect_port", "redirect_uri") if name in table}
+    return UserLogin(**common, **page, open_url=logins.open_url)
+
+
+def _read(folder: str, name: str) -> str:
+    try:
+        return (Path(folder) / name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise CallError(
+            "VALIDATION_ERROR", f"{name or 'assertion_file'}, which the login needs, cannot be read"
+        ) from None
+
+
+# --- calls in progress ------
+
+
+class RunningCalls:
+    """The calls of handlers that were made `counted`; threads of `def` handlers count here, too."""
+
+    def __init__(self) -> None:
+        self._running: set[object] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def counted(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The same handler; each call counts until it, and the stream or the future that it returns, has ended."""
+
+        @wraps(handler)
+        async def call(*args: Any, **arguments: Any) -> Any:
+            with self._marked():
+                return self._with_stream_counted(await handler(*args, **arguments))
+
+        @wraps(handler)
+        def start(*args: Any, **arguments: Any) -> Any:
+            with self._marked():
+                return self._with_stream_counted(handler(*args, **arguments))
+
+        return call if is_coroutine_function(handler) else start
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """One call among those that run; adding to a set and discarding from it is safe in threads."""
+        mark = object()
+        self._running.add(mark)
+        try:
+            yield
+        finally:
+            self._running.discard(mark)
+
+    def _with_stream_counted(self, given: Any) -> Any:
+        """What a handler returns; a stream or a future counts until it has ended."""
+        if hasattr(given, "__aiter__"):
+            return self._items(given)
+        if hasattr(given, "__next__"):
+            return self._blocking_items(given)
+        return self._await_counted(given) if hasattr(given, "__await__") else given
+
+    async def _await_counted(self, given: Awaitable[Any]) -> Any:
+        with self._marked():
+            return await given
+
+    async def _items(self, stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        with self._marked():
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                if isinstance(stream, AsyncGenerator):
+                    await stream.aclose()
+
+    def _blocking_items(self, stream: Iterator[Any]) -> Generator[Any]:
+        with self._marked():
+            yield from stream

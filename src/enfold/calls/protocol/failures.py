@@ -1,0 +1,86 @@
+"""The errors of calls that fail in the transport or at their deadline, and not in the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from enfold.calls.protocol.transport import (
+    DeniedError,
+    DisconnectedError,
+    OverloadedError,
+    PayloadTooLargeError,
+    TransportError,
+)
+from enfold.errors import CallError, nearest_id
+
+
+def nobody(operation_id: str) -> CallError:
+    return CallError("UNAVAILABLE", f"Nobody serves {operation_id} now", {"reason": "no_responders", "started": False})
+
+
+def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
+    """Nobody serves it, and as far as we know nobody did; the nearest of the `known` ids is suggested."""
+    near = nearest_id(operation_id, known)
+    hint = "" if near is None else f". Did you mean {near}?"
+    details = {"reason": "no_responders", "started": False}
+    return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}{hint}", details)
+
+
+def lost(operation_id: str, *, retryable: bool) -> CallError:
+    message = f"The connection was lost while {operation_id} was under way"
+    return CallError("UNAVAILABLE", message, {"reason": "connection_lost"}, retryable)
+
+
+def silent(operation_id: str, *, retryable: bool) -> CallError:
+    message = f"Whoever runs {operation_id} is not heard any more"
+    return CallError("UNAVAILABLE", message, {"reason": "silence"}, retryable)
+
+
+def timed_out(operation_id: str, *, idempotent: bool) -> CallError:
+    return CallError("TIMEOUT", f"{operation_id} took longer than it may", retryable=idempotent)
+
+
+def idle(operation_id: str, limit: float) -> CallError:
+    return CallError("TIMEOUT", f"{operation_id} gave no item for {limit:g} seconds", {"reason": "idle"})
+
+
+def aborted(operation_id: str) -> CallError:
+    return CallError("ABORTED", f"The call of {operation_id} was given up")
+
+
+def denied(operation_id: str) -> CallError:
+    return CallError(
+        "ACCESS_DENIED", f"The server does not let us call {operation_id}", {"reason": "not_allowed", "started": False}
+    )
+
+
+def overloaded(message: str) -> CallError:
+    return CallError("RESOURCE_EXHAUSTED", message, {"reason": "overload", "started": False})
+
+
+def payload_too_large(operation_id: str, error: PayloadTooLargeError, what: str) -> CallError:
+    message = f"The {what} of {operation_id} is too large: {error.size} bytes of at most {error.limit}"
+    return CallError("PAYLOAD_TOO_LARGE", message, {"size": error.size, "limit": error.limit})
+
+
+def unsent_answer(error: Exception) -> CallError:
+    """The failure of `respond` and its like: the caller does not get this answer."""
+    if isinstance(error, PayloadTooLargeError):
+        details = {"size": error.size, "limit": error.limit}
+        return CallError("PAYLOAD_TOO_LARGE", f"The answer is too large: {error}", details)
+    if isinstance(error, TransportError):
+        return CallError("UNAVAILABLE", f"The answer cannot be sent: {error}")
+    return CallError("EXECUTION_ERROR", f"The answer cannot be sent: {error}")
+
+
+def from_transport(operation_id: str, error: TransportError) -> CallError:
+    """The failure of a request that could not be sent."""
+    if isinstance(error, PayloadTooLargeError):
+        return payload_too_large(operation_id, error, "input")
+    if isinstance(error, DeniedError):
+        return denied(operation_id)
+    if isinstance(error, OverloadedError):
+        return overloaded(f"Too much waits to be sent before {operation_id}")
+    started = isinstance(error, DisconnectedError) and error.sent
+    details = {"reason": "disconnected"} if started else {"reason": "disconnected", "started": False}
+    return CallError("UNAVAILABLE", f"There is no connection to call {operation_id} over", details)

@@ -1,0 +1,117 @@
+"""uvicorn's server as `enfold serve` runs it: how it ends, and how several processes share its socket. Needs the extra `http`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools  # noqa: F401  # which uvicorn alone does not bring
+import uvicorn
+
+from enfold.app.worker_processes import Accepting, Worker
+from enfold.commands.serving.startup import BACKLOG, Certificate
+from enfold.errors import CallError
+from enfold.surfaces.http.uvicorn_protocol import bounded_protocol
+from enfold.surfaces.limits import Bounds
+
+if TYPE_CHECKING:
+    from socket import socket
+
+ON_STOP_TIME: Final = 4.0  # seconds that functions of `on_stop` have at least, beside the grace
+LAST_WRITES: Final = 1.0  # seconds that answers have to be written, when calls are no longer waited for
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop that uvicorn prefers."""
+    return _config(None, Bounds()).get_loop_factory()
+
+
+def _config(app: Any, bounds: Bounds, **settings: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(bounds),
+        ws="none",
+        log_level="warning",
+        log_config=None,
+        server_header=False,
+        **settings,
+    )
+
+
+class HTTPServer(uvicorn.Server):
+    """An app on a socket until `end` is called: then streams are ended, and calls finish within the grace period."""
+
+    def __init__(
+        self,
+        app: Any,
+        bounds: Bounds,
+        stop: Callable[[], None],
+        *,
+        certificate: Certificate | None,
+        proxies: list[str],
+        root_path: str,
+        grace: float,
+    ) -> None:
+        """`stop` ends the streams of the app, which have no end of their own; `proxies` are believed what they forward."""
+        tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
+        # By default uvicorn believes everybody on this machine, and whom the variable FORWARDED_ALLOW_IPS names.
+        forwarded = {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies}
+        limits = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
+        super().__init__(_config(app, bounds, root_path=root_path, **limits, **forwarded, **tls))
+        self._stop = stop
+        self._shutdown_time = grace + ON_STOP_TIME
+        self._is_hurried = asyncio.Event()
+
+    async def serve(self, sockets: list[socket] | None = None) -> None:
+        """Serve until the end; signals are handled by whoever runs us."""
+        try:
+            await self._serve(sockets)
+        except SystemExit:  # uvicorn's way to say that the app could not start, which it has told
+            raise CallError("UNAVAILABLE", "The server could not start") from None
+
+    def end(self) -> None:
+        """End it; a second time, without waiting for calls or for functions of `on_stop`."""
+        if self.should_exit:
+            self.force_exit = True
+            self._is_hurried.set()
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._stop()
+        closing = asyncio.ensure_future(super().shutdown(sockets))
+        hurrying = asyncio.ensure_future(self._is_hurried.wait())
+        await asyncio.wait({closing, hurrying}, timeout=self._shutdown_time, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if self._is_hurried.is_set():
+            await asyncio.wait({closing}, timeout=LAST_WRITES)
+        if not closing.cancel():
+            closing.result()
+
+
+class WorkerServer(HTTPServer):
+    """The server of one of several processes: it takes connections one by one, as its siblings do."""
+
+    def __init__(self, worker: Worker, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self._worker = worker
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        (listening,) = sockets or []
+        worker, own = self._worker, self.server_state.connections
+        self._accepting = Accepting(
+            listening, self._protocol, self.config.ssl, worker.connections, worker.number, lambda: len(own)
+        )
+
+    def _protocol(self) -> Any:
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._accepting.publish()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._accepting.close()
+        await super().shutdown(sockets)

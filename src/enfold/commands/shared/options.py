@@ -1,0 +1,153 @@
+"""The command line read by argparse: targets, and the options that several servers share. `call` and `cgi` do without, to start fast."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from enfold.commands.main import CommandEndedError
+from enfold.commands.shared.advice import check_options, missing_target
+from enfold.commands.shared.targets import Target, config_of, read_target, script_target, split_command
+from enfold.errors import CallError, invalid_argument, nearest
+from enfold.runtime.registry import Registry
+from enfold.surfaces.limits import Bounds, read_bounds
+
+if TYPE_CHECKING:
+    from enfold.app import Config
+
+
+TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"
+
+
+def parse_command(
+    command: str,
+    words: list[str],
+    registry: Registry | None,
+    description: str,
+    add: Callable[[ArgumentParser], None],
+) -> Namespace:
+    """The options of a command that takes a target: the one that the words name, or a script's registry."""
+    own, target = split_command(words) if registry is None else (words, script_target(registry))
+    name = "enfold" if registry is None else script_target(registry).text
+    parser = TargetParser(command, prog=f"{name} {command}", description=description)
+    if target is None:
+        # An edge serves what its peers have; without a target, the installation itself is looked at.
+        count = "?" if command in ("serve", "doctor") else None
+        parser.add_argument("target", nargs=count, help=TARGETS)
+    add(parser)
+    options = parse_options(parser, own)
+    if target is None and options.target is not None:
+        target = read_target(options.target)
+    options.target = target
+    return options
+
+
+def parse_options(parser: ArgumentParser, words: list[str]) -> Namespace:
+    """The options that the words give; argparse itself prints the help, and what is wrong with a word that it knows."""
+    check_options(parser.prog.partition(" ")[2], words, parser.format_usage)
+    try:
+        options, unknown = parser.parse_known_args(words)
+    except SystemExit as error:
+        raise CommandEndedError(error.code) from None
+    if unknown:
+        raise CallError("VALIDATION_ERROR", _not_known(parser, unknown[0].partition("=")[0]))
+    return options
+
+
+def _not_known(parser: ArgumentParser, word: str) -> str:
+    options = re.findall(r"--[a-z-]+", parser.format_usage())
+    near = nearest(word, options) if word.startswith("--") else None
+    advice = f"did you mean {near}?" if near else f"{parser.prog} --help says what it takes"
+    return f"{parser.prog} does not know {word}: {advice}"
+
+
+class TargetParser(ArgumentParser):
+    """Reads the options of a command with targets; where one is missing, the user is told what it can be."""
+
+    def __init__(self, command: str, *, targets: tuple[str, ...] = ("target",), rest: str = "", **options: Any) -> None:
+        """`targets` are the names of the arguments that are targets, `rest` is what else the command needs."""
+        super().__init__(**options, allow_abbrev=False)
+        self._command = command
+        self._targets = targets
+        self._rest = rest
+
+    def error(self, message: str) -> NoReturn:
+        """Tell of a target that is missing; all else that is wrong is told as argparse does."""
+        said, _, missing = message.rpartition(": ")
+        if said.endswith("required") and not set(self._targets).isdisjoint(missing.split(", ")):
+            raise missing_target(self._command, rest=self._rest)
+        super().error(message)
+
+
+MODES = ("all", "search", "auto")
+
+
+# --- bounds -------------------------------------------------------------------------------------------------------
+
+
+def bounds_of(target: Target | None, words: Iterable[str] = ()) -> Bounds:
+    """The bounds for a target, with `NAME=NUMBER` for each that the command line sets."""
+    config = config_of(target)
+    return read_bounds({**({} if config is None else config.bounds), **dict(map(_bound, words))})
+
+
+def _bound(words: str) -> tuple[str, object]:
+    name, _, number = words.partition("=")
+    try:
+        return name.strip(), float(number) if "." in number else int(number)
+    except ValueError:
+        raise CallError("VALIDATION_ERROR", f"{words[:100]} must be NAME=NUMBER, as in headers=50") from None
+
+
+# --- what models are shown and given ------------------------------------------------------------------------------
+
+
+def add_agent_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--expose",
+        action="append",
+        default=[],
+        metavar="[NAMESPACE=]MODE",
+        help="what tools/list holds: all, search (tools that find the others), or auto (by its cost)",
+    )
+    parser.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="an operation listed in any case")
+    parser.add_argument("--max-result-tokens", type=int, metavar="N", help="cut longer results, as far as may be")
+
+
+def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
+    """The settings of an MCP server, by their names."""
+    config = config_of(target)
+    settings = {} if config is None else _configured(config)
+    exposed = dict(map(_exposed, options.expose))
+    if exposed:
+        settings["expose"] = {**settings.get("expose", {}), **exposed}
+    if options.pin:
+        settings["pinned"] = [*settings.get("pinned", ()), *options.pin]
+    if options.max_result_tokens is not None:
+        settings["max_result_tokens"] = options.max_result_tokens
+    return settings
+
+
+def _configured(config: Config) -> dict[str, Any]:
+    pinned = config.agents.get("pinned", ())
+    whole: dict[str, Any] = {
+        name: int(config.agents[name])
+        for name in ("budget", "max_result_tokens", "max_instructions")
+        if name in config.agents
+    }
+    return {
+        "expose": config.exposed,
+        "pinned": [pinned] if isinstance(pinned, str) else list(pinned),
+        "clients": config.agents.get("clients", {}),
+        **whole,
+    }
+
+
+def _exposed(words: str) -> tuple[str, str]:
+    namespace, equals, mode = words.rpartition("=")
+    if mode not in MODES or (equals and not namespace):
+        told = f"--expose {words[:100]}: use all, search or auto, or NAMESPACE=search"
+        raise invalid_argument("expose", "constraint", ", ".join(MODES), told)
+    return namespace, mode

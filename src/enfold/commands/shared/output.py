@@ -1,0 +1,76 @@
+"""What commands print: JSON for programs, indented for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TextIO, TypeAlias
+
+import msgspec
+
+from enfold.log import printable, printable_json
+from enfold.operations import OperationSpec
+
+
+def print_json(value: Any) -> None:
+    """One line for a program, several for a person at a terminal."""
+    print(in_lines(value) if sys.stdout.isatty() else printable_json(msgspec.json.encode(value).decode()))
+
+
+def in_lines(value: Any) -> str:
+    """The JSON of a value as people read it, and keep it in files."""
+    return printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_operations(specs: Iterable[OperationSpec]) -> None:
+    """The operations: by namespace, in columns that fit, for a person at a terminal; else a line each, with tabs."""
+    found = list(specs)
+    if sys.stdout.isatty():
+        from shutil import get_terminal_size
+
+        print(table(found, get_terminal_size().columns, paint=painter(sys.stdout)))
+    else:
+        for spec in found:
+            print("\t".join((spec.id, spec.type.value, _summary(spec))))
+
+
+def table(specs: Sequence[OperationSpec], width: int, paint: Paint) -> str:
+    """The operations below their namespaces; a description is cut where the line ends."""
+    groups: dict[str, list[OperationSpec]] = {}
+    for spec in specs:
+        groups.setdefault(spec.namespace, []).append(spec)
+    widest = min(max((len(spec.name) for spec in specs), default=0), max(width // 2, 20))
+    lines: list[str] = []
+    for namespace, inside in groups.items():
+        lines.append(f"{paint(namespace or 'without a namespace', 'bold')}  {paint(str(len(inside)), 'dim')}")
+        lines += [_row(spec, widest, width, paint) for spec in inside]
+    return "\n".join(lines)
+
+
+def _row(spec: OperationSpec, widest: int, width: int, paint: Paint) -> str:
+    kind = spec.type.value
+    text = _summary(spec)
+    room = width - widest - 18  # of two spaces before, between and after, and the longest kind
+    shown = text if len(text) <= room else text[: max(room - 1, 0)].rstrip() + "…"
+    return f"  {spec.name:<{widest}}  {paint(f'{kind:<12}', _KIND_COLOURS[kind])}  {shown}".rstrip()
+
+
+def _summary(spec: OperationSpec) -> str:
+    """The first line of a description, which may be a stranger's."""
+    return printable(spec.description.partition("\n")[0])
+
+
+# --- colours ------------------------------------------------------------------------------------------------------
+
+Paint: TypeAlias = Callable[[str, str], str]
+
+_COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35"}
+_KIND_COLOURS: Final = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
+
+
+def painter(stream: TextIO) -> Paint:
+    """What colours a text for a stream: nothing where it is no terminal, or where the user wants none (`NO_COLOR`)."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return lambda text, _: text
+    return lambda text, colour: f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"

@@ -1,0 +1,418 @@
+"""Where a command keeps tasks: as it is told, as the configuration says, or in `.enfold/tasks.db` below the target's folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.calls.protocol.connection import address_name
+from enfold.commands.shared.targets import TOKEN, Target, config_of
+from enfold.errors import CallError
+from enfold.operations.spec import sha256
+from enfold.version import install_command
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from enfold.calls.protocol.transport import KeepingTransport
+    from enfold.calls.transports.nats_streams import NATSUser
+    from enfold.calls.worker.nats_once_store import NATSOnceStore
+    from enfold.commands.shared.signals import Grace
+    from enfold.operations.idempotency import OnceStore
+    from enfold.provenance import Recorder
+    from enfold.runtime.registry import Registry
+    from enfold.tasks import Tasks, TaskStore
+    from enfold.tasks.nats import NATSTasks
+
+
+DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
+MEMORY: Final = "memory"  # what a configuration calls a store that ends with the program
+SHORTEST_SECRET: Final = 16  # characters
+_KEEPING: Final = ("nats://", "tls://")  # addresses of peers whose servers keep tasks
+
+
+class OrderKeys(msgspec.Struct, frozen=True):
+    """A private key to sign with, and users, whose public keys verify. Without keys orders are not signed."""
+
+    private: Path | None = None
+    users: tuple[NATSUser, ...] = ()
+
+    def checks(self, name: str) -> dict[str, Any]:
+        """How a store signs orders as the user `name` of its server, and which it takes; as `NATSTasks` is told."""
+        from enfold.calls.protocol.transport import peer_name  # only tasks on NATS need these
+        from enfold.calls.transports.nats_streams import accepts_for_all, serves
+        from enfold.tasks.nats_streams import order_signer, order_verifier
+
+        users = {peer_name(user.identity.id): user for user in self.users if user.key is not None}
+        checks: dict[str, Any] = {}
+        if self.private is not None:
+            checks["sign"] = order_signer(_load(self.private, "Ed25519PrivateKey"), name)
+        if users:
+            keys = {issuer: _load(Path(user.key or ""), "Ed25519PublicKey") for issuer, user in users.items()}
+            checks["verify"] = order_verifier(
+                keys, lambda issuer, operation: accepts_for_all(users[issuer]) or serves(users[issuer], operation)
+            )
+        return checks
+
+
+class TaskSettings(msgspec.Struct, frozen=True):
+    """The terms of tasks, and where they are kept; `folder` is that of the target."""
+
+    folder: Path
+    store: str | None = None  # None where nobody has said
+    terms: dict[str, Any] = {}
+    keep_results: float | None = None  # seconds that outcomes are kept for idempotency keys
+    replicas: int | None = None  # how many nodes of NATS keep each entry
+    has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
+    may_be_durable: bool = False  # whether sources that come later have durable operations
+    of_peers: bool = False  # whether the store is the one that the peers behind us work for
+    insecure: bool = False  # use a distant server that asks for no credentials
+    orders: OrderKeys = OrderKeys()
+    target: str = ""  # what tells the program apart from others in its folder; "" where it has no operations of its own
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether servers keep the tasks, and no file."""
+        return self.store is not None and "://" in self.store
+
+    @property
+    def path(self) -> Path:
+        """The file of the store, where that is a file."""
+        named = None if self.is_remote else self.store
+        return self.folder / (named or DEFAULT_STORE)
+
+
+def task_settings(target: Target | None, store: str | None = None, peers: str | None = None) -> TaskSettings:
+    """What the command line and the configuration say of tasks; a file of the command line lies where the user stands.
+
+    `peers` is the address of peers that are served, too. Without `--tasks`, it is theirs: an order is one task,
+    under one id, wherever it is asked for.
+    """
+    if store is not None and "://" not in store:
+        store = str(Path(store).resolve())
+    found = _named_settings(target, store)
+    if target is not None and target.kind == "peers":
+        peers = target.text
+    if peers is None or not peers.startswith(_KEEPING):
+        return found
+    if found.store is None:
+        return msgspec.structs.replace(found, store=peers, of_peers=True)
+    return msgspec.structs.replace(found, of_peers=address_name(found.store) == address_name(peers))
+
+
+def _named_settings(target: Target | None, store: str | None) -> TaskSettings:
+    config = config_of(target)
+    if config is None:
+        has_servers = target is not None and target.kind == "server"
+        return TaskSettings(_folder(target), store, has_servers=has_servers, target=_name_of(target))
+    terms = dict(config.tasks)
+    named = terms.pop("store", None)
+    return TaskSettings(
+        Path(config.folder),
+        store or named,
+        terms,
+        config.idempotency.get("keep"),
+        config.nats.get("replicas"),
+        has_servers=any(source.kind == "mcp" for source in config.sources),
+        may_be_durable=any("durable" in source.entry for source in config.sources),
+        target=str(Path(config.path).resolve()),
+    )
+
+
+def _folder(target: Target | None) -> Path:
+    if target is None or target.kind != "program":
+        return Path.cwd()
+    file = _program(target)
+    return file.resolve().parent if file.suffix == ".py" else Path.cwd()
+
+
+def _program(target: Target) -> Path:
+    return Path(sys.argv[0] if target.registry is not None else target.text.partition(":")[0])
+
+
+def _name_of(target: Target | None) -> str:
+    if target is None or target.kind == "peers":
+        return ""
+    if target.kind == "program":
+        return str(_program(target).resolve())
+    return " ".join((target.text, *target.command))
+
+
+def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:
+    """The tasks of a registry; None where nothing can be a task and nobody has named a store.
+
+    `how` they are run is said as for `Tasks`. Where only other servers' tasks can come, nothing is kept here.
+    """
+    is_durable = settings.may_be_durable or any(spec.durable != "never" for spec in registry.list())
+    if not is_durable and settings.store is None and not settings.has_servers:
+        return None
+    from enfold.tasks import Tasks
+
+    terms = {**task_terms(settings), **how}
+    if not is_durable and settings.store is None:
+        from enfold.tasks.memory import MemoryTasks
+
+        return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
+    store = open_store(settings)
+    if hasattr(store, "path"):  # a file: first results are kept beside it
+        registry.lifetime.once = first_results(settings)
+    return Tasks(registry, store, **terms)
+
+
+@asynccontextmanager
+async def opened_tasks(
+    registry: Registry, settings: TaskSettings, grace: Grace | None = None, **how: Any
+) -> AsyncIterator[Tasks | None]:
+    """`open_tasks` on any store, for as long as a command runs; what was ordered before is taken up at once."""
+    async with _tasks_at_address(registry, settings, how) as remote:
+        tasks = remote or open_tasks(registry, settings, **how)
+        if tasks is None:
+            yield None
+            return
+        if how.get("at_once") != 0 and hasattr(tasks.store, "path") and settings.path.exists():
+            await _check_file(tasks.store, settings.path)
+        tasks.begin()
+        try:
+            yield tasks
+        finally:
+            await tasks.close(0.0 if grace is None else grace.left)
+
+
+async def _check_file(store: TaskStore, path: Path) -> None:
+    """Refuse a file that is no store of tasks, before anything is served; one that cannot be opened now may come back."""
+    from sqlite3 import OperationalError  # the store has loaded it
+
+    try:
+        await store.get("", "")
+    except CallError as error:
+        if not isinstance(error.__cause__, OperationalError):
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}: {error.__cause__}") from None
+
+
+@asynccontextmanager
+async def _tasks_at_address(
+    registry: Registry, settings: TaskSettings, how: Mapping[str, Any]
+) -> AsyncIterator[Tasks | None]:
+    """The tasks that a NATS server keeps, where one is named."""
+    if settings.store is None or not settings.is_remote:
+        yield None
+        return
+    from enfold.calls.protocol.transport import keeps_state
+    from enfold.calls.transports.addresses import open_transport, reached
+
+    options: dict[str, Any] = {"token": os.environ.get(TOKEN), "insecure": settings.insecure}
+    if settings.of_peers:  # a server that is away, or has no JetStream, still has peers who answer
+        from enfold.tasks import Tasks
+
+        transport = open_transport(settings.store, **options)
+        try:
+            if keeps_state(transport):
+                yield Tasks(registry, _store_on(transport, settings), **{**task_terms(settings), **how})
+        finally:
+            await transport.close()
+        return
+    async with reached(settings.store, **options) as transport:
+        if not keeps_state(transport):
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
+        yield await tasks_on_servers(registry, transport, settings, **how)
+
+
+async def tasks_on_servers(
+    registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any
+) -> Tasks:
+    """The tasks that the servers of a transport keep; outcomes for idempotency keys are kept there, too.
+
+    UNAVAILABLE where the streams for them are missing, or are not what they should be.
+    """
+    from enfold.tasks import Tasks
+
+    store, first_calls = _store_on(transport, settings), shared_results(transport, settings)
+    await store.check()
+    await first_calls.check()
+    registry.lifetime.once = first_calls
+    return Tasks(registry, store, **{**task_terms(settings), **how})
+
+
+def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
+    from enfold.tasks.nats import NATSTasks
+
+    return NATSTasks(transport, replicas=settings.replicas, **settings.orders.checks(transport.name))
+
+
+def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSOnceStore:
+    """The idempotency store that all workers of a NATS server share."""
+    from enfold.calls.worker.nats_once_store import NATSOnceStore  # only NATS needs it
+
+    return NATSOnceStore(transport, replicas=settings.replicas, **_result_terms(settings))
+
+
+def first_results(settings: TaskSettings, *, shared: str | None = None) -> OnceStore | None:
+    """The idempotency store of one machine: a file of the target's own, made with the first key, else memory.
+
+    None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several processes that
+    serve side by side: what one has done, none does again.
+    """
+    if settings.is_remote and not settings.of_peers:
+        return None
+    terms, file = _result_terms(settings), _results_file(settings)
+    if file is None and shared is not None:
+        file = Path(shared, "idempotency.db")
+    if file is None:
+        from enfold.middleware.idempotency_store import MemoryOnceStore
+
+        return MemoryOnceStore(**terms)
+    from enfold.middleware.sqlite_store import SQLiteOnceStore
+
+    return SQLiteOnceStore(file, **terms)
+
+
+def _results_file(settings: TaskSettings) -> Path | None:
+    """Beside a store that was named, else below the folder of the target: programs that share a folder share no keys."""
+    path, named = settings.path, None if settings.is_remote else settings.store
+    if named == MEMORY or (named is None and not settings.target):
+        return None
+    if named is not None:
+        _make_folder(path.parent, named)
+        return path.with_name(f"{path.stem}-idempotency.db")
+    made = next(folder for folder in (path.parent, *path.parent.parents) if folder.exists())
+    if not os.access(made, os.W_OK):
+        return None
+    return path.with_name(f"idempotency-{sha256(settings.target.encode())[:8]}.db")
+
+
+def _result_terms(settings: TaskSettings) -> dict[str, Any]:
+    return {} if settings.keep_results is None else {"keep": settings.keep_results}
+
+
+def task_terms(settings: TaskSettings) -> dict[str, Any]:
+    """The terms that tasks take, whatever keeps them."""
+    terms = {name: value for name, value in settings.terms.items() if name != "fsync"}
+    given = terms.pop("secret", None)
+    if given is not None and len(given) < SHORTEST_SECRET:
+        raise CallError("VALIDATION_ERROR", f"tasks.secret must have at least {SHORTEST_SECRET} characters")
+    # One that is kept is made when the first handle is signed.
+    return {**terms, "secret": given.encode() if given is not None else partial(_kept_secret, settings.path)}
+
+
+def _kept_secret(store: Path) -> bytes:
+    """The secret in the file beside a store, made by whoever needs it first; where it cannot be written, one for this run."""
+    from tempfile import NamedTemporaryFile  # once for each store
+
+    path = store.with_name(f"{store.stem}.secret")
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Whole from the first moment on, and readable by us alone: several processes may begin at once.
+            with NamedTemporaryFile(dir=path.parent, prefix=".secret-") as made:
+                made.write(os.urandom(32).hex().encode())
+                made.flush()
+                with suppress(FileExistsError):
+                    os.link(made.name, path)
+        return path.read_bytes()
+    except OSError as error:
+        told = f"{path} cannot be kept ({error.strerror}): handles of other servers' tasks end with this program"
+        print(f"{told}. Give [tasks] secret", file=sys.stderr)
+        return os.urandom(32)
+
+
+def open_store(settings: TaskSettings) -> TaskStore:
+    """The store that was named, or the default one; where that cannot be written, memory, which is told."""
+    from enfold.tasks.memory import MemoryTasks
+    from enfold.tasks.sqlite import SQLiteTasks
+
+    path = settings.path
+    if settings.store == MEMORY:
+        return MemoryTasks()
+    if settings.store is not None:
+        _make_folder(path.parent, settings.store)
+        if path.is_dir():
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}, a folder: name {path / 'tasks.db'}")
+    elif (fault := _write_fault(path.parent)) is not None:
+        print(
+            f"{path} cannot be written ({fault}): tasks are kept in memory, and end with this program", file=sys.stderr
+        )
+        return MemoryTasks()
+    return SQLiteTasks(path, fsync=settings.terms.get("fsync", "full"))
+
+
+def _write_fault(folder: Path) -> str | None:
+    """Why nothing can be written in a folder, which is made where it is missing; None where all is well."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return error.strerror
+    return None if os.access(folder, os.W_OK) else "Permission denied"
+
+
+def _make_folder(folder: Path, named: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {named}: {error.strerror}") from None
+
+
+def add_order_options(parser: ArgumentParser) -> None:
+    told = "NATS: what each user may do, as for `enfold nats permissions`; where users have keys, run only tasks they signed"
+    parser.add_argument("--users", type=Path, metavar="FILE", help=told)
+    told = "NATS: sign the tasks that are accepted here with this private key (PEM, of `enfold prov keygen`)"
+    parser.add_argument("--order-key", type=Path, metavar="FILE", help=told)
+
+
+def _load(path: Path, kind: str) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise CallError("UNAVAILABLE", f"Signatures need cryptography: {install_command('auth')}") from None
+    try:
+        text = path.read_bytes()
+        is_private = kind == "Ed25519PrivateKey"
+        key: Any = (
+            serialization.load_pem_private_key(text, None) if is_private else serialization.load_pem_public_key(text)
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise CallError("VALIDATION_ERROR", f"Orders of tasks cannot be signed or verified: {path}: {error}") from None
+    if not isinstance(key, getattr(ed25519, kind)):
+        raise CallError("VALIDATION_ERROR", f"Orders of tasks cannot be signed or verified: {path} holds no {kind}")
+    return key
+
+
+def add_recording_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
+    parser.add_argument("--record", choices=["mutations", "all"], help="record these calls without being asked")
+    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
+    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+
+
+def recorder_of(options: Namespace) -> Recorder | None:
+    """What records for a server, as its options and its configuration say; None where nothing is recorded."""
+    config = config_of(options.target)
+    record = options.record or (None if config is None else config.record)
+    if not options.provenance and record is None:
+        return None
+    named = {"--store": options.store, "--key": options.key}
+    recorder = make_recorder({name: value for name, value in named.items() if value is not None})
+    if record is not None:
+        recorder.record = record
+    if not options.provenance:
+        recorder.modes = frozenset()
+    return recorder
+
+
+def make_recorder(options: Mapping[str, str]) -> Recorder:
+    """The recorder that `--store` and `--key` describe."""
+    from enfold.provenance import Recorder, RecordStore, load_key
+
+    try:
+        store = RecordStore(Path(options["--store"])) if "--store" in options else None
+        key = load_key(Path(options["--key"])) if "--key" in options else None
+    except (OSError, ValueError) as error:
+        raise CallError("VALIDATION_ERROR", f"Provenance cannot be recorded: {error}") from None
+    return Recorder(store=store, key=key)

@@ -1,0 +1,207 @@
+"""MCP content blocks, and the JSON Schemas of blocks, metas and the envelope. Loaded when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What all blocks share; `extra` keeps the fields a newer protocol revision may have added."""
+
+    annotations: dict[str, Any] | UnsetType = UNSET  # audience, priority, lastModified
+    _meta: dict[str, Any] | UnsetType = UNSET
+    extra: dict[str, Any] | UnsetType = UNSET
+
+    def to_wire(self) -> dict[str, Any]:
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        wire.update(wire.pop("extra", {}))
+        return wire
+
+
+class TextContent(_Block, frozen=True, rename="camel", tag_field="type", tag="text"):
+    """Text for a reader or a model."""
+
+    type: ClassVar[Literal["text"]] = "text"
+    text: str
+
+
+class ImageContent(_Block, frozen=True, rename="camel", tag_field="type", tag="image"):
+    """An image as base64 text."""
+
+    type: ClassVar[Literal["image"]] = "image"
+    data: str
+    mime_type: str
+
+
+class AudioContent(_Block, frozen=True, rename="camel", tag_field="type", tag="audio"):
+    """A sound as base64 text."""
+
+    type: ClassVar[Literal["audio"]] = "audio"
+    data: str
+    mime_type: str
+
+
+class EmbeddedResource(_Block, frozen=True, rename="camel", tag_field="type", tag="resource"):
+    """A resource in full: `uri`, perhaps `mimeType`, and `text` or `blob`."""
+
+    type: ClassVar[Literal["resource"]] = "resource"
+    resource: dict[str, Any]
+
+
+class ResourceLink(_Block, frozen=True, rename="camel", tag_field="type", tag="resource_link"):
+    """Where a resource can be read."""
+
+    type: ClassVar[Literal["resource_link"]] = "resource_link"
+    uri: str
+    name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+
+
+ContentBlock: TypeAlias = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
+
+_BLOCK_TYPES: Final[dict[str, type[_Block]]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource": EmbeddedResource,
+    "resource_link": ResourceLink,
+}
+
+
+def is_content_block(value: object) -> bool:
+    return isinstance(value, _Block)
+
+
+def content_block(value: Any) -> ContentBlock:
+    """The block a value stands for; one of a kind we do not know becomes a text block holding its JSON."""
+    if isinstance(value, _Block):
+        return value  # type: ignore[return-value]  # the five subclasses are all there are
+    try:
+        return _read_block(value)
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError):
+        return TextContent(text=json_text(value))
+
+
+def _read_block(value: Mapping[str, Any]) -> ContentBlock:
+    kind = _BLOCK_TYPES[value["type"]]
+    if kind is EmbeddedResource and not isinstance(value["resource"]["uri"], str):
+        raise TypeError("a resource has an address")
+    fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
+    known = {key: item for key, item in value.items() if key in fields and item is not None}
+    block: Any = msgspec.convert(known, kind)
+    extra = {key: item for key, item in value.items() if key not in fields}
+    return cast("ContentBlock", msgspec.structs.replace(block, extra=extra) if extra else block)
+
+
+def json_text(value: Any) -> str:
+    """The JSON of any value; what JSON cannot hold is written as text, lone surrogates are escaped."""
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (ValueError, TypeError, RecursionError):
+        import json  # for the few values that msgspec refuses
+
+    try:
+        return json.dumps(value, default=str, skipkeys=True)
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(type(value).__name__)
+
+
+# What a server says of its blocks passes as it came: audience, priority, lastModified, or something newer.
+_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {"type": "object"}
+
+
+def _block_schema(kind: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    shared = {"annotations": _ANNOTATIONS_SCHEMA, "_meta": {"type": "object"}}
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties, **shared},
+        "required": ["type", *required],
+    }
+
+
+_STRING: Final[dict[str, Any]] = {"type": "string"}
+_MEDIA: Final[dict[str, Any]] = {"data": {"type": "string", "contentEncoding": "base64"}, "mimeType": _STRING}
+
+MCP_CONTENT_BLOCK_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [
+        _block_schema("text", {"text": _STRING}, ["text"]),
+        _block_schema("image", _MEDIA, ["data", "mimeType"]),
+        _block_schema("audio", _MEDIA, ["data", "mimeType"]),
+        _block_schema(
+            "resource",
+            {
+                "resource": {
+                    "type": "object",
+                    "properties": {"uri": _STRING, "mimeType": _STRING, "text": _STRING, "blob": _STRING},
+                    "required": ["uri"],
+                }
+            },
+            ["resource"],
+        ),
+        _block_schema(
+            "resource_link",
+            {
+                "uri": _STRING,
+                "name": _STRING,
+                "title": _STRING,
+                "description": _STRING,
+                "mimeType": _STRING,
+                "size": {"type": "integer"},
+            },
+            ["uri", "name"],
+        ),
+    ]
+}
+
+LOCAL_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"source": {"const": "local"}, "operationId": _STRING, "timestamp": {"type": "integer"}},
+    "required": ["source", "operationId", "timestamp"],
+    "additionalProperties": False,
+}
+
+HTTP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "http"},
+        "statusCode": {"type": "integer"},
+        "headers": {"type": "object", "additionalProperties": _STRING},
+        "contentType": _STRING,
+        "eventType": _STRING,
+        "lastEventId": _STRING,
+        "dataEncoding": {"const": "base64"},
+    },
+    "required": ["source", "statusCode", "headers", "contentType"],
+    "additionalProperties": False,
+}
+
+MCP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "mcp"},
+        "isError": {"type": "boolean"},
+        "content": {"type": "array", "items": MCP_CONTENT_BLOCK_SCHEMA},
+        "structuredContent": {},
+        "_meta": {"type": "object"},
+    },
+    "required": ["source", "isError", "content"],
+    "additionalProperties": False,
+}
+
+RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [LOCAL_RESPONSE_META_SCHEMA, HTTP_RESPONSE_META_SCHEMA, MCP_RESPONSE_META_SCHEMA]
+}
+
+RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA},
+    "required": ["data", "meta"],
+    "additionalProperties": False,
+}

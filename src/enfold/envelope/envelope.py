@@ -1,0 +1,546 @@
+"""The envelope every result arrives in: types, factories, detection, wire form. It knows nothing of operations."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    cast,
+    get_origin,
+)
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from enfold.errors import CallError, FormatError
+
+if TYPE_CHECKING:
+    from enfold.envelope.content import ContentBlock
+else:
+    ContentBlock = Any  # for msgspec, which reads these annotations at run time
+
+# Imports inside functions: needed only for content blocks or rare cases.
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+RESPONSE_SOURCES: Final = ("local", "http", "mcp")
+
+# The warning that says that a result as a whole is not what its schema describes.
+ROOT_MISMATCH: Final = "root_mismatch"
+# The warning that says that a result has more faults than repair takes on.
+REPAIR_LIMIT: Final = "repair_limit"
+# The warnings about data that was kept although it does not fit.
+MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", ROOT_MISMATCH, "unrepairable", REPAIR_LIMIT})
+
+# The statuses whose responses have no content.
+BODILESS: Final = frozenset({204, 205, 304})
+
+_MAX_WARNINGS: Final = 50
+_MAX_NAME: Final = 200
+
+# Headers between an upstream and Enfold as its client, which our callers must not get.
+PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authenticate"})
+PRIVATE_HEADER_PREFIX: Final = "proxy-"
+
+
+# A sentence for each code of a warning: first those of repair, which changed a value or left one that does not fit.
+REPAIRS: Final[dict[str, str]] = {
+    "strip": "A property the schema does not know was removed",
+    "convert": "A value was converted without loss",
+    "default": "A declared default was filled in",
+    "null_dropped": "A null that the schema does not allow was removed",
+    "type_mismatch": "A value of another type was kept",
+    "missing": "A required property is missing",
+    "constraint": "A value that breaks a constraint was kept",
+    ROOT_MISMATCH: "The result as a whole is not what the schema describes",
+    "unrepairable": "A part could not be brought into the schema's form",
+    REPAIR_LIMIT: "There are too many faults to repair: properties the schema does not know were removed, the rest is as it came",
+    "more": "There are more warnings than are listed",
+}
+_OTHER_WARNINGS: Final[dict[str, str]] = {
+    "detected": "A mapping that a handler returned was taken for an envelope",
+    "envelope_extra": "A field beside data and meta was left out",
+    "envelope_meta": "A field of meta had the wrong type and was replaced by its default",
+    "meta_extra": "An unknown field of meta was left out",
+    "envelope_block": "The encoded block of a ToolEnvelope cannot be read",
+    "envelope_invalid": "An invalid mcp.envelope.v0.1 was left as it is",
+    "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
+    "invalid_json": "JSON that is broken was kept as text",
+    "parsed_text": "The data was JSON in a text block",
+    "content_block": "Content that was no list of blocks became a block",
+    "not_a_number": "A number that JSON does not have became null",
+    "half_character": "Half a character was replaced",
+    "large_number": "A number that is too large was kept as text",
+    "left_out": "Fields were left out by the selection",
+}
+
+
+class ResultWarning(msgspec.Struct, frozen=True):
+    """One change that was made to a result, or one place where it does not fit. `old` and `new` never leave the process."""
+
+    code: str
+    path: str
+    old: Any = None
+    new: Any = None
+    type: str = "null"  # the JSON type of the old value
+    size: int = 0  # the length of the old value as JSON text
+    count: int = 1  # how many array siblings this entry stands for
+
+    @property
+    def sentence(self) -> str:
+        """A sentence for people, with the path but without the value."""
+        known = REPAIRS.get(self.code) or _OTHER_WARNINGS.get(self.code)
+        return f"{known or self.code.replace('_', ' ').capitalize()}: {self.path or '/'}"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The warning without its values, because a stripped property may be a secret."""
+        wire: dict[str, Any] = {"code": self.code, "path": self.path, "type": self.type, "size": self.size}
+        if self.count > 1:
+            wire["count"] = self.count
+        return wire
+
+
+# --- meta ---------------------------------------------------------------------------------------------------------
+
+
+class LocalResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came from a function of this process."""
+
+    source: ClassVar[Literal["local"]] = "local"
+    operation_id: str
+    timestamp: int  # Unix milliseconds, when it was wrapped
+
+
+class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came as an HTTP response, or as one event of an event stream."""
+
+    source: ClassVar[Literal["http"]] = "http"
+    status_code: int = 200
+    headers: dict[str, str] = {}
+    content_type: str = ""
+    event_type: str | UnsetType = UNSET
+    last_event_id: str | UnsetType = UNSET
+    private_headers: tuple[str, ...] = ()  # further names that stay in this process; never on the wire
+
+
+class MCPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came from an MCP server; `is_error` marks a failure that the tool reported."""
+
+    source: ClassVar[Literal["mcp"]] = "mcp"
+    is_error: bool = False
+    content: tuple[ContentBlock, ...] = ()
+    structured_content: Any = UNSET
+    _meta: dict[str, Any] | UnsetType = UNSET
+
+
+ResponseMeta: TypeAlias = LocalResponseMeta | HTTPResponseMeta | MCPResponseMeta
+
+
+# --- the envelope -------------------------------------------------------------------------------------------------
+
+
+class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
+    """A result and where it came from; warnings and provenance travel beside the two wire fields."""
+
+    data: T
+    meta: ResponseMeta
+    warnings: tuple[ResultWarning, ...] = ()
+    provenance: dict[str, Any] | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is a failure: an MCP error result, an HTTP error status, or data that is not what the schema promises."""
+        meta = self.meta
+        if isinstance(meta, LocalResponseMeta):
+            return False
+        if meta.is_error if isinstance(meta, MCPResponseMeta) else meta.status_code >= 400:
+            return True
+        return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
+
+    def replace(self, **changes: Any) -> ResponseEnvelope[Any]:
+        """A copy with some fields changed, such as `data` or `warnings`."""
+        return msgspec.structs.replace(self, **changes)
+
+    def as_(self, model: type[M]) -> M:
+        """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
+        try:
+            return cast("M", _typed(self.data, model))
+        except (ValueError, TypeError) as error:
+            name = model if get_origin(model) else getattr(model, "__qualname__", model)
+            raise FormatError(f"The data is not a {name}: {error}") from error
+
+    def text(self) -> str:
+        """The text blocks of an MCP result, joined with newlines; otherwise the data as text, or as its JSON."""
+        if isinstance(self.meta, MCPResponseMeta):
+            return "\n".join(_texts(self.meta))
+        if isinstance(self.data, bytes):
+            return self.data.decode("utf-8", "replace")
+        if isinstance(self.data, str):
+            return self.data
+        from enfold.envelope.content import json_text
+
+        return json_text(self.data)
+
+    def json(self) -> Any:
+        """The JSON value that `text()` holds; FormatError, which is a ValueError, where it holds none."""
+        return _parse(self.text())
+
+    def to_wire(self) -> dict[str, Any]:
+        return to_wire(self)
+
+    def to_bytes(self) -> bytes:
+        """The wire form as JSON text."""
+        return msgspec.json.encode(to_wire(self))
+
+
+def _texts(meta: MCPResponseMeta) -> list[str]:
+    """The text blocks, without the encoded block of a ToolEnvelope, which is not for people."""
+    from enfold.envelope.content import TextContent
+    from enfold.envelope.foreign import is_encoded_block
+
+    texts = [block.text for block in meta.content if isinstance(block, TextContent)]
+    return [text for text in texts if not is_encoded_block(text)]
+
+
+def _typed(data: Any, model: Any) -> Any:
+    """The data as a value of a type: read by msgspec, or by pydantic if the type is a model or msgspec cannot read it."""
+    if not hasattr(model, "__pydantic_validator__"):
+        try:
+            return msgspec.convert(data, model, dec_hook=_build_model, str_keys=True)
+        except TypeError:
+            if "pydantic" not in sys.modules:
+                raise
+    return sys.modules["pydantic"].TypeAdapter(model).validate_python(data)
+
+
+def _build_model(model: Any, value: Any) -> Any:
+    if isinstance(value, model):
+        return value
+    validate = getattr(model, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    package = model.__module__.partition(".")[0]  # from Python 3.13 on, `Path` is of a module below
+    if package in _WRITTEN_AS_TEXT and isinstance(value, str):
+        return model(value)
+    raise TypeError(f"{model.__name__} cannot be built from JSON data")
+
+
+_WRITTEN_AS_TEXT: Final = frozenset({"pathlib", "ipaddress"})
+
+
+def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
+    return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
+
+
+def http_envelope(
+    data: T,
+    *,
+    status_code: int = 200,
+    headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    content_type: str | None = None,
+    event_type: str | UnsetType = UNSET,
+    last_event_id: str | UnsetType = UNSET,
+    private_headers: Iterable[str] = (),
+) -> ResponseEnvelope[T]:
+    """Wrap an HTTP response; header names become lower-case, repeated ones are joined with `, `."""
+    if isinstance(data, bytearray | memoryview):
+        data = cast("T", bytes(data))
+    joined = _join_headers(headers.items() if isinstance(headers, Mapping) else headers)
+    kind = joined.get("content-type", "") if content_type is None else content_type
+    private = tuple(name.lower() for name in private_headers)
+    return ResponseEnvelope(data, HTTPResponseMeta(status_code, joined, kind, event_type, last_event_id, private))
+
+
+def _join_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name.lower(), []).append(value)
+    return {name: ", ".join(found) for name, found in values.items()}
+
+
+def mcp_envelope(
+    data: T,
+    *,
+    is_error: bool = False,
+    content: Iterable[Any] = (),
+    structured_content: Any = UNSET,
+    _meta: dict[str, Any] | UnsetType = UNSET,
+) -> ResponseEnvelope[T]:
+    """Wrap the result of an MCP tool; blocks may be our types or their wire form."""
+    from enfold.envelope.content import content_block
+
+    given = content if isinstance(content, list) else list(content)
+    blocks = tuple(map(content_block, given))
+    meta = MCPResponseMeta(is_error, blocks, structured_content, _meta)
+    return ResponseEnvelope(_mapped_data(data, given, blocks), meta)
+
+
+def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
+    """The data; if it is the content list itself, it becomes the same blocks that the meta has."""
+    return [block.to_wire() for block in blocks] if blocks and _is_same(data, given) else data
+
+
+def _is_same(data: Any, given: list[Any]) -> bool:
+    try:
+        return data is given or (isinstance(data, list) and data == given)
+    except RecursionError:  # content is never that deep
+        return False
+
+
+def has_no_content(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether it is an HTTP response whose status allows no content, so that no schema applies to it."""
+    meta = envelope.meta
+    return isinstance(meta, HTTPResponseMeta) and meta.status_code in BODILESS and envelope.data is None
+
+
+def has_own_schema(value: Any) -> bool:
+    """Whether a value names its own schema in `schema_version`."""
+    return isinstance(value, Mapping) and isinstance(value.get("schema_version"), str)
+
+
+def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
+    """Whether a value is an envelope: an instance, or a mapping with `data` and a `meta` of a known source."""
+    return isinstance(value, ResponseEnvelope) or _is_wire_form(value)
+
+
+def _is_wire_form(value: object) -> TypeGuard[Mapping[str, Any]]:
+    if not isinstance(value, Mapping) or "data" not in value:
+        return False
+    meta = value.get("meta")
+    return isinstance(meta, Mapping) and _is_source(meta.get("source"))
+
+
+def _is_source(source: object) -> bool:
+    return isinstance(source, str) and source in RESPONSE_SOURCES
+
+
+def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error: bool = False) -> T:
+    """The data alone; with `raise_on_error` a failed result is raised as a CallError."""
+    if not isinstance(envelope, ResponseEnvelope):
+        envelope = cast("ResponseEnvelope[T]", from_wire(envelope))
+    if raise_on_error and envelope.is_error:
+        error = error_of(envelope)
+        if not error.details and isinstance(envelope.meta, MCPResponseMeta):
+            error.details["content"] = [block.to_wire() for block in envelope.meta.content]
+        raise error
+    return envelope.data
+
+
+def error_text(envelope: ResponseEnvelope[Any]) -> str:
+    """The error of a failed result as a sentence for people."""
+    return error_of(envelope).message
+
+
+def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
+    """The error of a failed result; its own code and details if it holds an error envelope of a known format."""
+    meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        details = {"status": meta.status_code, "content_type": meta.content_type}
+        is_status = meta.status_code >= 400
+        sentence = f"HTTP {meta.status_code}" if is_status else _broken_promise(envelope, "The service")
+        return CallError("EXECUTION_ERROR", sentence, details)
+    if isinstance(meta, MCPResponseMeta) and meta.is_error:
+        return _failed_tool(meta)
+    return CallError("EXECUTION_ERROR", _broken_promise(envelope, "The tool"))
+
+
+def _failed_tool(meta: MCPResponseMeta) -> CallError:
+    from enfold.envelope.content import TextContent
+    from enfold.envelope.foreign import described_failure
+
+    texts = [block.text for block in meta.content if isinstance(block, TextContent)]
+    described = described_failure(meta.structured_content, texts, meta._meta)
+    return described or CallError("EXECUTION_ERROR", "\n".join(_texts(meta)) or "The tool reported an error")
+
+
+def _broken_promise(envelope: ResponseEnvelope[Any], who: str) -> str:
+    """The sentence for a result that is not what its schema or content type promises."""
+    kind = envelope.meta.content_type.partition(";")[0] if isinstance(envelope.meta, HTTPResponseMeta) else ""
+    if kind and "json" not in kind.lower():
+        return f"{who} answered {kind[:_MAX_NAME]} where application/json was promised"
+    if any(warning.code == "invalid_json" for warning in envelope.warnings):
+        return f"{who} answered with broken JSON"
+    found = next((each.type for each in envelope.warnings if each.code == ROOT_MISMATCH), "null")
+    return f"{who} answered {_FOUND.get(found, 'a number')} where its schema describes something else"
+
+
+_FOUND: Final = {
+    "object": "an object without any of the promised fields",
+    "array": "an array",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "nothing",
+}
+
+
+# --- wire form ----------------------------------------------------------------------------------------------------
+
+
+def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+    """The envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
+    data, meta = envelope.data, envelope.meta
+    wire_meta = _META_WRITERS[meta.source](meta)
+    if isinstance(data, bytes | bytearray | memoryview):
+        import binascii
+
+        data = binascii.b2a_base64(data, newline=False).decode()
+        if isinstance(meta, HTTPResponseMeta):
+            wire_meta["dataEncoding"] = "base64"
+    return {"data": data, "meta": wire_meta}
+
+
+def _write_local(meta: LocalResponseMeta) -> dict[str, Any]:
+    return {"source": "local", "operationId": meta.operation_id, "timestamp": meta.timestamp}
+
+
+def _write_http(meta: HTTPResponseMeta) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "source": "http",
+        "statusCode": meta.status_code,
+        "headers": public_headers(meta),
+        "contentType": meta.content_type,
+    }
+    if meta.event_type is not UNSET:
+        wire["eventType"] = meta.event_type
+    if meta.last_event_id is not UNSET:
+        wire["lastEventId"] = meta.last_event_id
+    return wire
+
+
+def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
+    """The upstream's headers without those that our caller must not get."""
+    return {name: value for name, value in meta.headers.items() if not _is_private(name, meta.private_headers)}
+
+
+def _is_private(name: str, listed: tuple[str, ...]) -> bool:
+    return name in PRIVATE_HEADERS or name.startswith(PRIVATE_HEADER_PREFIX) or name in listed
+
+
+def _write_mcp(meta: MCPResponseMeta) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "source": "mcp",
+        "isError": meta.is_error,
+        "content": [block.to_wire() for block in meta.content],
+    }
+    if meta.structured_content is not UNSET:
+        wire["structuredContent"] = meta.structured_content
+    if meta._meta is not UNSET:
+        wire["_meta"] = meta._meta
+    return wire
+
+
+_META_WRITERS: Final[dict[str, Any]] = {"local": _write_local, "http": _write_http, "mcp": _write_mcp}
+
+
+def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
+    """The envelope a wire form describes; missing or malformed meta fields get the factory's defaults."""
+    value = _parse(wire) if isinstance(wire, bytes | str) else wire
+    if isinstance(value, ResponseEnvelope):
+        return value
+    if not _is_wire_form(value):
+        raise FormatError("Not an envelope: it needs `data` and a `meta` whose `source` is local, http or mcp")
+    fields = dict(value["meta"])
+    meta, warned = _read_meta(fields)
+    data = _read_data(value["data"], meta, fields, warned)
+    extra = [_warning_at("envelope_extra", key) for key in value if key not in ("data", "meta")]
+    return ResponseEnvelope(data, meta, bounded_warnings([*extra, *warned]))
+
+
+def _warning_at(code: str, *path: Any) -> ResultWarning:
+    from enfold.json_pointer import escape
+
+    return ResultWarning(code, "".join(f"/{escape(str(name)[:_MAX_NAME])}" for name in path))
+
+
+def bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
+    """At most 50 warnings; those about data that was kept although wrong are left out last."""
+    if len(warnings) <= _MAX_WARNINGS:
+        return tuple(warnings)
+    shown = sorted(warnings, key=lambda warning: warning.code not in MISFITS)[: _MAX_WARNINGS - 1]
+    return (*shown, ResultWarning("more", "", count=len(warnings) - len(shown)))
+
+
+def _parse(text: bytes | str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"Not JSON: {error}") from error
+
+
+def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned: list[ResultWarning]) -> Any:
+    if isinstance(meta, MCPResponseMeta):
+        return _mapped_data(data, fields.get("content", []), meta.content)
+    if meta.source != "http" or fields.get("dataEncoding") != "base64" or not isinstance(data, str):
+        return data
+    import binascii
+
+    try:
+        return binascii.a2b_base64(data, strict_mode=True)
+    except ValueError:
+        warned.append(_warning_at("envelope_meta", "meta", "dataEncoding"))  # it is not base64: the text stays
+        return data
+
+
+def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
+    """The meta that a mapping describes, and warnings for unknown fields and fields of the wrong type."""
+    source = fields["source"]
+    warned: list[ResultWarning] = []
+
+    def take(name: str, expected: Any, default: Any) -> Any:
+        if name not in fields:
+            return default
+        try:
+            return msgspec.convert(fields[name], expected)
+        except msgspec.ValidationError:
+            warned.append(_warning_at("envelope_meta", "meta", name))
+            return default
+
+    meta = _META_READERS[source](take)
+    if not fields.keys() <= _META_FIELDS[source]:
+        warned += [_warning_at("meta_extra", "meta", name) for name in fields if name not in _META_FIELDS[source]]
+    return meta, warned
+
+
+def _read_local(take: Any) -> LocalResponseMeta:
+    return LocalResponseMeta(take("operationId", str, ""), take("timestamp", int, time.time_ns() // 1_000_000))
+
+
+def _read_http(take: Any) -> HTTPResponseMeta:
+    return HTTPResponseMeta(
+        take("statusCode", int, 200),
+        _join_headers(take("headers", dict[str, str], {}).items()),
+        take("contentType", str, ""),
+        take("eventType", str, UNSET),
+        take("lastEventId", str, UNSET),
+    )
+
+
+def _read_mcp(take: Any) -> MCPResponseMeta:
+    from enfold.envelope.content import content_block
+
+    return MCPResponseMeta(
+        take("isError", bool, False),
+        tuple(content_block(block) for block in take("content", list[Any], [])),
+        take("structuredContent", Any, UNSET),
+        take("_meta", dict[str, Any], UNSET),
+    )
+
+
+_META_READERS: Final[dict[str, Any]] = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
+
+_META_FIELDS: Final[dict[str, set[str]]] = {
+    "local": {"source", *LocalResponseMeta.__struct_encode_fields__},
+    "http": {"source", "dataEncoding", *HTTPResponseMeta.__struct_encode_fields__} - {"privateHeaders"},
+    "mcp": {"source", *MCPResponseMeta.__struct_encode_fields__},
+}

@@ -1,0 +1,16 @@
+"""What operators see of calls: the record of a call that has ended, those who observe them, traces, counts and lines."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enfold.observability.records import CallRecord
+
+__all__ = ["CallRecord"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CallRecord":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from enfold.observability.records import CallRecord  # with the first observer: a registry starts without
+
+    return CallRecord

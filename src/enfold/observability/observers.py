@@ -1,0 +1,226 @@
+"""Who observes calls: surfaces and the runtime report each call that has ended, and every observer is given its record.
+
+Without an observer and without a tracer a call only reads `is_on`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from enfold.errors import CallError, safe_code
+from enfold.observability.records import OK, code_of, ended_call
+from enfold.operations import new_request_id
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope, ResultWarning
+    from enfold.observability.records import CallRecord, SpanStart, Trace, Tracer
+    from enfold.operations import Context, Identity, Operation
+
+
+# Imports inside functions: what is needed only where somebody observes.
+
+Observer: TypeAlias = "Callable[[CallRecord], object]"
+
+
+class Observers:
+    """Those who see the calls of a registry and its views.
+
+    `is_on` is what every call looks at; `end` takes the record of a call that has ended, `tracer` begins its span; each is
+    None where nobody wants it. `running` and `streams` are how many calls, and how many streams of them, are under way;
+    `gauges` are other numbers of this moment, each a function that gives them by a word, such as tasks by their state.
+    """
+
+    __slots__ = ("_observers", "end", "gauges", "is_on", "running", "streams", "tracer")
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+        self.end: Observer | None = None
+        # Whether an SDK is installed is looked for with the first call, not before: programs install it when they start.
+        self.tracer: Tracer | None = _TracerLookup(self)
+        self.is_on = True
+        self.running = 0
+        self.streams = 0
+        self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
+
+    def add(self, observer: Observer) -> Callable[[], None]:
+        """Give every record to an observer that never raises; the answer ends it. One of somebody else's needs `observe`."""
+        self._observers.append(observer)
+        self._changed()
+
+        def end() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+                self._changed()
+
+        return end
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Give every record to an observer; what it raises is written to the log. The answer ends it."""
+
+        def observe(record: CallRecord) -> None:
+            try:
+                observer(record)
+            except Exception as error:  # noqa: BLE001  # an observer must not disturb the call
+                from enfold.log import Log
+
+                Log("enfold").error("An observer of calls failed", error=error)
+
+        return self.add(observe)
+
+    def trace(self, provider: Any) -> None:
+        """Begin a span for every call with an OpenTelemetry tracer provider; None ends that."""
+        if self.tracer is not None:
+            self.tracer.close()
+        if provider is None:
+            self.tracer = None
+        else:
+            from enfold.observability.tracing import SpanTracer  # which needs OpenTelemetry
+
+            self.tracer = SpanTracer(provider)
+        self._changed()
+
+    def look_for_tracer(self) -> None:
+        """Trace calls if the program has installed an OpenTelemetry SDK by now."""
+        loaded: Any = sys.modules.get("opentelemetry.trace")
+        provider = None if loaded is None else loaded.get_tracer_provider()
+        is_real = loaded is not None and not isinstance(
+            provider, loaded.ProxyTracerProvider | loaded.NoOpTracerProvider
+        )
+        self.trace(provider if is_real else None)
+
+    def refused(
+        self,
+        surface: str,
+        code: str,
+        *,
+        operation_id: str = "",
+        request_id: str | None = None,
+        parent: str | None = None,
+        caller: str | None = None,
+    ) -> None:
+        """Tell of a call that was refused before it began; `operation_id` is that of one that there is."""
+        if self.end is not None:
+            from enfold.observability.records import NOBODY, CallRecord
+
+            own = request_id or new_request_id()
+            self.end(CallRecord(time.time(), surface, operation_id, NOBODY, safe_code(code), 0.0, own, parent, caller))
+
+    def tell(self, record: CallRecord, trace: Trace | None, attributes: Mapping[str, Any] | None = None) -> None:
+        """Tell of a call that has ended: its span, whose outcome the surface has words for, and those who observe."""
+        if trace is not None:
+            trace.end(record, attributes)
+        if self.end is not None:
+            self.end(record)
+
+    def begin(self, start: Callable[[], SpanStart], *, is_stream: bool = False) -> Watch:
+        """Begin to watch a call; `start` is asked only where there is a tracer. A stream is entered for each item."""
+
+        return Watch(self, start, is_stream=is_stream)
+
+    def _changed(self) -> None:
+        observers = tuple(self._observers)
+        self.end = _all_of(observers) if len(observers) > 1 else observers[0] if observers else None
+        self.is_on = bool(observers) or self.tracer is not None
+
+
+def _all_of(observers: Sequence[Observer]) -> Observer:
+    def tell_all(record: CallRecord) -> None:
+        for observer in observers:
+            observer(record)
+
+    return tell_all
+
+
+class _TracerLookup:
+    """In place of the tracer until the first call, which looks for an OpenTelemetry SDK."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+
+    def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None:
+        self._observers.look_for_tracer()
+        found = self._observers.tracer
+        return None if found is None else found.begin(start, is_current=is_current)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Watch:
+    """One call while it runs; `end` gives its record to the observers."""
+
+    __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
+
+    def __init__(self, observers: Observers, start: Callable[[], SpanStart], *, is_stream: bool = False) -> None:
+        tracer = observers.tracer
+        self._observers = observers
+        self._began = time.perf_counter()
+        self._is_stream = False
+        self._trace = None if tracer is None else tracer.begin(start(), is_current=not is_stream)
+        self.code = OK
+        self.items: int | None = None
+        self.request_bytes: int | None = None
+        self.warnings: Sequence[ResultWarning] = ()
+        observers.running += 1
+        if is_stream:
+            self.stream()
+
+    def __enter__(self) -> None:
+        if self._trace is not None:
+            self._trace.enter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._trace is not None:
+            self._trace.leave()
+
+    def stream(self) -> None:
+        """Count the call among the open streams, and its items."""
+        self._is_stream, self.items = True, 0
+        self._observers.streams += 1
+
+    def item(self) -> None:
+        """The stream has given one more item."""
+        self.items = (self.items or 0) + 1
+
+    def fail(self, error: BaseException) -> None:
+        """Take the code of the error that ended the call; a cancellation is ABORTED."""
+        self.code = safe_code(error.code) if isinstance(error, CallError) else "ABORTED"
+
+    def record_result(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Take code and warnings from the result."""
+        self.code, self.warnings = code_of(envelope), envelope.warnings
+
+    def end(
+        self,
+        surface: str,
+        operation: Operation | None,
+        context: Context | None,
+        identity: Identity | None = None,
+        outcome: Callable[[CallRecord], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Tell of the call; where it found no operation, or came to no context, `identity` is who called.
+
+        `outcome` gives what the conventions of a surface say of it, for its span.
+        """
+        observers = self._observers
+        observers.running -= 1
+        observers.streams -= self._is_stream
+        if self._trace is None and observers.end is None:
+            return
+        record = ended_call(
+            surface,
+            operation,
+            self.code,
+            self._began,
+            new_request_id() if context is None else context.request_id,
+            None if context is None else context.parent_request_id,
+            identity if context is None else context.identity,
+            self.warnings,
+            self.request_bytes,
+            None,
+            self.items,
+        )
+        observers.tell(record, self._trace, None if self._trace is None or outcome is None else outcome(record))

@@ -1,0 +1,100 @@
+"""Counts as the text that Prometheus reads, written by prometheus-client, which is loaded when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from enfold.observability.metrics import BOUNDS, CountsSnapshot
+
+_LABELS: Final = ("operation", "source", "code")
+# Gauges by the name they have in the program: what each is called outside, its label, and what it says.
+_GAUGES: Final = {
+    "calls_in_flight": ("enfold_calls_in_flight", None, "Calls that run now, nested ones included."),
+    "streams_open": ("enfold_streams_open", None, "Streams that are open now."),
+    "sessions": ("enfold_sessions", "surface", "Sessions of clients that are open now."),
+    "tasks": ("enfold_tasks", "state", "Tasks by their state."),
+}
+
+
+def written(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
+    """The text, and its content type: the classic format, or OpenMetrics for who accepts it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Counts(counts))
+    try:
+        return _encoded(registry, accept)
+    except (ValueError, TypeError):  # a version that is none: whoever asks so gets what everybody reads
+        return _encoded(registry, "")
+
+
+def _encoded(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Counts(Collector):
+    def __init__(self, counts: CountsSnapshot) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _calls(self._counts)
+        yield _refusals(self._counts)
+        yield from _gauges(self._counts)
+        yield _sources(self._counts)
+        yield _changes(self._counts)
+
+
+def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
+    calls = CounterMetricFamily("enfold_calls", "Calls that have ended.", labels=_LABELS)
+    times = HistogramMetricFamily("enfold_call_duration_seconds", "How long calls took.", labels=_LABELS)
+    for operation, source, code, row in counts.rows:
+        total, buckets = 0.0, []
+        for bound, number in zip([*map(str, BOUNDS), "+Inf"], row, strict=False):
+            total += number
+            buckets.append((bound, total))
+        calls.add_metric([operation, source, code], total)
+        times.add_metric([operation, source, code], buckets, row[-1])
+    yield calls
+    yield times
+
+
+def _refusals(counts: CountsSnapshot) -> Metric:
+    family = CounterMetricFamily(
+        "enfold_refusals", "Calls that were not run because of what was asked, or by whom.", labels=("surface", "code")
+    )
+    for surface, code, number in counts.refusals:
+        family.add_metric([surface, code], number)
+    return family
+
+
+def _gauges(counts: CountsSnapshot) -> Iterator[Metric]:
+    families: dict[str, Any] = {}
+    for name, word, value in counts.gauges:
+        if name not in _GAUGES:
+            continue
+        outside, label, sentence = _GAUGES[name]
+        if name not in families:
+            families[name] = GaugeMetricFamily(outside, sentence, labels=() if label is None else (label,))
+        families[name].add_metric([] if label is None else [word], value)
+    yield from families.values()
+
+
+def _sources(counts: CountsSnapshot) -> Metric:
+    family = GaugeMetricFamily("enfold_source_up", "Whether a source is up: 1 or 0.", labels=("source", "kind"))
+    for name, kind, is_up in counts.sources:
+        family.add_metric([name, kind], float(is_up))
+    return family
+
+
+def _changes(counts: CountsSnapshot) -> Metric:
+    family = CounterMetricFamily(
+        "enfold_definition_changes", "Operations whose definitions a source has changed.", labels=("source", "kind")
+    )
+    for name, kind, number in counts.changes:
+        family.add_metric([name, kind], number)
+    return family

@@ -1,0 +1,49 @@
+"""What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
+
+from enfold.operations.access import OPEN, RESERVED_IDS, AccessControl, Identity, ReservedAccess, read_access
+from enfold.operations.context import Context, Detached, LogMessage, Progress, new_request_id
+from enfold.operations.operation import Operation, Origin, function_name, is_coroutine_function, operation_from_function
+from enfold.operations.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
+from enfold.operations.spec import (
+    Durable,
+    ErrorSchema,
+    OnCrash,
+    OperationSpec,
+    OperationType,
+    legal_name,
+    legal_names,
+    operation_id,
+    with_hash,
+)
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "INHERIT",
+    "OPEN",
+    "RESERVED_IDS",
+    "AccessControl",
+    "Context",
+    "Detached",
+    "Durable",
+    "ErrorSchema",
+    "Identity",
+    "LogMessage",
+    "Normalize",
+    "OnCrash",
+    "Operation",
+    "OperationSpec",
+    "OperationType",
+    "Origin",
+    "Policy",
+    "Progress",
+    "ReservedAccess",
+    "function_name",
+    "is_coroutine_function",
+    "legal_name",
+    "legal_names",
+    "new_request_id",
+    "operation_from_function",
+    "operation_id",
+    "read_access",
+    "with_hash",
+]

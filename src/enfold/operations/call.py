@@ -1,0 +1,76 @@
+"""One call on its way to the handler, and what can wrap it: `Call`, `Middleware` and `Next`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.operations.access import Identity
+    from enfold.operations.context import Context
+    from enfold.operations.operation import Operation
+
+Outcome: TypeAlias = "ResponseEnvelope[Any]"
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One call: which operation, with what input, under which context, and the surface it came in by."""
+
+    operation: Operation
+    input: Any  # a mapping of arguments, not validated yet
+    context: Context
+    surface: str = "process"  # http, mcp, cgi, shell or calls; process for code of this process, tasks included
+
+    @property
+    def identity(self) -> Identity | None:
+        return self.context.identity
+
+    @property
+    def deadline(self) -> float | None:
+        """When the caller's time is over, by `time.monotonic()`; None where there is no limit."""
+        return self.context.deadline
+
+    def replace(self, **changes: Any) -> Call:
+        """A copy with some fields changed, such as `input`."""
+        return msgspec.structs.replace(self, **changes)
+
+
+Next: TypeAlias = "Callable[[Call], Coroutine[Any, Any, Outcome]]"
+NextStream: TypeAlias = "Callable[[Call], AsyncGenerator[ResponseEnvelope[Any]]]"
+
+
+class Middleware(Protocol):
+    """Wraps calls: `async def middleware(call, next)`. One that also has `stream(call, next)` wraps subscriptions."""
+
+    def __call__(self, call: Call, next: Next, /) -> Coroutine[Any, Any, Outcome]:
+        """The outcome of the call, usually that of `next(call)`; raises CallError."""
+
+
+@runtime_checkable
+class StreamMiddleware(Protocol):
+    """The part of a middleware that wraps subscriptions."""
+
+    def stream(self, call: Call, next: NextStream, /) -> AsyncIterator[ResponseEnvelope[Any]]:
+        """The items of the subscription, usually those of `next(call)`."""
+
+
+def compose(middleware: list[Middleware], innermost: Next) -> Next:
+    """One function of a list of middleware: the first one is the outermost."""
+    for each in reversed(middleware):
+        innermost = _wrap(each, innermost)
+    return innermost
+
+
+def compose_stream(middleware: list[Middleware], innermost: NextStream) -> NextStream:
+    """The same for subscriptions; a middleware without `stream` is passed by."""
+    for each in reversed(middleware):
+        if isinstance(each, StreamMiddleware):
+            innermost = _wrap(each.stream, innermost)
+    return innermost
+
+
+def _wrap(step: Callable[[Call, Any], Any], next: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    return lambda call: step(call, next)

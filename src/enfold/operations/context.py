@@ -1,0 +1,389 @@
+"""The context of one call: what its handler sees, and beside it the state that the runtime keeps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError, writable
+from enfold.operations.access import Identity
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from enfold.operations.operation import RecordedRun, RunningTask
+    from enfold.operations.questions import Answer
+    from enfold.runtime.env import Env
+
+
+def new_request_id() -> str:
+    """An id of 128 random bits, which nobody can guess; the bits of many ids are fetched at once."""
+    while True:
+        try:
+            return _fresh_ids.pop()
+        except IndexError:
+            _fresh_ids.extend(os.urandom(16 * 64).hex(" ", 16).split())
+
+
+_fresh_ids: Final[list[str]] = []
+
+if hasattr(os, "register_at_fork"):  # a child that went on with its parent's ids would use them a second time
+    os.register_at_fork(after_in_child=_fresh_ids.clear)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a call is."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """What a handler says to its caller while it works."""
+
+    message: str
+    level: str = "info"
+    data: Any = None
+
+
+class Preferences(msgspec.Struct, frozen=True):
+    """How the caller of an `mcp.request.v0.1` wants the answer."""
+
+    deterministic: bool = True
+    max_output_bytes: int | None = None
+    locale: str | None = None
+
+
+# In the meta of a context: what an `mcp.request.v0.1` says beside the arguments.
+PREFERENCES: Final = "enfold/preferences"
+ARTIFACTS: Final = "enfold/artifacts"
+# In the meta of a context: the task that runs, and whether a surface can make a task of the call.
+TASK: Final = "enfold/task"
+DETACHABLE: Final = "enfold/detachable"
+
+_NO_PREFERENCES: Final = Preferences()
+
+Notify: TypeAlias = Callable[[Progress | LogMessage], None]
+
+
+class Detached(CallError):  # noqa: N818  # it is no error, it only travels like one
+    """The handler has asked all it needs to ask in the call; the surface starts a task, where it runs again."""
+
+    is_final = False
+
+    def __init__(self) -> None:
+        super().__init__("DETACHED", "The call goes on as a task")
+
+
+class CallState(msgspec.Struct, eq=False):
+    """The state of a call that has begun; the runtime keeps it, handlers have no use for it."""
+
+    make_env: Callable[[Context], Env]
+    deadline: float | None  # by the operation's own limit
+    env: Env | None = None
+    has_started: bool = False  # whether the handler has been reached; before that only middleware has run
+    result: Any = None  # the last result that middleware was given, or has made
+    is_limited: bool = False  # whether a step around the handler keeps the deadline
+    runs_in_place: bool = False  # whether a `def` is run on the caller's thread, and so what it calls, too
+    # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
+    wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
+    # Passes a message from a worker thread on to the loop.
+    deliver: Callable[[Notify, Progress | LogMessage], object] | None = None
+
+
+class Context:
+    """One call as its handler sees it: who asks, how long it may take, and a way to speak while it works."""
+
+    __slots__ = (
+        "_cancelled",
+        "_deadline",
+        "_event_id",
+        "_notify",
+        "_origin",
+        "_parent",
+        "_request_id",
+        "call",
+        "first_call",
+        "idempotency_key",
+        "identity",
+        "inline",
+        "keeps_result",
+        "last_event_id",
+        "meta",
+        "parent_request_id",
+        "recording",
+        "reply_headers",
+        "select",
+        "unused_key",
+    )
+
+    def __init__(
+        self,
+        *,
+        request_id: str | None = None,
+        parent_request_id: str | None = None,
+        identity: Identity | None = None,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        last_event_id: str | None = None,
+        notify: Notify | None = None,
+        inline: bool = False,
+        meta: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` gets progress and log messages.
+
+        `inline` runs a `def` in place; with an `idempotency_key` a mutation runs once, and a repeat gets its result.
+        """
+        self._request_id = request_id
+        self.parent_request_id = parent_request_id
+        self.identity = identity
+        self._deadline = deadline if timeout is None else time.monotonic() + timeout
+        self.last_event_id = last_event_id
+        self._event_id: str | None = None
+        self._notify = notify
+        self.inline = inline
+        self.meta = meta
+        self.unused_key = idempotency_key  # as the caller gave it, until the call begins
+        self.idempotency_key: str | None = (
+            None  # the same bound to its caller, set when the call begins: may be passed on to another system
+        )
+        self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
+        self.reply_headers: dict[str, str] | None = None  # what `set_header` has added
+        self.select: str | None = None  # what of the result is wanted, where its caller says so
+        self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
+        self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
+        self.call: CallState | None = None  # set when a call begins under this context
+        self._cancelled = False
+        self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
+        self._parent: Context | None = None
+
+    @property
+    def request_id(self) -> str:
+        if self._request_id is None:
+            self._request_id = new_request_id()
+        return self._request_id
+
+    @property
+    def deadline(self) -> float | None:
+        """When the time is over, by `time.monotonic()`; None where there is no limit."""
+        own = None if self.call is None else self.call.deadline
+        if own is None or self._deadline is None:
+            return self._deadline if own is None else own
+        return min(own, self._deadline)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the call is made inside another one."""
+        return self._parent is not None
+
+    @property
+    def asks_for_more(self) -> bool:
+        """Whether the caller gave a key, or wants a record of the run or only some fields of the result."""
+        return self.unused_key is not None or self.select is not None or self.recording is not None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the call has reached its handler."""
+        return self.call is not None and self.call.has_started
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time that the caller gave is over."""
+        return self._deadline is not None and self._deadline <= time.monotonic()
+
+    def remaining(self) -> float | None:
+        """The seconds left, never below zero; None where there is no deadline."""
+        deadline = self.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has given up or the time is over: a `def` in a thread looks here now and then."""
+        if self._cancelled or self.remaining() == 0.0:
+            return True
+        return any(context is not None and context.cancelled for context in (self._parent, self._origin))
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    @property
+    def env(self) -> Env:
+        """The registry's other operations: `context.env.namespace.operation(input)`."""
+        call = self.call
+        if call is None:
+            raise RuntimeError("This context belongs to no registry: it has an env only inside a call")
+        if call.env is None:
+            call.env = call.make_env(self)
+        return call.env
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Sent:
+        """Tell the caller how far the call is; without a listener nothing happens. It may be awaited."""
+        return self._send(Progress(progress, total, None if message is None else writable(message)))
+
+    def log(self, message: str, level: str = "info", data: Any = None) -> Sent:
+        """Tell the caller something on the way. It may be awaited."""
+        return self._send(LogMessage(writable(message), level, data))
+
+    def _send(self, message: Progress | LogMessage) -> Sent:
+        if self._notify is not None:
+            deliver = None if self.call is None else self.call.deliver
+            if deliver is None:
+                self._notify(message)
+            else:
+                deliver(self._notify, message)
+        return SENT
+
+    def set_header(self, name: str, value: str) -> None:
+        """Send a header with the answer, where the surface has headers (HTTP and CGI); elsewhere nothing happens."""
+        check_header(name, value)
+        context = self
+        while context._origin is not None:
+            context = context._origin
+        context.reply_headers = {**(context.reply_headers or {}), name.lower(): value}
+
+    def hear(self, notify: Notify) -> None:
+        """Send progress and log messages to this listener from now on."""
+        self._notify = notify
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens to progress and log messages."""
+        return self._notify is not None
+
+    @property
+    def preferences(self) -> Preferences:
+        """How the caller of an `mcp.request.v0.1` wants the answer; of another call, what is preferred by default."""
+        found = None if self.meta is None else self.meta.get(PREFERENCES)
+        return found if isinstance(found, Preferences) else _NO_PREFERENCES
+
+    @property
+    def artifacts(self) -> tuple[Any, ...]:
+        """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
+        return () if self.meta is None else self.meta.get(ARTIFACTS, ())
+
+    def ask(
+        self, message: str, schema: Mapping[str, Any] | None = None, *, key: str | None = None
+    ) -> Awaitable[Answer]:
+        """Ask whoever called for the fields of a flat schema, and await the answer; a `def` is given it at once.
+
+        Inside a task the question ends the attempt, and the handler runs again when it is answered.
+        """
+        from enfold.operations.questions import elicit  # only few handlers ask
+
+        return elicit(self, message, schema, key=key)
+
+    @property
+    def task(self) -> RunningTask | None:
+        """The task that this call is run for; None in an ordinary call."""
+        return None if self.meta is None else self.meta.get(TASK)
+
+    def detach(self) -> None:
+        """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
+        if self.task is None and self.meta is not None and self.meta.get(DETACHABLE):
+            raise Detached
+
+    @property
+    def event_id(self) -> str | None:
+        """The id of the item that is yielded next, by which a client can resume."""
+        return self._event_id
+
+    @event_id.setter
+    def event_id(self, value: str | None) -> None:
+        self._event_id = value
+        if self._origin is not None:
+            self._origin.event_id = value
+
+    def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
+        """Begin a call: its context is this one, or, where another call has begun under it, a copy."""
+        context = self if self.call is None else self.copy()
+        context.call = CallState(make_env, None if timeout is None else time.monotonic() + timeout)
+        return context
+
+    def copy(self) -> Context:
+        """The same call once more: it ends with this one."""
+        another = self.on_its_own()
+        another._deadline = self._deadline
+        another._parent = self._parent
+        another._origin = self
+        return another
+
+    def on_its_own(self) -> Context:
+        """The same call without its caller's deadline, which goes on when the caller leaves."""
+        another = Context(
+            request_id=self.request_id,
+            parent_request_id=self.parent_request_id,
+            identity=self.identity,
+            last_event_id=self.last_event_id,
+            notify=self._notify,
+            inline=self.inline,
+            meta=self.meta,
+        )
+        another.recording = self.recording
+        another.select = self.select
+        another.keeps_result = self.keeps_result
+        return another
+
+    def child(self) -> Context:
+        """The context of a call made inside this one: same caller, the time that is left, this call as its parent."""
+        nested = Context(
+            parent_request_id=self.request_id,
+            identity=self.identity,
+            inline=self.inline or (self.call is not None and self.call.runs_in_place),
+            meta=self.meta,
+        )
+        nested._deadline = self.deadline
+        nested._parent = self
+        if self.recording is not None:
+            nested.recording = self.recording.nested()
+        return nested
+
+    def nested_result(self, call: Coroutine[Any, Any, Any], *, needs_loop: bool) -> Any:
+        """A call made inside this one, as its handler takes it: to be awaited, or in a `def` the result itself."""
+        wait_for = None if self.call is None else self.call.wait_for
+        return call if wait_for is None else wait_for(call, needs_loop)
+
+
+_HEADER_NAME: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+# What only the server can say: a wrong one would break the connection, or what its answer means.
+_SERVER_HEADERS: Final = frozenset(
+    [
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "keep-alive",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that cannot be sent, or that is not a handler's to set."""
+    lower = name.lower()
+    if not lower or not _HEADER_NAME.issuperset(lower) or lower in _SERVER_HEADERS or lower.startswith("enfold-"):
+        raise ValueError(f"The header {name!r} cannot be set by an operation")
+    if not value.isascii() or not value.isprintable():
+        raise ValueError(f"The value of the header {name} must be printable ASCII text")
+
+
+class Sent:
+    """What `progress` and `log` give, so that they can be awaited: there is nothing to wait for."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]  # an iterator that is over
+
+
+SENT: Final = Sent()

@@ -1,0 +1,241 @@
+"""A spec with its handler, how a function becomes an operation, and the protocols that other packages plug into a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from enfold.operations.context import Context
+from enfold.operations.policy import INHERIT, Policy
+from enfold.operations.spec import OperationSpec, OperationType, legal_name, read_type
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.errors import CallError
+    from enfold.operations.call import Middleware
+    from enfold.schema.signature import Signature
+
+
+_COROUTINE: Final = 0x0080  # of the flags of code
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where an operation comes from: the kind of source (functions, openapi, mcp, calls), and the name it has here."""
+
+    kind: str = "functions"
+    name: str = ""
+
+
+FUNCTIONS: Final = Origin()
+
+
+class Operation(msgspec.Struct, frozen=True, eq=False):
+    """A spec and the handler that does it; a function's signature says how its arguments are read.
+
+    Without a signature the handler is called as `handler(input, context)`.
+    """
+
+    spec: OperationSpec
+    handler: Callable[..., Any] | None
+    signature: Signature | None = None
+    policy: Policy = INHERIT
+    inline: bool = False
+    origin: Origin = FUNCTIONS
+    middleware: tuple[Middleware, ...] = ()  # around its calls, the outermost first
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.spec.id} ({self.spec.type.value})>"
+
+    def replace(self, **changes: Any) -> Operation:
+        """A copy with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
+
+
+def operation_from_function(
+    function: Callable[..., Any],
+    *,
+    type: OperationType | str | None = None,
+    namespace: str = "",
+    name: str | None = None,
+    description: str | None = None,
+    inline: bool = False,
+    policy: Policy = INHERIT,
+    middleware: Iterable[Middleware] = (),
+    **fields: Any,
+) -> Operation:
+    """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
+    function = _checked(function)
+    # It reads types: a registry of imported operations needs none of it.
+    from enfold.schema.signature import read_signature
+
+    signature = read_signature(function, context_type=Context)
+    original = name or function_name(function)
+    legal = legal_name(original)
+    meta = dict(fields.pop("meta", None) or {})
+    if legal != original:
+        meta.setdefault("original_name", original)
+    is_stream = signature.kind == "stream"
+    # What is not said to be a query may change something: nothing is claimed that nobody promised.
+    unsaid = OperationType.SUBSCRIPTION if is_stream else OperationType.MUTATION
+    kind = unsaid if type is None else read_type(type)
+    if is_stream and kind is not OperationType.SUBSCRIPTION:
+        raise TypeError(f"{original} gives a stream: register it as a subscription")
+    spec = OperationSpec(
+        namespace=namespace,
+        name=legal,
+        type=kind,
+        description=signature.description if description is None else description,
+        input_schema=lambda: signature.input_schema,
+        output_schema=lambda: signature.output_schema,
+        values=signature.values,
+        meta=meta,
+        **fields,
+    )
+    return Operation(spec, function, signature, policy, inline, middleware=checked_middleware(middleware))
+
+
+def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
+    """The middleware, or a TypeError for what cannot wrap a call."""
+    if not isinstance(middleware, Iterable):
+        raise TypeError("`middleware` is a list: write middleware=[...]")
+    whole = tuple(middleware)
+    for each in whole:
+        check_middleware(each)
+    return whole
+
+
+def check_middleware(middleware: Any) -> None:
+    """Refuse at registration what cannot wrap a call."""
+    if isinstance(middleware, type):
+        raise TypeError(f"{middleware.__name__} is a class: pass an instance of it as middleware")
+    if not callable(middleware) or not is_coroutine_function(middleware):
+        name = getattr(middleware, "__name__", type(middleware).__name__)
+        raise TypeError(f"A middleware is `async def {name}(call, next)`, or an object with such a `__call__`")
+
+
+def _checked(function: Any) -> Any:
+    """The function; a TypeError where something else was decorated or passed, which says what to do."""
+    if isinstance(function, staticmethod):
+        return function.__func__
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if isinstance(function, type):
+        raise TypeError(f"{name} is a class: register a function, or a method of an instance")
+    if isinstance(function, str):
+        raise TypeError(f"{function!r} is a text, not a function: write name={function!r}")
+    if isinstance(function, CoroutineType):
+        function.close()
+        raise TypeError(f"{name} was called: register the function itself, without parentheses")
+    if isinstance(function, classmethod) or _takes_self(function):
+        method = name.rpartition(".")[2]
+        raise TypeError(
+            f"{name} is a method without its instance: register a bound method, as in ops.register(instance.{method}), "
+            "or move the function out of the class"
+        )
+    if not callable(function):
+        raise TypeError(f"{name} is not a function")
+    return function
+
+
+def _takes_self(function: Any) -> bool:
+    """Whether the first parameter stands for an instance, which no caller can give."""
+    while (inner := getattr(function, "__wrapped__", None) or _unfilled(function)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__self__") or not code.co_argcount:
+        return False
+    first = code.co_varnames[0]
+    return first in ("self", "cls") and first not in function.__annotations__
+
+
+def _unfilled(function: Any) -> Any:
+    """The function of a `functools.partial` without positional arguments."""
+    return function.func if hasattr(function, "func") and not getattr(function, "args", True) else None
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", None)
+    if name is None or name == "<lambda>":
+        raise TypeError(f"{function!r} has no name: pass name=...")
+    return str(name)
+
+
+def is_coroutine_function(handler: Any) -> bool:
+    """Whether calling it gives a coroutine; `inspect` would know, and is slow to import."""
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code is not None and bool(code.co_flags & _COROUTINE)
+
+
+class RecordedRun(Protocol):
+    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
+
+    def nested(self) -> RecordedRun: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    async def keep_success(
+        self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
+    ) -> ResponseEnvelope[Any]: ...
+
+    async def keep_failure(
+        self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
+    ) -> dict[str, Any] | None: ...
+
+    def request(self) -> dict[str, Any]: ...
+
+    def wishes(self) -> dict[str, Any] | None: ...
+
+    def recorded_elsewhere(self, wire: dict[str, Any] | None) -> None: ...
+
+    def adopt(self, wire: Any) -> None: ...
+
+
+class RunningTask(Protocol):
+    """The task that a handler runs for, as the handler sees it."""
+
+    @property
+    def id(self) -> str:
+        """The same in every attempt: who hands it to another system as its key has the effect there once."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the handler has been started for this task, this time included."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What earlier attempts have noted."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the task goes on without this attempt: its worker stops, it is another's, or it waits for an answer."""
+
+    async def note(self, key: str, value: Any) -> None:
+        """Keep a JSON value for later attempts; it is stored when this returns."""
+
+
+class CallPayload(Protocol):
+    """What one call gives, told to a `PayloadLog` step by step; no method of it raises."""
+
+    def take(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Its result, or the next item of a stream."""
+
+    def fail(self, error: CallError) -> None:
+        """How it failed."""
+
+    def end(self) -> None:
+        """It is over; whoever tells of the call comes after this."""
+
+
+class PayloadLog(Protocol):
+    """Keeps what calls are given and give, for their operator."""
+
+    def begin(self, spec: OperationSpec, input: Any, context: Context) -> CallPayload:
+        """A call with this input begins."""

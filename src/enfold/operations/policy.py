@@ -1,0 +1,92 @@
+"""How calls are treated: limits per caller, and what happens to results, arguments and errors."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.operations.access import Identity
+
+if TYPE_CHECKING:
+    from enfold.operations.operation import PayloadLog
+
+
+_MAX_CALLERS: Final = 1_000  # whose rate is remembered before those that may call again are forgotten
+
+
+class CallLimits:
+    """The calls of each identity; callers without one are counted together. What is None is without limit."""
+
+    def __init__(self, *, at_once: int | None = None, per_second: float | None = None) -> None:
+        self._at_once = at_once
+        self._per_second = per_second
+        self._running: dict[str, int] = {}
+        # When the next call would be due if an identity's calls were evenly spread: a second's calls may come at once.
+        self._due: dict[str, float] = {}
+
+    def acquire(self, identity: Identity | None) -> str:
+        """Count a call until `release`, which takes the answer; one too many is RESOURCE_EXHAUSTED, with the time to wait."""
+        caller = "" if identity is None else identity.id
+        if self._at_once is not None and self._running.get(caller, 0) >= self._at_once:
+            raise _exhausted(f"{self._at_once} calls at once", "calls_at_once", 1.0)
+        if self._per_second is not None:
+            self._check_rate(caller, self._per_second)
+        self._running[caller] = self._running.get(caller, 0) + 1
+        return caller
+
+    def release(self, caller: str) -> None:
+        self._running[caller] -= 1
+        if not self._running[caller]:
+            del self._running[caller]
+
+    def _check_rate(self, caller: str, per_second: float) -> None:
+        now = time.monotonic()
+        due, ahead = max(self._due.get(caller, now), now), max(1.0, 1.0 / per_second)
+        wait = due + 1.0 / per_second - now - ahead
+        if wait > 1e-9:
+            raise _exhausted(f"{per_second:g} calls a second", "calls_per_second", wait)
+        if len(self._due) >= _MAX_CALLERS:
+            self._due = {name: each for name, each in self._due.items() if each > now}
+        self._due[caller] = due + 1.0 / per_second
+
+
+def _exhausted(most: str, reason: str, wait: float) -> CallError:
+    details = {"reason": reason, "retry_after": int(wait) + 1}
+    return CallError("RESOURCE_EXHAUSTED", f"One caller may make {most}: try again later", details)
+
+
+Normalize: TypeAlias = Literal["repair", "typebox", "off"]
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How calls are treated; a field that is None is taken from the registry."""
+
+    normalize: Normalize | None = None
+    strict_output: bool | None = None
+    coerce: bool | None = None
+    extras: Literal["strip", "keep"] | None = None
+    expose_errors: bool | None = None
+    raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
+    detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
+    limits: CallLimits | None = None  # of what callers from outside may do
+    payloads: PayloadLog | None = None  # who keeps what calls are given and give; nobody where none is given
+
+    def __post_init__(self) -> None:
+        if self.normalize not in (None, "repair", "typebox", "off"):
+            raise ValueError(f"Unknown normalize policy {self.normalize!r}: use repair, typebox or off")
+        if self.extras not in (None, "strip", "keep"):
+            raise ValueError(f"Unknown extras policy {self.extras!r}: use strip or keep")
+        if self.detect not in (None, "all", "instances"):
+            raise ValueError(f"Unknown detect policy {self.detect!r}: use all or instances")
+
+    def over(self, base: Policy) -> Policy:
+        """This policy where it says something, the base where it does not."""
+        chosen = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return msgspec.structs.replace(base, **chosen) if chosen else base
+
+
+INHERIT: Final = Policy()
+DEFAULT_POLICY: Final = Policy("repair", False, True, "strip", True, False, "all")

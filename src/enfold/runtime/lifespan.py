@@ -1,0 +1,140 @@
+"""What operations need while they are served: opened once before the first call, closed once after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from enfold.operations import is_coroutine_function
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from enfold.middleware.tasks import DurableCalls
+    from enfold.operations.idempotency import OnceStore
+
+Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
+T = TypeVar("T")
+
+GRACE: Final = 25.0  # seconds for calls to end
+
+
+class Lifetime:
+    """The hooks of `on_start` and `on_stop`, and whether the `on_start` hooks have run.
+
+    A server calls `start` and `stop`; several may share one registry. Without a server the first call runs the `on_start`
+    hooks, and `during` runs the `on_stop` hooks after a piece of work.
+    """
+
+    __slots__ = (
+        "_is_open",
+        "_on_start",
+        "_on_stop",
+        "_opening",
+        "_stop_watching",
+        "_users",
+        "grace",
+        "is_ready",
+        "new_store",
+        "once",
+        "tasks",
+    )
+
+    def __init__(self) -> None:
+        self._on_start: list[Hook] = []
+        self._on_stop: list[Hook] = []
+        self._users = 0
+        self._is_open = False
+        self._opening: asyncio.Future[None] | None = None
+        self._stop_watching: Callable[[], None] | None = None
+        self.is_ready = True  # as long as there is nothing to run
+        self.once: OnceStore | None = None  # the idempotency store, made with the first key
+        self.new_store: Callable[[], OnceStore | None] | None = None  # makes it; in memory where nothing else is said
+        self.grace: Callable[[], float] = lambda: GRACE  # what is left of it when the last call has ended
+        self.tasks: DurableCalls | None = None  # runs durable operations as tasks
+
+    def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
+        if self._is_open:
+            raise RuntimeError("The registry is in use already: say on_start and on_stop before its first call")
+        self._on_start += [] if start is None else [start]
+        self._on_stop += [] if stop is None else [stop]
+        self.is_ready = False
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether a hook is an `async def`."""
+        return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
+
+    @property
+    def needs_stop(self) -> bool:
+        """Whether there is anything to close after the last call."""
+        return bool(self._on_stop)
+
+    async def start(self) -> None:
+        """Add a user; the first one runs the `on_start` hooks. Operations that block the event loop are warned of."""
+        from enfold.observability.loop_watch import watch_running_loop  # for servers alone
+
+        self._users += 1
+        if self._stop_watching is None:
+            self._stop_watching = watch_running_loop()
+        try:
+            await self.make_ready()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def make_ready(self) -> None:
+        """Run the `on_start` hooks unless they have run; callers at the same time wait for one run."""
+        if self.is_ready:
+            return
+        if not self.needs_loop:
+            await self._open()
+            return
+        import asyncio  # slow to import: without hooks that wait no loop is needed
+
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        await asyncio.shield(self._opening)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Remove a user; the last one runs the `on_stop` hooks in reverse order.
+
+        Calls with an idempotency key that run on after their callers have left get `grace` seconds to end first.
+        """
+        self._leave()
+        if self._users:
+            return
+        if self.once is not None:
+            await self.once.close(self.grace() if grace is None else grace)
+        if not self._is_open:
+            return
+        self._is_open = self.is_ready = False
+        for hook in reversed(self._on_stop):
+            await _run(hook)
+
+    def _leave(self) -> None:
+        self._users = max(0, self._users - 1)
+        if not self._users and self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """Await a piece of work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""
+        try:
+            return await work
+        finally:
+            await self.stop()
+
+    async def _open(self) -> None:
+        try:
+            for hook in self._on_start:
+                await _run(hook)
+            self._is_open = self.is_ready = True
+        finally:
+            self._opening = None
+
+
+async def _run(hook: Hook) -> None:
+    result = hook()
+    if hasattr(result, "__await__"):
+        await result

@@ -1,1 +1,0 @@
-"""What callers send: text converted without loss, and faults told by argument."""

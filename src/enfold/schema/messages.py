@@ -1,0 +1,115 @@
+"""The short texts of messages about values: paths, types, choices, counts. Each is cut, and can be written as UTF-8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isnan
+from typing import Any, Final
+
+import msgspec
+
+from enfold.schema.nodes.values import TYPE_NAMES
+
+_MAX_PATH: Final = 200
+_MAX_VALUE: Final = 50
+_MAX_TEXT: Final = 120
+_MAX_CHOICES: Final = 12
+
+# The formats of texts as people call them, each with an example.
+FORMATS: Final = {
+    "date-time": ("a date and time", "2020-01-01T00:00:00Z"),
+    "date": ("a date", "2020-01-01"),
+    "time": ("a time", "12:00:00Z"),
+    "duration": ("a duration", "PT1H"),
+    "email": ("an address for mail", "ann@example.org"),
+    "uri": ("an address", "https://example.org"),
+    "uuid": ("a UUID", "123e4567-e89b-12d3-a456-426614174000"),
+    "ipv4": ("an IPv4 address", "192.0.2.1"),
+    "ipv6": ("an IPv6 address", "2001:db8::1"),
+    "hostname": ("the name of a host", "example.org"),
+    "base64": ("base64 text", "aGVsbG8="),
+}
+_HARD_TO_READ: Final = frozenset('.[]"\\ \t\r\n')
+
+
+def path(keys: tuple[str | int, ...]) -> str:
+    """An argument as a user would write it: `items[2].name`."""
+    text = ""
+    for key in keys:
+        text += _step(key, is_first=not text)
+        if len(text) > _MAX_PATH:
+            break
+    return cut(text, _MAX_PATH)
+
+
+def _step(key: str | int, *, is_first: bool) -> str:
+    if not isinstance(key, str):
+        return f"[{short_json(key)}]"
+    if is_first:
+        return key
+    return f".{key}" if key and _HARD_TO_READ.isdisjoint(key) else f"[{short_json(key)}]"
+
+
+def refusal(expected: str) -> str:
+    """What to say of an argument that its type refuses: what would be right, where that is a format we know."""
+    if expected not in FORMATS:
+        return f"is refused: {expected}"
+    name, example = FORMATS[expected]
+    return f"must be {name} such as {example}"
+
+
+def types(names: Iterable[str]) -> str:
+    """`integer`, `string or null`, `any value`."""
+    kept = set(names)
+    if "number" in kept:
+        kept.discard("integer")
+    if len(kept) >= 6:
+        return "any value"
+    ordered = sorted(kept, key=lambda name: (name == "null", name))
+    return " or ".join(ordered) if ordered else "nothing"
+
+
+def one_of(members: list[Any]) -> str:
+    """`one of "low", "high"`, or the only one there is."""
+    texts = [short_json(member, _MAX_VALUE) for member in members[:_MAX_CHOICES]]
+    listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MAX_CHOICES else "")
+    return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MAX_TEXT)
+
+
+def how_many(number: int, noun: str) -> str:
+    """`1 item`, `2 properties`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a value, or the name of its class where it is no JSON."""
+    if type(value) is float and value - value != 0:
+        return "NaN" if isnan(value) else "Infinity"
+    return TYPE_NAMES.get(type(value)) or type(value).__name__
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: scalars only, and only the beginning of a long one."""
+    is_scalar = isinstance(value, str | int | float)
+    return short_json(value, _MAX_VALUE) if is_scalar else ""
+
+
+def short_json(value: Any, most: int = _MAX_VALUE) -> str:
+    if isinstance(value, str) and len(value) > most:
+        value = f"{value[:most]}…"
+    value = _writable(value) if isinstance(value, str) else value
+    try:
+        return cut(msgspec.json.encode(value).decode(), most + 3)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return cut(type_name(value))
+
+
+def cut(text: str, most: int = _MAX_TEXT) -> str:
+    return _writable(text if len(text) <= most else f"{text[:most]}…")
+
+
+def _writable(text: str) -> str:
+    # Half of a surrogate pair has no form in UTF-8, and a message must have one.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

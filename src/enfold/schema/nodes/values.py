@@ -1,0 +1,237 @@
+"""Comparing JSON values as JSON Schema does: 1 equals 1.0, true does not equal 1, decimal fractions divide exactly."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+TYPE_NAMES: Final[dict[type, str]] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+}
+
+
+def json_type(value: Any) -> str:
+    """The JSON type of a plain value; what JSON does not have is called by the name of its class."""
+    return "number" if type(value) is int else TYPE_NAMES.get(type(value)) or type(value).__name__
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON."""
+    return equality_key(one) == equality_key(other)
+
+
+def is_member(value: Any, members: list[Any]) -> bool:
+    """Whether a value is one of a list of constants."""
+    return value in members if type(value) is str else any(same(value, member) for member in members)
+
+
+def all_differ(items: list[Any]) -> bool:
+    """Whether no two items of an array are the same JSON."""
+    return len({equality_key(item) for item in items}) == len(items)
+
+
+def equality_key(value: Any) -> Hashable:
+    """Something hashable that is equal for the same JSON, and only then."""
+    kind = type(value)
+    if kind is str or kind is int or kind is float or value is None:
+        return value  # type: ignore[no-any-return]  # these are hashable, and equal across int and float
+    if kind is bool:
+        return (kind, value)
+    if kind is list:
+        return tuple(map(equality_key, value))
+    if kind is dict:
+        return frozenset((key, equality_key(item)) for key, item in value.items())
+    return (kind, id(value))
+
+
+def is_multiple(value: float, step: float) -> bool:
+    """Whether a number is a whole multiple of another, in decimal: 19.99 is one of 0.01."""
+    if type(value) is int and type(step) is int:
+        return value % step == 0
+    if value - value != 0:  # infinity and NaN
+        return False
+    digits, exponent = _decimal(value)
+    step_digits, step_exponent = _decimal(step)
+    lowest = min(exponent, step_exponent)
+    scaled: int = digits * 10 ** (exponent - lowest)
+    scaled_step: int = step_digits * 10 ** (step_exponent - lowest)
+    return scaled % scaled_step == 0
+
+
+def _decimal(number: float) -> tuple[int, int]:
+    """The digits and the power of ten that the text of a number shows."""
+    if type(number) is int:
+        return number, 0
+    digits, _, exponent = repr(number).partition("e")
+    whole, _, fraction = digits.partition(".")
+    return int(whole + fraction), int(exponent or 0) - len(fraction)
+
+
+class NumberBound(msgspec.Struct, frozen=True):
+    """One keyword that bounds numbers: the field of a node that holds its limit, its test as a function and as source, its words."""
+
+    field: str
+    holds: Callable[[float, float], bool]
+    source: str
+    words: str
+
+
+_BOUNDS: Final = (
+    NumberBound("minimum", operator.ge, "{v} >= {limit}", "at least"),
+    NumberBound("exclusive_minimum", operator.gt, "{v} > {limit}", "more than"),
+    NumberBound("maximum", operator.le, "{v} <= {limit}", "at most"),
+    NumberBound("exclusive_maximum", operator.lt, "{v} < {limit}", "less than"),
+    NumberBound("multiple_of", is_multiple, "is_multiple({v}, {limit})", "a multiple of"),
+)
+_limits: Final = operator.attrgetter(*(bound.field for bound in _BOUNDS))
+_UNLIMITED: Final = (None,) * len(_BOUNDS)
+
+
+def bounds_of(node: Any) -> list[tuple[NumberBound, float]]:
+    """What a node demands of numbers, each with its limit."""
+    limits = _limits(node)
+    if limits == _UNLIMITED:  # as nearly all are
+        return []
+    return [(bound, limit) for bound, limit in zip(_BOUNDS, limits, strict=True) if limit is not None]
+
+
+def clone(value: Any) -> Any:
+    """A copy of a JSON value that shares nothing with it that can change."""
+    if isinstance(value, dict):
+        return {key: clone(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clone(item) for item in value]
+    return value
+
+
+def own_copy(schema: Any) -> Any:
+    """A copy that shares nothing with the original. It takes no stack, and what was one object in it stays one."""
+    if not isinstance(schema, dict | list):
+        return schema
+    copies = {id(schema): _empty(schema)}
+    waiting = [schema]
+    for original in waiting:  # grows while it is read
+        copy = copies[id(original)]
+        for key, item in original.items() if isinstance(original, dict) else enumerate(original):
+            if isinstance(item, dict | list) and id(item) not in copies:
+                copies[id(item)] = _empty(item)
+                waiting.append(item)
+            copy[key] = copies[id(item)] if isinstance(item, dict | list) else item
+    _unite_properties([copies[id(original)] for original in reversed(waiting)])
+    return copies[id(schema)]
+
+
+def _empty(original: dict[Any, Any] | list[Any]) -> Any:
+    return {} if isinstance(original, dict) else [None] * len(original)
+
+
+def _unite_properties(containers: list[Any]) -> None:
+    """Let properties with equal schemas share one: large schemas repeat themselves, and each is compiled but once."""
+    numbers: dict[Any, int] = {}  # of each content that was met
+    content: dict[int, int] = {}  # of each container, by identity
+    first: dict[int, Any] = {}
+    for container in containers:  # the inner ones first
+        properties = container.get("properties") if type(container) is dict else None
+        if type(properties) is dict:
+            for name, item in properties.items():
+                if id(item) in content:
+                    properties[name] = first.setdefault(content[id(item)], item)
+        content[id(container)] = numbers.setdefault(_shape(container, content), len(numbers))
+
+
+def _shape(container: Any, content: dict[int, int]) -> tuple[Any, ...]:
+    is_object = type(container) is dict
+    items = container.values() if is_object else container
+    inside = tuple(_mark(item, content) for item in items)
+    return (is_object, *container, inside) if is_object else (is_object, inside)
+
+
+def _mark(item: Any, content: dict[int, int]) -> tuple[Any, ...]:
+    """What two items have in common if and only if they are equal: the type counts, and a cycle equals only itself."""
+    if type(item) in {dict, list}:
+        return (dict, content.get(id(item), -id(item)))
+    return (type(item), item if isinstance(item, str | int | float | None) else id(item))
+
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORDS: Final = {"true": True, "false": False}
+_MAX_DIGITS: Final = 4_000  # Python reads no longer ones
+_MAX_EXPONENT: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
+
+
+def lossless(value: Any, types: frozenset[str]) -> Iterator[Any]:
+    """R5: what a scalar may become among these types without losing anything; the text of a number must be canonical."""
+    if type(value) is str:
+        yield from _truth(value, types)
+        number = next(_numbers(value, _ANY_NUMBER), None) if "integer" in types else None
+        if number is not None and ("number" in types or number == int(number)) and _is_canonical(value, number):
+            yield number
+    elif "string" in types and (type(value) is int or (type(value) is float and value - value == 0)):
+        with suppress(ValueError):  # an integer of more digits than Python is willing to write
+            yield repr(value)
+
+
+def readings(text: str, types: frozenset[str]) -> Iterator[Any]:
+    """What the text of an argument may stand for, among the types that are allowed."""
+    yield from _truth(text, types)
+    if "integer" in types:
+        yield from _numbers(text, types)
+    if "string" not in types:
+        yield from _structures(text, types)
+
+
+def _truth(text: str, types: frozenset[str]) -> Iterator[bool]:
+    if text in _WORDS and "boolean" in types:
+        yield _WORDS[text]
+
+
+def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
+    match = _NUMBER.fullmatch(text)
+    if match is None or len(text) > _MAX_DIGITS:
+        return
+    if match[1] is None and match[2] is None:
+        yield int(text)
+    elif "number" not in types:
+        yield from _whole(text)
+    elif (number := float(text)) - number == 0:
+        yield number
+
+
+def _whole(text: str) -> Iterator[int]:
+    """The integer that decimal text stands for, exactly, where it is one: a float would round it."""
+    with suppress(InvalidOperation):  # an exponent beyond all bounds
+        exact = Decimal(text)
+        if exact.adjusted() <= _MAX_EXPONENT and exact == exact.to_integral_value():
+            yield int(exact)
+
+
+def _is_canonical(text: str, number: float) -> bool:
+    """Whether a text is how a number is written: `"42"` and `"19.99"`, but not `"1.50"` or `"-0"`."""
+    # Languages write exponents differently: 1e-07 here, 1e-7 in JavaScript.
+    return text == repr(number) or (type(number) is float and text == msgspec.json.encode(number).decode())
+
+
+def _structures(text: str, types: frozenset[str]) -> Iterator[Any]:
+    if text == "null" and "null" in types:
+        yield None
+    opening = text.lstrip(" \t\r\n")[:1]
+    if (opening == "{" and "object" in types) or (opening == "[" and "array" in types):
+        try:
+            yield msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return  # it only looked like JSON
+
+
+_ANY_NUMBER: Final = frozenset({"integer", "number"})

@@ -1,0 +1,192 @@
+"""What was changed, and what still does not fit, in as few entries as will say it: array siblings share one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.envelope import MISFITS, ResultWarning
+from enfold.json_pointer import escape
+from enfold.schema.nodes.values import json_type
+
+# A place inside a value: the place of its container, and the key or position in it. None is the root.
+Path: TypeAlias = "tuple[Path, Any] | None"
+
+_MAX_ENTRIES: Final = 50
+_MAX_NAME: Final = 200
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One thing to be told of a place; of several, if it is told of the same property of objects in one array."""
+
+    code: str
+    path: Path
+    old: Any = None
+    new: Any = None
+    count: int = 1  # with those of later objects in the same array
+
+
+class Report:
+    """Entries in the order they were made. An attempt that is given up takes its own back."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def add(self, code: str, path: Path, old: Any = None, new: Any = None) -> None:
+        self.entries.append(Entry(code, path, old, new))
+
+    def remove_after(self, length: int) -> list[Entry]:
+        """Forget the entries after the first `length`, and give them to the caller."""
+        taken = self.entries[length:]
+        del self.entries[length:]
+        return taken
+
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        groups = _collapsed(self.entries)
+        if len(groups) <= _MAX_ENTRIES:
+            return tuple(map(_warning, groups))
+        groups.sort(key=lambda group: group.first.code not in MISFITS)  # what was kept although wrong must be seen
+        shown = tuple(map(_warning, groups[: _MAX_ENTRIES - 1]))
+        return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
+
+
+def may_share(path: Path) -> bool:
+    """Whether a place in one object of an array can stand for all: a key that is `*` would read like every position."""
+    if path is None or type(path[1]) is not str:
+        return False
+    while path is not None and path[1] != "*":
+        path = path[0]
+    return path is None
+
+
+_POSITION: Final = object()  # stands where an array position was: no key is equal to it
+
+
+class _Group(msgspec.Struct):
+    """Entries of one code whose places differ in array positions alone; the first stands for all."""
+
+    first: Entry
+    words: list[Any]  # from the inside out, with a sign for each position
+    positions: list[int | None]  # from the inside out too; None where the entries differ
+    count: int
+
+
+def _collapsed(entries: list[Entry]) -> list[_Group]:
+    groups: dict[Any, _Group] = {}
+    siblings: dict[tuple[str, Any, int], _Group] = {}  # by code, key and the identity of their array's place
+    for entry in entries:
+        parent, key = entry.path or _ROOT
+        array, position = parent or _ROOT
+        place = (entry.code, key, id(array))
+        group = siblings.get(place) if type(position) is int else None
+        if group is None:
+            group = _grouped(groups, entry)
+            if type(position) is int and may_share(entry.path):
+                siblings[place] = group
+        elif group.count > 1 or group.positions[0] != position:  # nothing else has to be compared
+            group.count += entry.count
+            group.positions[0] = None
+    return list(groups.values())
+
+
+_ROOT: Final = (None, None)
+
+
+def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
+    """The group that an entry belongs to, with the entry counted."""
+    path = entry.path
+    words: list[Any] = []
+    positions: list[int | None] = []
+    while path is not None:
+        path, step = path
+        if type(step) is int:
+            positions.append(step)
+            words.append(_POSITION)
+        else:
+            words.append(step)
+    if entry.count > 1:
+        positions[0] = None
+    shape = (entry.code, *words, len(groups)) if "*" in words else (entry.code, *words)
+    group = groups.get(shape)
+    if group is None:
+        group = groups[shape] = _Group(entry, words, positions, entry.count)
+    elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
+        group.count += entry.count
+        pairs = zip(group.positions, positions, strict=True)
+        group.positions = [mine if mine == other else None for mine, other in pairs]
+    return group
+
+
+def _warning(group: _Group) -> ResultWarning:
+    code, old, new = group.first.code, group.first.old, group.first.new
+    size = 0 if code in _ABSENT else _size(old)
+    shown = _beginning(old) if size > _MAX_NAME else old
+    replaced = shown if new is old else _beginning(new) if _size(new) > _MAX_NAME else new
+    return ResultWarning(code, _pointer(group), shown, replaced, json_type(old), size, group.count)
+
+
+# What is told of a property that was not there.
+_ABSENT: Final = frozenset({"default", "missing"})
+
+
+def _pointer(group: _Group) -> str:
+    positions = iter(group.positions)
+    pointer = ""
+    for word in group.words:
+        if type(word) is str:
+            pointer = f"/{escape(word)}{pointer}"
+        elif word is _POSITION:
+            position = next(positions)
+            pointer = f"/{'*' if position is None else position}{pointer}"
+        else:  # a key that JSON does not have
+            pointer = f"/{type(word).__name__}{pointer}"
+    return pointer
+
+
+def _size(value: Any) -> int:
+    """The length of a value as JSON text."""
+    return 4 if value is None else len(_text(value))
+
+
+def _beginning(value: Any) -> str:
+    return (value if type(value) is str else _text(value))[:_MAX_NAME]
+
+
+def _text(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:  # noqa: BLE001  # whatever cannot be written still has a place in the report
+        return f'"{value}"' if type(value) is str else type(value).__name__
+
+
+def differences(old: Any, new: Any) -> tuple[ResultWarning, ...]:
+    """One `cast` entry at each place where the two differ and are not both objects or both arrays of one length."""
+    report = Report()
+    # A stack of our own: values may be deeper than Python's.
+    waiting: list[tuple[Any, Any, Path]] = [(old, new, None)]
+    while waiting:
+        was, now, path = waiting.pop()
+        if was is now:
+            continue
+        if type(was) is dict and type(now) is dict:
+            waiting += _pairs_of_objects(was, now, path, report)
+        elif type(was) is list and type(now) is list and len(was) == len(now):
+            waiting += [
+                (mine, theirs, (path, index)) for index, (mine, theirs) in enumerate(zip(was, now, strict=True))
+            ]
+        elif type(was) is not type(now) or was != now:
+            report.add("cast", path, was, now)
+    return report.warnings()
+
+
+def _pairs_of_objects(
+    was: dict[str, Any], now: dict[str, Any], path: Path, report: Report
+) -> list[tuple[Any, Any, Path]]:
+    for key in was.keys() - now.keys():
+        report.add("cast", (path, key), was[key])
+    for key in now.keys() - was.keys():
+        report.add("cast", (path, key), None, now[key])
+    return [(was[key], now[key], (path, key)) for key in was.keys() & now.keys()]

@@ -1,0 +1,475 @@
+"""The callers of a server's operations and their calls in flight. No I/O.
+
+Progress and log messages go to a caller's context; questions go to the caller, or to the source if the caller cannot
+answer them. A client of a stateless surface receives the questions as its result and calls again with the answers; the
+call to the server keeps running in a task meanwhile, so the server does its work only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
+from enfold.operations import Context
+from enfold.operations.questions import InputRequired, MissingCapability, Peer, Question, offers, peer_of
+from enfold.sources.mcp.settings import Answerers, MCPLimits
+
+SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
+
+_CAPABILITIES: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+# A request that stays open for as long as its maker wants to be told of changes.
+LISTEN: Final = "subscriptions/listen"
+MAX_ABANDONED: Final = 1000  # calls that were abandoned and not answered; with more, no question is put to anybody
+PATIENCE: Final = 3.0  # seconds that a question, or a call, waits for others to end
+
+CallKey: TypeAlias = tuple[str, object]  # ("call", request id) or ("task", task id)
+
+
+class _AskedQuestions(msgspec.Struct, frozen=True, eq=False):
+    """Questions for the client, and where their answers are waited for."""
+
+    questions: dict[str, Question]
+    answers: asyncio.Future[dict[str, Any]]
+
+
+class MCPCaller:
+    """The caller of a call at a server; a client that calls again with answers gives it the context of that call."""
+
+    def __init__(self, context: Context, answers: Answerers, limits: MCPLimits) -> None:
+        self.context = context
+        self._left_bytes = limits.notice_bytes
+        self._answers = answers
+        self._count = 0
+        self._asked: list[_AskedQuestions] = []
+        self.has_news = asyncio.Event()  # there is a question, or the call has ended
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the server may ask: whatever the caller or the source can answer."""
+        peer = peer_of(self.context)
+        own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
+        return {**own, **(peer.capabilities if peer is not None else {})}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the server is told of the caller's own `_meta`."""
+        peer = peer_of(self.context)
+        return {} if peer is None else passed_meta(peer.meta)
+
+    @property
+    def client(self) -> object | None:
+        peer = peer_of(self.context)
+        return None if peer is None else peer.client
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether there is a client that answers at least one kind of question."""
+        peer = peer_of(self.context)
+        return peer is not None and any(name in peer.capabilities for name in _CAPABILITIES.values())
+
+    @property
+    def is_heard(self) -> bool:
+        return self.context.is_heard
+
+    def hear(self, method: str, params: dict[str, Any]) -> None:
+        if self._left_bytes < 0:
+            return
+        self._left_bytes -= len(encode(params))
+        if self._left_bytes < 0:
+            self.context.log("RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)", "warning")
+        elif method == "notifications/progress":
+            self._hear_progress(params)
+        else:
+            self._hear_log(params)
+
+    def stream_closed(self) -> None:
+        peer = peer_of(self.context)
+        if peer is not None:
+            peer.close_stream()
+
+    def _hear_progress(self, params: dict[str, Any]) -> None:
+        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if isinstance(progress, int | float):
+            self.context.progress(
+                progress,
+                total if isinstance(total, int | float) else None,
+                message if isinstance(message, str) else None,
+            )
+
+    def _hear_log(self, params: dict[str, Any]) -> None:
+        data, given = params.get("data"), params.get("level")
+        level = given if isinstance(given, str) else "info"
+        if isinstance(data, str):
+            self.context.log(data, level)
+        else:
+            self.context.log("", level, data)
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Answer one question that came on the open connection."""
+        self._count += 1
+        key = f"question-{self._count}"
+        try:
+            return (await self.ask_all({key: {"method": method, "params": params}}))[key]
+        except MissingCapability as error:
+            raise ProtocolError(METHOD_NOT_FOUND, f"The caller cannot be asked: {error.message}") from None
+
+    async def ask_all(self, requests: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The answers to several questions, by their keys."""
+        questions = {key: _question(request) for key, request in requests.items()}
+        peer = peer_of(self.context)
+        mine = {
+            key: each
+            for key, each in questions.items()
+            if peer is None or not offers(peer.capabilities, each.capability)
+        }
+        theirs = {key: each for key, each in questions.items() if key not in mine}
+        answers = {key: await self._answer(question) for key, question in mine.items()}
+        return {**answers, **(await self._ask_peer(theirs))} if theirs else answers
+
+    async def _answer(self, question: Question) -> dict[str, Any]:
+        answer = self._answers.get(question.method)
+        if answer is None:
+            raise MissingCapability(question.capability)
+        return _with_defaults(question, await answer(question.params, self.context))
+
+    async def _ask_peer(self, questions: dict[str, Question]) -> dict[str, dict[str, Any]]:
+        asked = _AskedQuestions(questions, asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
+        self.has_news.set()
+        return await asked.answers
+
+    def next_questions(self) -> _AskedQuestions | None:
+        """The oldest questions that the client has not answered, and that the server has not withdrawn."""
+        self._asked = [each for each in self._asked if not each.answers.done()]
+        return self._asked[0] if self._asked else None
+
+    def refuse_questions(self) -> None:
+        """Refuse what has not been answered: the call was given up, and its client is not asked any more."""
+        for asked in self._asked:
+            if not asked.answers.done():
+                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, "The caller has given up"))
+
+
+def _question(request: Any) -> Question:
+    fields = fields_of(request)
+    method, params = str(fields.get("method")), fields.get("params")
+    if method not in _CAPABILITIES:
+        raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
+    found = params if isinstance(params, dict) else {}
+    is_url = method == "elicitation/create" and found.get("mode") == "url"
+    return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))
+
+
+def _with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
+    """An accepted form with the defaults of the fields that were left out."""
+    if question.method != "elicitation/create" or answer.get("action") != "accept":
+        return answer
+    fields = fields_of(fields_of(question.params.get("requestedSchema")).get("properties"))
+    filled = {name: field["default"] for name, field in fields.items() if "default" in fields_of(field)}
+    content = {**filled, **(answer.get("content") or {})}
+    return {**answer, "content": content} if content else answer
+
+
+# --- calls that wait for answers ----------------------------------------------------------------------------------
+
+
+class SuspendedCalls:
+    """The calls whose clients were asked something, each under a key that its client keeps; after `seconds` they are cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[str, _RunningCall] = {}
+
+    async def run(self, caller: MCPCaller, peer: Peer, start: Callable[[MCPCaller], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a call, or resume the one that waits for the answers which this client brings."""
+        call = self._pop(peer.memory.pop(SUSPENDED, None))
+        if call is None:
+            call = _RunningCall(caller, asyncio.get_running_loop().create_task(start(caller)))
+        call.caller.context = caller.context
+        try:
+            return await call.result(peer)
+        except InputRequired:
+            peer.memory[SUSPENDED] = self._suspend(call)
+            raise
+        except BaseException:
+            call.task.cancel()
+            raise
+
+    def close(self) -> None:
+        for key in list(self._calls):
+            self._expire(key)
+
+    def _suspend(self, call: _RunningCall) -> str:
+        key = os.urandom(16).hex()
+        call.expiry = asyncio.get_running_loop().call_later(self._seconds, self._expire, key)
+        self._calls[key] = call
+        return key
+
+    def _pop(self, key: object) -> _RunningCall | None:
+        call = self._calls.pop(key, None) if isinstance(key, str) else None
+        if call is not None and call.expiry is not None:
+            call.expiry.cancel()
+        return call
+
+    def _expire(self, key: str) -> None:
+        call = self._pop(key)
+        if call is not None:
+            call.task.cancel()
+
+
+class _RunningCall:
+    """A call at a server, in a task of its own."""
+
+    def __init__(self, caller: MCPCaller, task: asyncio.Task[Any]) -> None:
+        self.caller = caller
+        self.task = task
+        self.expiry: asyncio.TimerHandle | None = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.caller.refuse_questions()
+        self.caller.has_news.set()
+        if not task.cancelled():
+            task.exception()  # retrieved, so that the loop does not complain where nobody waits any more
+
+    async def result(self, peer: Peer) -> Any:
+        """Wait for the result, and ask the client what the server asks meanwhile."""
+        caller = self.caller
+        while True:
+            caller.has_news.clear()
+            while (asked := caller.next_questions()) is not None:
+                await _ask(asked, peer)
+            if self.task.done():
+                return self.task.result()
+            await caller.has_news.wait()
+
+
+async def _ask(asked: _AskedQuestions, peer: Peer) -> None:
+    """Ask the client; InputRequired where it is to call again with the answers, until when the questions stay."""
+    try:
+        answers = await peer.ask(asked.questions)
+    except InputRequired:
+        raise
+    except CallError as error:
+        if not asked.answers.done():
+            asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
+    else:
+        if not asked.answers.done():
+            asked.answers.set_result(answers)
+
+
+# --- calls in flight ------------------------------------------------------------------------------------------------
+
+
+class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
+    """One request in flight; `headers` are further ones for HTTP."""
+
+    id: int
+    method: str
+    params: dict[str, Any]
+    caller: MCPCaller | None
+    answer: asyncio.Future[dict[str, Any]]
+    headers: dict[str, str] = {}
+    begun: asyncio.Event | None = None  # set when the server confirms a subscription
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a server may ask somebody something while it works on this call."""
+        return self.caller is not None and self.method != LISTEN
+
+
+class PossibleCallers:
+    """The callers that a message of a server may be for when it names no call.
+
+    An abandoned call counts until the server has answered it, and a task until its result has come: until then the
+    server may still work on it, and ask for it. A server that never answers is waited for `held` seconds.
+    """
+
+    def __init__(self, held: float) -> None:
+        self._held = held
+        self._abandoned: dict[object, _Abandoned] = {}  # by the ids of their requests
+        self._tasks: dict[object, MCPCaller] = {}  # by the id that the server gave the task
+        self._has_overflown = False
+        self._ended = asyncio.Event()
+
+    def note_abandoned(self, call: OutgoingCall) -> None:
+        """Note that a caller gave up a call which the server has not answered."""
+        if len(self._abandoned) >= MAX_ABANDONED:
+            self._has_overflown = True
+        elif call.caller is not None:
+            self._abandoned[call.id] = _Abandoned(call.caller.client, call.caller.can_be_asked)
+            asyncio.get_running_loop().call_later(self._held, self._abandoned.pop, call.id, None)
+
+    def note_answer(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
+        """Note that the server answered a request, which may have begun or ended a task."""
+        self._abandoned.pop(request_id, None)
+        if call is not None and call.caller is not None:
+            task_id = begun_task(call, result)
+            if call.method in ("tasks/result", "tasks/cancel"):
+                self._tasks.pop(call.params.get("taskId"), None)
+            elif task_id is not None:
+                if len(self._tasks) >= MAX_ABANDONED:
+                    self._has_overflown = True
+                self._tasks[task_id] = call.caller
+
+    def note_end(self) -> None:
+        """Let those look again who wait for a call to end."""
+        self._ended.set()
+        self._ended.clear()
+
+    async def call_ended(self) -> None:
+        """Wait until a call has ended."""
+        await self._ended.wait()
+
+    def keys(self, calls: Iterable[OutgoingCall]) -> frozenset[CallKey]:
+        """The calls and tasks that can have caused a message which comes now."""
+        requests = {("call", request_id) for request_id in (*self._abandoned, *(call.id for call in calls))}
+        return frozenset(requests | {("task", task_id) for task_id in self._tasks})
+
+    def only_caller(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> MCPCaller | None:
+        """The newest caller, if all that can have caused a message are of one client, or there is only one."""
+        callers, abandoned = self._callers(calls, among), self._abandoned_calls(among)
+        if not callers or self._has_overflown:
+            return None
+        if callers[0].client is None:
+            return callers[0] if len(set(callers)) == 1 and not abandoned else None
+        clients = [*(caller.client for caller in callers), *(each.client for each in abandoned)]
+        return callers[-1] if all(client is clients[0] for client in clients) else None
+
+    def are_all_unaskable(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> bool:
+        """Whether no client at all can be meant, so that the source itself may answer."""
+        if self._has_overflown or any(caller.can_be_asked for caller in self._callers(calls, among)):
+            return False
+        return not any(each.can_be_asked for each in self._abandoned_calls(among))
+
+    def _callers(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> list[MCPCaller]:
+        in_tasks = [caller for task_id, caller in self._tasks.items() if ("task", task_id) in among]
+        return [*in_tasks, *(call.caller for call in calls if call.caller is not None and ("call", call.id) in among)]
+
+    def _abandoned_calls(self, among: frozenset[CallKey]) -> list[_Abandoned]:
+        return [each for request_id, each in self._abandoned.items() if ("call", request_id) in among]
+
+
+class _Abandoned(msgspec.Struct, frozen=True):
+    """Whose call was abandoned."""
+
+    client: object | None
+    can_be_asked: bool
+
+
+def begun_task(call: OutgoingCall, result: dict[str, Any]) -> str | None:
+    """The id of the task that a call of the revision 2025-11-25 has begun, if it has."""
+    task_id = fields_of(result.get("task")).get("taskId")
+    return task_id if "task" in call.params and isinstance(task_id, str) else None
+
+
+class Turns:
+    """Keeps the calls of different clients apart, so that it is known who a question is for.
+
+    The calls of a client that can be asked wait, however long, until those of other such clients have ended. Callers
+    that cannot be asked (the client is None) are let through together; they and the others wait for each other for
+    `PATIENCE` seconds only, and not at all for a call whose client is being asked. Turns come in the order of the calls,
+    and those of one client run side by side unless another waits.
+    """
+
+    def __init__(self) -> None:
+        self._client: object | None = None  # whose turn it is
+        self._held: set[CallKey] = set()  # the calls and tasks of that client
+        self._is_asked = False  # that client, at this moment or before in its turn
+        self._waiting: deque[_Waiting] = deque()
+
+    async def take(self, client: object | None, key: CallKey) -> None:
+        """Wait for a turn, which `release` ends; what `close` is given is raised where the connection is lost first."""
+        if not self._waiting and (not self._held or client is self._client):
+            self._begin(client, key)
+            return
+        if client is None and self._is_asked:
+            return
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(client, key, loop.create_future())
+        self._waiting.append(waiting)
+        patience = loop.call_later(PATIENCE, self._lose_patience, waiting)
+        try:
+            await waiting.turn
+        except BaseException:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            self.release(key)  # the turn may have come just before
+            raise
+        finally:
+            patience.cancel()
+
+    def note_asked(self) -> None:
+        """Note that the client whose turn it is was asked something: its call may take as long as a person."""
+        self._is_asked = True
+        for waiting in [each for each in self._waiting if each.client is None]:
+            self._let_through(waiting)
+
+    def pass_on(self, key: CallKey, to: CallKey) -> None:
+        """Let something else hold the turn of a call, such as the task that the call has begun."""
+        if key in self._held:
+            self._held.add(to)
+            self._held.discard(key)
+
+    def release(self, key: CallKey) -> None:
+        """End the turn of a call; one that has none, or has ended, changes nothing."""
+        self._held.discard(key)
+        self._advance()
+
+    def close(self, error: Exception) -> None:
+        """Fail the calls that wait: the connection is gone."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.turn.done():
+                waiting.turn.set_exception(error)
+
+    def _begin(self, client: object | None, key: CallKey) -> None:
+        if client is not self._client:
+            self._client, self._is_asked = client, False
+        self._held.add(key)
+
+    def _advance(self) -> None:
+        while self._waiting and (not self._held or self._waiting[0].client is self._client):
+            waiting = self._waiting.popleft()
+            if not waiting.turn.done():
+                self._begin(waiting.client, waiting.key)
+                waiting.turn.set_result(None)
+        if self._waiting and self._client is None:
+            asyncio.get_running_loop().call_later(PATIENCE, self._lose_patience, self._waiting[0])
+
+    def _lose_patience(self, waiting: _Waiting) -> None:
+        """End the waiting of one that cannot be asked, or for such."""
+        if waiting not in self._waiting:
+            return
+        if waiting.client is None:
+            self._let_through(waiting)
+        elif self._client is None:
+            self._held.clear()
+            self._advance()
+
+    def _let_through(self, waiting: _Waiting) -> None:
+        self._waiting.remove(waiting)
+        if not waiting.turn.done():
+            waiting.turn.set_result(None)
+
+
+class _Waiting(msgspec.Struct, frozen=True, eq=False):
+    """A call that waits for its turn."""
+
+    client: object | None
+    key: CallKey
+    turn: asyncio.Future[None]

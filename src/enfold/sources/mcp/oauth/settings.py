@@ -1,0 +1,184 @@
+"""The settings of a login at an MCP server, and the stores that keep its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.sources.secrets import Supplied
+from enfold.storage import replace_file, try_lock
+
+# Takes a user to an address, in their browser or otherwise; what it gives is awaited if it can be.
+OpenURL: TypeAlias = Callable[[str], object]
+
+_PAUSE: Final = 0.05  # seconds between two looks at a lock
+_LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a user takes
+
+
+class _Client(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are to an authorization server; `issuer` names the one that knows the client, where there are several."""
+
+    client_id: str = ""
+    client_secret: str = ""
+    private_key: str = ""  # PEM; signs a statement instead of sending a secret
+    key_id: str = ""
+    algorithm: str = ""  # of the signature; found from the key where it is not said
+    scopes: tuple[str, ...] = ()
+    issuer: str = ""
+    store: LoginStore | None = None
+
+    def __repr__(self) -> str:
+        """Without its secrets: values end up in logs."""
+        return f"{type(self).__name__}(client_id={self.client_id!r})"
+
+
+class UserLogin(_Client, frozen=True, kw_only=True):
+    """A user logs in with their browser; a client id is found where none is given.
+
+    `open_url` takes them to the login page; without it nobody can be asked, and only a stored login is used.
+    `client_metadata_url` is the address of a document about your program, for servers that take it as a client id.
+    """
+
+    open_url: OpenURL | None = None
+    client_metadata_url: str = ""
+    client_name: str = "Enfold"
+    redirect_uri: str = "http://127.0.0.1/callback"
+    redirect_port: int = 0  # 0 takes a free one
+    wait: float = 300.0  # seconds for the user
+
+
+class ClientCredentials(_Client, frozen=True, kw_only=True):
+    """A program logs in as itself, with a secret or a private key."""
+
+
+class AssertionLogin(_Client, frozen=True, kw_only=True):
+    """A program logs in by a signed statement of another authority about it, such as that of its cluster."""
+
+    assertion: Supplied[str]
+
+
+class EnterpriseLogin(_Client, frozen=True, kw_only=True):
+    """A user is known to their company's identity provider, which vouches for them at the server's own."""
+
+    identity_token: Supplied[str]
+    provider_token_url: str
+    provider_client_id: str = ""
+    provider_client_secret: str = ""
+
+
+Auth: TypeAlias = UserLogin | ClientCredentials | AssertionLogin | EnterpriseLogin
+
+
+# --- stored logins --------------------------------------------------------------------------------------------------
+
+
+class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Our client at one authorization server."""
+
+    id: str
+    secret: str = ""
+    method: str = "none"  # by which the token endpoint hears who we are
+    redirect_uri: str = ""
+    until: float = 0.0  # when the secret ends; 0 never
+
+    def __repr__(self) -> str:
+        return f"RegisteredClient({self.id!r})"
+
+
+class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a login gave; `until` is the time at which the access token ends, 0 where nobody said."""
+
+    access: str
+    refresh: str = ""
+    until: float = 0.0
+    key: str = ""  # PEM, of tokens that are bound to one
+
+    def __repr__(self) -> str:
+        return "Tokens(…)"
+
+
+class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything known about the login at one server; client and tokens belong to the issuer, and to no other."""
+
+    issuer: str = ""
+    metadata_url: str = ""  # where the server says what it is, if it named a place
+    client: RegisteredClient | None = None
+    tokens: LoginTokens | None = None
+    scopes: tuple[str, ...] = ()  # that were asked for
+
+
+class LoginStore(Protocol):
+    """Where logins are kept, by the address of their server."""
+
+    def load(self, server_url: str) -> Saved | None:
+        """What is kept for a server."""
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        """Keep it from now on."""
+
+
+class MemoryStore:
+    """Keeps logins as long as the program runs."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Saved] = {}
+
+    def load(self, server_url: str) -> Saved | None:
+        return self._kept.get(server_url)
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        self._kept[server_url] = saved
+
+
+class _File(msgspec.Struct, frozen=True):
+    """One file: the address is in it, because its name is only a hash."""
+
+    server: str
+    saved: Saved
+
+
+class FileStore:
+    """Keeps each login in a file of its own, so that several programs never write over each other's."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder).expanduser()
+
+    def load(self, server_url: str) -> Saved | None:
+        """What is kept; a file that cannot be read is as good as none."""
+        try:
+            found = msgspec.json.decode(self._path(server_url).read_bytes(), type=_File)
+        except (OSError, ValueError, RecursionError):  # of which what msgspec raises is one
+            return None
+        return found.saved if found.server == server_url else None
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._path(server_url), msgspec.json.encode(_File(server_url, saved)))
+
+    @asynccontextmanager
+    async def alone(self, server_url: str) -> AsyncIterator[None]:
+        """Wait until no other program renews this login: a refresh token that comes twice is taken for a stolen one.
+
+        The lock is on the file that is there, and ends with the program that has it.
+        """
+        try:
+            file = self._path(server_url).open("rb")
+        except OSError:  # there is nothing to renew
+            yield
+            return
+        with file:
+            for _ in range(_LOOKS):
+                if try_lock(file.fileno()) is not False:
+                    break
+                await asyncio.sleep(_PAUSE)
+            yield
+
+    def _path(self, server_url: str) -> Path:
+        return self._folder / f"{hashlib.sha256(server_url.encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,221 @@
+"""What a user says of an MCP server, as values: the command or address that names it, limits, headers and a login."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.mcp.editor_entries import TABLES, URL_KEYS, is_enabled
+from enfold.operations import Context
+from enfold.sources.secrets import KnownSecrets, Supplied
+
+if TYPE_CHECKING:
+    from enfold.sources.mcp.oauth.login import OAuthLogin
+
+# Fixed headers, or a function that returns them for each request, for example with a token that is renewed.
+GivenHeaders: TypeAlias = Supplied[Mapping[str, str]]
+Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
+Per: TypeAlias = Literal["source", "session"]  # one connection for all callers, or one for each session of a client
+Transport: TypeAlias = Literal["auto", "http", "sse"]
+Kind: TypeAlias = Literal["tool", "resource", "prompt"]
+Reads: TypeAlias = Literal["result"] | None  # results are wrapped as {"result": …}
+
+# A bearer token, a user and their password, or a function that returns the value of `Authorization`.
+Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
+
+# The source's own answers to requests of servers, by method: `async def answer(params, context) -> result`.
+Answerers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
+
+KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
+
+_KINDS: Final[dict[str, Transport]] = {
+    "auto": "auto",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A server that is started here, and spoken to over its standard input and output."""
+
+    words: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    inherit_env: bool = False  # all of our environment, and not only what every program needs
+
+    def __str__(self) -> str:
+        return self.words[0].rpartition("/")[2]
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A server that runs somewhere; `auto` finds out which of the two HTTP transports it speaks."""
+
+    url: str
+    headers: dict[str, str] = {}
+    transport: Transport = "auto"
+
+    def __str__(self) -> str:
+        return self.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+
+
+Server: TypeAlias = Command | Address
+Target: TypeAlias = str | Sequence[str] | Mapping[str, Any] | Command | Address
+
+
+class MCPLimits(msgspec.Struct, frozen=True):
+    """How much a source takes from its servers, and how long it waits for them: sizes in bytes, times in seconds."""
+
+    message_bytes: int = 64 * 1024 * 1024
+    connect: float = 30.0  # from the start of a server to the end of the handshake
+    probe: float = 3.0  # for the newest revision's first question, before the older handshake is tried beside it
+    held: float = 600.0  # for a user to answer, while a call of an older server waits
+    rounds: int = 10  # of questions in one call
+    pages: int = 1000  # of one list
+    list_items: int = 10_000  # of one list, over all its pages
+    list_bytes: int = 16 * 1024 * 1024  # of one list, over all its pages
+    reconnects: int = 5  # of a broken event stream, without anything new on it
+    open_requests: int = 100  # of a server, on one connection
+    unread_bytes: int = 16 * 1024 * 1024  # written to a server that does not read
+    notice_bytes: int = 4 * 1024 * 1024  # of log messages and progress in one call
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """How a source talks to its servers.
+
+    `headers` and `client` (an httpx client of yours) are for servers at an address. `protocol` pins a revision.
+    `per="session"` opens a connection, and starts a process, for each session of an MCP client. `answers` are the
+    source's own answers to `elicitation/create`, `sampling/createMessage` and `roots/list`, for callers that cannot be
+    asked. `log_level` is the level requested of servers for log messages.
+    """
+
+    headers: GivenHeaders = {}
+    client: Any = None
+    protocol: Dialect = "auto"
+    per: Per = "source"
+    answers: Answerers = {}
+    log_level: str = "info"
+    limits: MCPLimits = MCPLimits()
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What is imported from servers, and how it is presented.
+
+    `reads="result"` says that results are wrapped as `{"result": …}`. `instructions` are passed on to MCP clients: the
+    server's own, a text of yours, or with False none.
+    """
+
+    kinds: tuple[Kind, ...] = KINDS
+    reads: Reads = None
+    advertise_output: bool = True
+    instructions: str | bool = True
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How one server is reached; headers, login and client are for servers at an address.
+
+    With `handshake_first` a server of both eras is spoken to in the older one: what it asks there, every client can be
+    asked, and many servers cannot ask in the newest.
+    """
+
+    server: Server
+    name: str
+    limits: MCPLimits = MCPLimits()
+    protocol: Dialect = "auto"
+    headers: GivenHeaders = {}
+    login: OAuthLogin | None = None
+    client: Any = None
+    per: Per = "source"
+    handshake_first: bool = False
+    secrets: KnownSecrets = msgspec.field(default_factory=KnownSecrets)  # which nothing that it sends may repeat
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
+
+
+def read_servers(target: Target) -> Server | dict[str, Server]:
+    """The one server a target names, or the servers of a configuration by their names."""
+    if isinstance(target, Command | Address):
+        return target
+    if isinstance(target, str):
+        return _from_text(target)
+    if isinstance(target, Mapping):
+        return _from_mapping(target)
+    return Command(tuple(str(word) for word in target)) if target else _refuse("An empty command names no server")
+
+
+def server_from_entry(entry: Any) -> Server:
+    """The server one entry of a configuration describes, in the words of any editor."""
+    if not isinstance(entry, Mapping):
+        _refuse(f"The entry of a server is an object, not {entry!r:.40}")
+    url = next((entry[key] for key in URL_KEYS if isinstance(entry.get(key), str)), None)
+    if url is not None:
+        return Address(url, _texts(entry, "headers"), _transport(entry))
+    command = entry.get("command")
+    if isinstance(command, Mapping):  # an older form: {"path", "args", "env"}
+        return server_from_entry({**command, "command": command.get("path")})
+    if isinstance(command, str) and command:
+        words = (*_command_words(command, entry), *_words(entry.get("args") or []))
+    elif isinstance(command, list) and command:
+        words = _words(command)
+    else:
+        _refuse('A server needs "command" or "url"')
+    cwd = entry.get("cwd")
+    inherits = entry.get("inherit_env") is True
+    return Command(words, _texts(entry, "env"), None if cwd is None else str(cwd), inherits)
+
+
+def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """A command alone may be a whole line, as in a shell; one with arguments beside it is a program's name."""
+    is_line = "args" not in entry and " " in command and shutil.which(command) is None
+    return tuple(shlex.split(command)) if is_line else (command,)
+
+
+def _words(words: Any) -> tuple[str, ...]:
+    return tuple(map(str, words)) if isinstance(words, list | tuple) else _refuse('"args" is a list of words')
+
+
+def _from_text(text: str) -> Server:
+    if text.startswith(("http://", "https://")):
+        return Address(text)
+    words = tuple(shlex.split(text))
+    if not words:
+        _refuse("An empty command names no server")
+    if len(words) == 1 and text.endswith(".json"):
+        _refuse(f"{text} is a configuration: open it with enfold.app.open_config")
+    return Command((sys.executable, text) if len(words) == 1 and text.endswith(".py") else words)
+
+
+def _from_mapping(target: Mapping[str, Any]) -> Server | dict[str, Server]:
+    for table in TABLES:
+        entries = target.get(table)
+        if isinstance(entries, Mapping):
+            return {name: server_from_entry(entry) for name, entry in entries.items() if is_enabled(entry)}
+    return server_from_entry(target)
+
+
+def _transport(entry: Mapping[str, Any]) -> Transport:
+    named = entry.get("type", entry.get("transport"))
+    if named is None:
+        return "http" if "httpUrl" in entry else "auto"
+    if named not in _KINDS:
+        _refuse(f'"{named}" is no transport for a URL: use http or sse')
+    return _KINDS[named]
+
+
+def _texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
+    texts = entry.get(key) or {}
+    if not isinstance(texts, Mapping):
+        _refuse(f'"{key}" is an object of texts')
+    return {str(name): str(value) for name, value in texts.items() if value is not None}
+
+
+def _refuse(sentence: str) -> Any:
+    raise ValueError(sentence)

@@ -1,0 +1,327 @@
+"""A server that is a process of ours: started, spoken to in lines, and ended with everything it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, cast
+
+from enfold.errors import CallError
+from enfold.log import Log
+from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
+from enfold.mcp.revisions import Revision
+from enfold.sources.mcp.callers import OutgoingCall
+from enfold.sources.mcp.dispatcher import Dispatcher, LostError, message_too_large
+from enfold.sources.mcp.settings import Command
+
+log: Final = Log("enfold.mcp")
+
+OUTPUT_SECONDS: Final = 0.5  # between a process's end and the end of its output, or the reverse
+EXIT_SECONDS: Final = 0.5  # for a process whose input was closed, which ends one that behaves
+SIGNAL_SECONDS: Final = 2.0  # for one that was asked to end by a signal
+MAX_STDERR: Final = 4000  # bytes at the end of it that are kept
+MAX_TOLD: Final = 1000  # characters of it that are told
+_OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
+_NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
+_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
+_CERTIFICATES: Final = frozenset(  # files of those that a company trusts, without which `npx` and `uvx` fetch nothing
+    {"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+)
+
+
+async def start_process(command: Command, dispatcher: Dispatcher) -> None:
+    """Start the server and connect the dispatcher to it; one that cannot be started at all is UNAVAILABLE."""
+    loop = asyncio.get_running_loop()
+    connection = StdioConnection(dispatcher)
+    try:
+        await loop.subprocess_exec(
+            lambda: connection.process,
+            *command.words,
+            env=_environment(command),
+            cwd=command.cwd,
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
+    except (OSError, ValueError) as error:
+        details = {"reason": "start", "command": command.words[0]}
+        why = _why_not(command, error)
+        raise CallError("UNAVAILABLE", f"{dispatcher.name} cannot be started: {why}", details) from None
+
+
+def _why_not(command: Command, error: Exception) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return f"{command.words[0]}: {getattr(error, 'strerror', None) or error}"
+    if command.cwd is not None and not Path(command.cwd).is_dir():
+        return f"there is no folder {command.cwd}"
+    return f"there is no command {command.words[0]}"
+
+
+def _environment(command: Command) -> dict[str, str]:
+    """What a program needs to run, and what `env` gives it; of ours only where the user says so."""
+    inherits = _is_foreign if command.inherit_env else _is_needed
+    return {**{name: value for name, value in os.environ.items() if inherits(name)}, **command.env}
+
+
+def _is_foreign(name: str) -> bool:
+    return not name.startswith(_OURS)
+
+
+def _is_needed(name: str) -> bool:
+    return name in _NEEDED | _CERTIFICATES or name.startswith("LC_") or name.lower() in _PROXIES
+
+
+class StdioConnection:
+    """The connection to one process."""
+
+    has_call_streams = False
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.connection = self
+        self._limits = dispatcher.limits
+        lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
+        self.process = _Process(dispatcher.name, lines.feed, self._fail_all, dispatcher.redact)
+
+    @property
+    def is_open(self) -> bool:
+        return self.process.is_connected and not self.process.is_input_closed
+
+    def agree(self, revision: Revision | None) -> None:
+        """This transport names no revision beside its messages."""
+
+    async def send_call(self, call: OutgoingCall) -> None:
+        """Send a request when the process has read enough of what came before; a caller who gives up earlier sends none."""
+        try:
+            while self.process.write_pause is not None:
+                await asyncio.shield(self.process.write_pause)
+        except asyncio.CancelledError:
+            self._dispatcher.withdraw(call)
+            raise
+        try:
+            self._write(RPCRequest(call.id, call.method, call.params))
+        except LostError:
+            await self.process.ends_within(OUTPUT_SECONDS)  # to learn how it ended
+            raise self._lost() from None
+
+    async def send(self, message: OutgoingMessage) -> None:
+        """Write what has no answer; where the process reads nothing any more, it is dropped."""
+        self._write_if_read(message)
+
+    def cancel(self, message: OutgoingMessage) -> None:
+        with suppress(LostError):
+            self._write_if_read(message)
+
+    async def close(self) -> None:
+        await self._dispatcher.cancel_tasks()
+        await self.process.end()
+
+    def _lost(self) -> LostError:
+        return LostError(self.process.end_error(), may_have_run=False, output=self.process.stderr_tail)
+
+    def _write(self, message: OutgoingMessage) -> None:
+        stdin = self.process.stdin
+        if not self.is_open or stdin is None or stdin.is_closing():
+            raise self._lost()
+        stdin.write(encode(message) + b"\n")
+        if stdin.is_closing():  # the write itself found nobody reading
+            raise self._lost()
+
+    def _write_if_read(self, message: OutgoingMessage) -> None:
+        stdin = self.process.stdin
+        if stdin is not None and stdin.get_write_buffer_size() > self._limits.unread_bytes:
+            self._dispatcher.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
+            return
+        self._write(message)
+
+    # --- what the process says
+
+    def _refuse_line(self, head: bytes, tail: bytes) -> None:
+        limit = self._limits.message_bytes
+        self._dispatcher.warn_once(
+            "long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped"
+        )
+        self._dispatcher.refuse_answer(head + tail, message_too_large(limit))
+
+    def _fail_all(self) -> None:
+        self._dispatcher.fail_all(self.process.end_error(), output=self.process.stderr_tail)
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """The process as the event loop sees it: lines of its output, the tail of its stderr, and its end."""
+
+    def __init__(
+        self,
+        name: str,
+        take_output: Callable[[bytes], None],
+        on_end: Callable[[], None],
+        redact: Callable[[bytes], bytes],
+    ) -> None:
+        self._name = name
+        self._redact = redact
+        self._take_output = take_output
+        self._on_end = on_end
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.stdin: asyncio.WriteTransport | None = None
+        self._stderr = b""
+        self._stderr_line = b""  # the one that has not ended
+        self._exit_code: int | None = None
+        self.is_connected = False  # until its output ends, or it does
+        self._has_answered = False  # of one that never has, whoever opens the source is told what it printed
+        self._is_output_closed = False  # when it has closed its output
+        self.is_input_closed = False  # when it has closed its input
+        self.write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
+        self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # --- the loop calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        self.is_connected = True
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._has_answered = True
+            self._take_output(data)
+        else:
+            self._take_stderr(data)
+
+    def _take_stderr(self, data: bytes) -> None:
+        """Keep the end of it, and log whole lines: a secret may come in two pieces."""
+        self._stderr = (self._stderr + data)[-MAX_STDERR:]
+        *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
+        self._stderr_line = self._stderr_line[-MAX_STDERR:]
+        for line in lines:
+            log.debug("%s: %s", self._name, self._redact(line).decode("utf-8", "replace").rstrip())
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc
+        if fd == 0:
+            self.is_input_closed = True
+            self.resume_writing()
+        self._is_output_closed = self._is_output_closed or fd == 1
+        if fd != 2:
+            self._finish_soon()
+
+    def process_exited(self) -> None:
+        self._kill_group()  # whatever it has started and left behind
+        self._exit_code = self._transport.get_returncode() if self._transport else None
+        if not self._has_ended.done():
+            self._has_ended.set_result(None)
+        self._finish_soon()
+
+    def pause_writing(self) -> None:
+        if self.write_pause is None:
+            self.write_pause = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        waiting, self.write_pause = self.write_pause, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _finish_soon(self) -> None:
+        """Wait a moment for the last output and the exit code of a process that ended."""
+        if self._is_output_closed and self._exit_code is not None:
+            self._finish()
+        else:
+            asyncio.get_running_loop().call_later(OUTPUT_SECONDS, self._finish)
+
+    def _finish(self) -> None:
+        if not self.is_connected:
+            return
+        self.is_connected = False
+        self.resume_writing()
+        if self.stderr_tail and self._has_answered:
+            log.warning("%s %s: %s", self._name, self._how_it_ended(), self.stderr_tail)
+        self._on_end()
+        self._kill_group()  # a process that can no longer hear or speak is of no use
+
+    # --- its end
+
+    def end_error(self) -> CallError:
+        """How the process ended, for callers; what it printed may be of other callers or secret, and is only logged."""
+        details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
+        return CallError("UNAVAILABLE", f"{self._name} {self._how_it_ended()}", details)
+
+    @property
+    def stderr_tail(self) -> str:
+        """The end of what it printed, as one line for the log or for whoever opens the source."""
+        words = self._redact(self._stderr).decode("utf-8", "replace").split()
+        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_TOLD:]
+
+    def _how_it_ended(self) -> str:
+        code = self._exit_code
+        if code is None:
+            return "has closed its connection"
+        return f"was ended by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+
+    async def end(self) -> None:
+        """Close its input, which ends a server that behaves; then ask, then insist."""
+        self.is_connected = False
+        if self._transport is None:
+            return
+        if self.stdin is not None:
+            self.stdin.close()
+        try:
+            if await self.ends_within(EXIT_SECONDS):
+                return
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                self._signal_group(number)
+                if await self.ends_within(SIGNAL_SECONDS):
+                    return
+        finally:
+            self._kill_group()
+            self._transport.close()
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended by then."""
+        await asyncio.wait({self._has_ended}, timeout=seconds)
+        return self._has_ended.done()
+
+    def _kill_group(self) -> None:
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: int) -> None:
+        # Once its end is known, its number may be that of a stranger.
+        if self._transport is not None and self._exit_code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._transport.get_pid(), number)
+
+
+class _Lines:
+    """Cuts output into lines; of one that is too long only the beginning and the end are kept, to find the call they name."""
+
+    EDGE: Final = 4096
+
+    def __init__(self, limit: int, take: Callable[[bytes], None], refuse: Callable[[bytes, bytes], None]) -> None:
+        self._limit = limit
+        self._take = take
+        self._refuse = refuse
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            self._add(line)
+            self._end_line()
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        if not part:
+            return
+        self._size += len(part)
+        self._parts.append(part)
+        if self._size > self._limit and len(self._parts) > 2:
+            self._parts = [self._parts[0], (b"".join(self._parts[-2:]))[-self.EDGE :]]
+
+    def _end_line(self) -> None:
+        parts, size = self._parts, self._size
+        self._parts, self._size = [], 0
+        if size > self._limit:
+            self._refuse(parts[0][: self.EDGE], parts[-1][-self.EDGE :])
+        elif parts:
+            self._take(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -1,0 +1,161 @@
+"""Tasks of servers: polled until they have ended, or asked about once, for callers who follow a task themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from enfold.errors import CallError
+from enfold.mcp.json_rpc import ProtocolError, fields_of
+from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
+from enfold.operations.handing_over import HandedOver, TaskQuestion, is_left, note_task
+from enfold.sources.mcp.callers import MCPCaller
+from enfold.sources.mcp.dispatcher import protocol_failure, read_rpc_error
+
+MAX_FAILED_POLLS: Final = 5  # in a row, for a reason that passes
+CANCEL_SECONDS: Final = 2.0  # that a server may take to hear that a task is not wanted any more
+
+# Sends one request about the task and gives its result.
+Send: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+async def wait_for_task(send: Send, name: str, begun: Mapping[str, Any], caller: MCPCaller) -> dict[str, Any]:
+    """Poll the task that the server `name` has begun and give its result; a caller who gives up cancels the task."""
+    task_id = begun.get("taskId")
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TASK_ID:
+        raise _invalid(name, "a task without a usable taskId")
+    try:
+        outcome = await _PolledTask(send, name, task_id, caller).outcome(begun)
+    except BaseException:
+        if not is_left(caller.context):
+            await cancel_quietly(send, task_id)
+        raise
+    if isinstance(outcome, CallError):
+        raise outcome
+    return outcome
+
+
+async def ask_about_task(send: Send, name: str, question: TaskQuestion) -> dict[str, Any]:
+    """The result of a task that its caller has taken over; HandedOver while it goes on, or the error it ended with."""
+    about = {"taskId": question.task_id}
+    if question.answers is not None:
+        await send("tasks/update", {**about, "inputResponses": dict(question.answers)})
+    if question.cancels:
+        await send("tasks/cancel", about)
+    try:
+        task = await send("tasks/get", about)
+    except CallError as error:
+        if not question.cancels or "rpc_code" not in error.details:
+            raise
+        task = {"status": "cancelled"}  # and forgotten at once
+    outcome = _outcome(name, task)
+    question.told = task
+    if outcome is None:
+        raise HandedOver
+    if isinstance(outcome, CallError):
+        raise outcome
+    return outcome
+
+
+async def cancel_quietly(send: Send, task_id: str) -> None:
+    """Ask the server to cancel a task that nobody waits for, and ignore its answer."""
+    cancelling = asyncio.get_running_loop().create_task(_cancel(send, task_id))
+    with suppress(asyncio.CancelledError):
+        await asyncio.shield(cancelling)
+
+
+async def _cancel(send: Send, task_id: str) -> None:
+    with suppress(CallError, TimeoutError):
+        async with asyncio.timeout(CANCEL_SECONDS):
+            await send("tasks/cancel", {"taskId": task_id})
+
+
+class _PolledTask:
+    """One task while it is waited for."""
+
+    def __init__(self, send: Send, name: str, task_id: str, caller: MCPCaller) -> None:
+        self._send = send
+        self._name = name
+        self._task_id = task_id
+        self._caller = caller
+        self._answered: set[str] = set()
+        self._message: str | None = None
+        self._steps = 0
+        self._failed_polls = 0
+
+    async def outcome(self, begun: Mapping[str, Any]) -> dict[str, Any] | CallError:
+        task, interval, is_noted = begun, poll_seconds(begun), False
+        while True:
+            is_noted = is_noted or await note_task(self._caller.context, self._task_id)
+            self._tell_progress(task.get("statusMessage"))
+            if task is not begun:
+                outcome = _outcome(self._name, task)
+                if outcome is not None:
+                    return outcome
+                if task.get("status") == "input_required":
+                    await self._answer(task.get("inputRequests"))
+            if task.get("status") == "working" or task is not begun:
+                await asyncio.sleep(interval)
+            task = await self._poll(interval)
+            interval = poll_seconds(task, interval)
+
+    async def _poll(self, interval: float) -> Mapping[str, Any]:
+        """The task as it is now; a server that is away for a moment is asked again."""
+        while True:
+            try:
+                task = await self._send("tasks/get", {"taskId": self._task_id})
+            except CallError as error:
+                self._failed_polls += 1
+                if not error.retryable or self._failed_polls > MAX_FAILED_POLLS:
+                    raise
+                wait = error.details.get("retry_after")
+                await asyncio.sleep(max(interval, wait if isinstance(wait, int | float) else 0.0))
+            else:
+                self._failed_polls = 0
+                return task
+
+    async def _answer(self, requests: Any) -> None:
+        """Put each question to the caller that has not been put yet."""
+        new = {key: request for key, request in fields_of(requests).items() if key not in self._answered}
+        if not new:
+            return  # the answers are on their way
+        self._answered.update(new)
+        try:
+            answers = await self._caller.ask_all(new)
+        except ProtocolError as error:
+            raise protocol_failure(error) from error
+        await self._send("tasks/update", {"taskId": self._task_id, "inputResponses": answers})
+
+    def _tell_progress(self, message: object) -> None:
+        if not isinstance(message, str) or message == self._message or not self._caller.is_heard:
+            return
+        self._message = message
+        self._steps += 1
+        self._caller.hear("notifications/progress", {"progress": self._steps, "message": message})
+
+
+def _outcome(name: str, task: Mapping[str, Any]) -> dict[str, Any] | CallError | None:
+    """The result of a completed task, the error of one that has ended otherwise, None of one that goes on."""
+    match task.get("status"):
+        case "working" | "input_required":
+            return None
+        case "completed":
+            result = task.get("result")
+            if isinstance(result, dict) and result.get("resultType", "complete") == "complete":
+                return result
+            return _invalid(name, "a completed task without its result")
+        case "failed":
+            error = task.get("error")
+            if isinstance(error, Mapping):
+                return protocol_failure(read_rpc_error(error))
+            return _invalid(name, "a failed task without its error")
+        case "cancelled":
+            return CallError("ABORTED", f"{name} has cancelled the task", {"reason": "cancelled"})
+        case other:
+            raise _invalid(name, f"a task whose status is {other!r:.40}")
+
+
+def _invalid(name: str, what: str) -> CallError:
+    return CallError("EXECUTION_ERROR", f"{name} answered with {what}", {"reason": "protocol"})

@@ -1,0 +1,548 @@
+"""The client of one service: allowed addresses, retries, redirects, and streams of events or JSON lines."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import msgspec
+
+from enfold.envelope import BODILESS, ResponseEnvelope, ResultWarning, http_envelope
+from enfold.errors import CallError
+from enfold.http_client import Request, Response, WebError, open_client
+from enfold.http_client.client import follow
+from enfold.http_client.errors import IDEMPOTENT_METHODS, read_retry_after
+from enfold.http_client.messages import Headers
+from enfold.http_client.urls import PORTS, Place, display_url, place_of
+from enfold.observability import spans
+from enfold.operations import Context
+from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent, read_json
+from enfold.sources.openapi.document import DocumentPlace, Library
+from enfold.sources.openapi.operations import EVENT_STREAM, SEQUENCE_STREAMS, FoundOperation, bare, is_json, is_stream
+from enfold.sources.openapi.requests import Outgoing
+from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
+from enfold.sources.secrets import KnownSecrets
+
+if TYPE_CHECKING:
+    from enfold.http_client import AnyClient
+
+
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
+
+_FIRST_WAIT: Final = 0.1
+
+
+class OpenAPILimits(msgspec.Struct, frozen=True):
+    """What a source allows: sizes in bytes after decompression, and how often it tries again."""
+
+    response_bytes: int = 32 * 1024 * 1024
+    request_bytes: int = 32 * 1024 * 1024
+    event_bytes: int = 4 * 1024 * 1024
+    document_bytes: int = 64 * 1024 * 1024
+    retries: int = 2
+    retry_wait: float = 2.0  # a server that asks for a longer pause is not waited for
+    redirects: int = 5
+    reconnects: int = 5
+
+
+class ServiceClient:
+    """The client of one source: ours by default, or the user's own httpx or httpx2 client."""
+
+    def __init__(
+        self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`headers`, and what a given client adds by itself, go to the user's own server only."""
+        self.reach = reach
+        self.limits = limits
+        self.secrets = KnownSecrets()  # which answers must not repeat to callers
+        self._own_headers = list((headers or {}).items())
+        self._given = client
+        self._client: AnyClient | None = None
+        self._lost = ""  # the origin of the user's own server that could not be reached
+        self.why = ""  # the server could not be reached; empty where it could, or nobody has tried
+        self.watchers: list[Callable[[], None]] = []  # called when that changes
+
+    # --- whole answers
+
+    async def fetch(self, request: Outgoing) -> ReceivedResponse:
+        """The answer to a request, its body read; redirects followed, and tried again where that is safe."""
+        response = await self.open(request)
+        try:
+            return await self.read(response, request)
+        finally:
+            await response.close()
+
+    async def read(self, response: Response, request: Outgoing) -> ReceivedResponse:
+        """The answer of an open response; one that is too large is refused before it is all here."""
+        is_head = request.method == "HEAD"
+        try:
+            content = b"" if is_head else await response.body(self.limits.response_bytes)
+        except WebError as error:
+            raise self.failure(error, request) from error
+        secrets = self.secrets
+        return ReceivedResponse(
+            response.status,
+            secrets.redact(response.reason),
+            secrets.redact_headers(response.headers),
+            secrets.redact_bytes(content),
+            request.method,
+        )
+
+    # --- open responses
+
+    async def open(self, request: Outgoing) -> Response:
+        """An open response, whatever its status; who opens it closes it."""
+        if request.content is not None and len(request.content) > self.limits.request_bytes:
+            raise CallError(
+                "PAYLOAD_TOO_LARGE", f"The request body is over the limit of {self.limits.request_bytes} bytes"
+            )
+        attempt = 0
+        while True:
+            wait: float | None
+            try:
+                response = await self._follow(request)
+            except CallError as error:
+                if not error.retryable or attempt >= self.limits.retries:
+                    self._note_failure(request.origin, error)
+                    raise
+                wait = _backoff(attempt)
+            else:
+                wait = self._wait_before_retry(request, response, attempt)
+                if wait is None:
+                    return response
+                await response.close()
+            attempt += 1
+            await asyncio.sleep(wait)
+
+    def _wait_before_retry(self, request: Outgoing, response: Response, attempt: int) -> float | None:
+        """The seconds to wait before another attempt; None where this answer is the one to keep."""
+        if (
+            response.status not in RETRIED_STATUSES
+            or request.method not in IDEMPOTENT_METHODS
+            or attempt >= self.limits.retries
+        ):
+            return None
+        asked = read_retry_after(response.header("retry-after"))
+        if asked is None:
+            return _backoff(attempt)
+        return asked + _backoff(0) if asked <= self.limits.retry_wait else None
+
+    async def _follow(self, request: Outgoing) -> Response:
+        """Send, and follow redirects to addresses that may be contacted; credentials go to the user's own server only."""
+        try:
+            return await follow(self.send, _to_request(request), self._keeps_headers, self.limits.redirects)
+        except WebError as error:
+            raise self.failure(error, request) from error
+
+    async def send(self, request: Request) -> Response:
+        """One exchange: an open response, and no redirect followed."""
+        if self._client is None:
+            self._client = open_client(self._given)
+        is_home = self.reach.is_home(request.origin)
+        if self._own_headers and is_home:
+            request = msgspec.structs.replace(request, headers=_with_missing(request.headers, self._own_headers))
+        response = await self._client.send(request, is_own=is_home)
+        if is_home and self.why:
+            self._note("")
+        return response
+
+    # --- whether the user's own server is there
+
+    async def probe(self) -> None:
+        """Send a server that could not be reached a HEAD request: whatever it answers, it is back."""
+        request = Request("HEAD", self._lost, "/")
+        try:
+            response = await self.send(request)
+        except WebError as error:
+            raise CallError("UNAVAILABLE", error.sentence) from error
+        await response.close()
+
+    def _note_failure(self, origin: str, error: CallError) -> None:
+        cause = error.__cause__
+        if isinstance(cause, WebError) and cause.kind == "unreachable" and self.reach.is_home(origin):
+            self._lost = origin
+            self._note(error.message)
+
+    def _note(self, why: str) -> None:
+        """Remember why the server cannot be reached, or that it can; call the watchers where that is news."""
+        is_news, self.why = bool(why) != bool(self.why), why
+        if is_news:
+            for callback in list(self.watchers):
+                callback()
+
+    # --- redirects and failures
+
+    def _keeps_headers(self, url: str, status: int) -> bool:
+        refusal = self.reach.refusal(url)
+        if refusal is not None:
+            details = {"status": status, "location": self.secrets.redact(url)}
+            raise CallError("EXECUTION_ERROR", f"A redirect was refused: {refusal}", details)
+        return self.reach.is_home(url)
+
+    async def aclose(self) -> None:
+        """Close the connections; a client the user gave stays theirs."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def failure(self, error: WebError, request: Outgoing) -> CallError:
+        """What the caller hears of a request without an answer."""
+        host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in IDEMPOTENT_METHODS
+        if error.kind == "unreachable":
+            return CallError("UNAVAILABLE", f"{host} cannot be reached: {error.sentence}", retryable=True)
+        if error.kind == "broken":
+            return CallError("UNAVAILABLE", f"{host} broke off: {error.sentence}", retryable=is_safe)
+        if error.kind == "late":
+            return CallError("TIMEOUT", f"{host} did not answer in time", retryable=is_safe)
+        if error.kind == "unsendable":
+            return CallError("VALIDATION_ERROR", f"The request cannot be sent: {error.sentence}")
+        if error.kind == "too_large":
+            return CallError("PAYLOAD_TOO_LARGE", error.sentence, {"limit": self.limits.response_bytes})
+        return CallError("EXECUTION_ERROR", error.sentence, {"reason": error.kind})
+
+
+def _to_request(request: Outgoing) -> Request:
+    headers = request.headers
+    if request.cookies:
+        headers = [*headers, ("Cookie", "; ".join(request.cookies))]
+    if spans.inject is not None:
+        headers = _with_missing(headers, list(spans.inject().items()))
+    return Request(request.method, request.origin, request.target, headers, request.content)
+
+
+def _with_missing(headers: Headers, own: Headers) -> Headers:
+    """A request's headers, and the user's own that it does not have."""
+    present = {name.lower() for name, _ in headers}
+    return [*headers, *((name, value) for name, value in own if name.lower() not in present)]
+
+
+def _backoff(attempt: int) -> float:
+    return _FIRST_WAIT * (1 << attempt) * (0.5 + random.random())  # noqa: S311  # jitter needs no secrecy
+
+
+_VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
+
+
+class Reach:
+    """The addresses that may be contacted: the user's own, and the hosts they allowed beside it."""
+
+    def __init__(self, home: str, allow_hosts: Iterable[str] = ()) -> None:
+        self.home = place_of(home)
+        self._allowed = frozenset(map(_spelled, allow_hosts))
+
+    def is_home(self, url: str) -> bool:
+        return self.home is not None and place_of(url) == self.home
+
+    def refusal(self, url: str) -> str | None:
+        """Why an address may not be contacted, as a sentence; None where it may."""
+        found = place_of(url)
+        if found is None:
+            return f"{display_url(url)} is not an http(s) address"
+        if found == self.home or self._is_allowed(found):
+            return None
+        return (
+            f"{display_url(url)} is on another host than the one you gave: pass allow_hosts=[{found[1]!r}] to allow it"
+        )
+
+    def _is_allowed(self, found: Place) -> bool:
+        scheme, host, port = found
+        if f"{scheme}://{host}:{port}" in self._allowed or f"{scheme}://{host}" in self._allowed:
+            return True
+        # A name alone does not allow to go from an encrypted connection to a plain one.
+        if scheme == "http" and self.home is not None and self.home[0] == "https":
+            return False
+        return f"{host}:{port}" in self._allowed or host in self._allowed
+
+
+def _spelled(allowed: str) -> str:
+    """A host as `place_of` spells it, with the scheme and the port that may stand beside it."""
+    text = allowed.lower().rstrip("/")
+    scheme, _, authority = text.rpartition("://")
+    place = None if text.isascii() else place_of(f"{scheme or 'https'}://{authority}")
+    return text if place is None else text.replace(authority.partition(":")[0], place[1])
+
+
+class Servers:
+    """The base address of each operation: the user's, or what the document says as far as it may be contacted."""
+
+    def __init__(
+        self,
+        library: Library,
+        base_url: str | None,
+        variables: Mapping[str, str],
+        allow_hosts: Iterable[str],
+    ) -> None:
+        self._variables = variables
+        self._address = library.retrieved_from  # what is relative is relative to it
+        self._declared = self._declared_server(library)
+        base, _, self.query = (base_url or self._declared or "").partition("#")[0].partition("?")
+        self.base = base.rstrip("/")
+        # A document in the user's hands speaks for them; one from an address speaks for that address only.
+        came_by_http = place_of(self._address) is not None
+        self.reach = Reach(base_url or (self._address if came_by_http else self.base), allow_hosts)
+        self._stands_in = base_url is not None
+
+    def base_for(self, found: FoundOperation) -> str:
+        """The base address of an operation, with the query that its requests have."""
+        own = self._first(found.place.child("servers")) or self._first(found.item.child("servers"))
+        return self._with_query(self.base) if own is None else self._rebased(own)
+
+    def refusal(self, base: str) -> str | None:
+        """Why requests to this base are refused, as a sentence; None where they are not."""
+        if not base or place_of(base) is None:
+            return "The document does not say where its server is: pass base_url"
+        return self.reach.refusal(base)
+
+    def _declared_server(self, library: Library) -> str | None:
+        root = library.place()
+        if library.version == "2.0":
+            return self._absolute(_old_server(root.node, self._address))
+        # Without servers the document is served where it came from.
+        return self._first(root.child("servers")) or (self._absolute("/") if place_of(self._address) else None)
+
+    def _first(self, servers: DocumentPlace) -> str | None:
+        for server in servers.elements():
+            url = server.fields.get("url")
+            if isinstance(url, str):
+                return self._absolute(self._filled(url, server.child("variables")))
+        return None
+
+    def _filled(self, url: str, variables: DocumentPlace) -> str:
+        def value(match: re.Match[str]) -> str:
+            return self._value(match[1], variables.child(match[1]).fields)
+
+        return _VARIABLE.sub(value, url)
+
+    def _value(self, name: str, variable: dict[str, Any]) -> str:
+        given = self._variables.get(name)
+        allowed = variable.get("enum")
+        if given is not None:
+            if isinstance(allowed, list) and allowed and given not in map(str, allowed):
+                raise ValueError(f"The server variable {name} is one of {', '.join(map(str, allowed))}, not {given}")
+            return given
+        default = variable.get("default", allowed[0] if isinstance(allowed, list) and allowed else "")
+        return str(default)
+
+    def _absolute(self, url: str) -> str:
+        return urljoin(self._address, url) if place_of(self._address) else url
+
+    def _rebased(self, url: str) -> str:
+        """An operation's own server; where a base_url stands in for the document's server, it does so here too."""
+        if place_of(url) is None:
+            return self._with_query(urljoin(f"{self.base}/", url))
+        if self._stands_in and self._declared and place_of(url) == place_of(self._declared):
+            return self._with_query(urljoin(self.base, urlsplit(url).path))
+        return url
+
+    def _with_query(self, base: str) -> str:
+        return f"{base}?{self.query}" if self.query and "?" not in base else base
+
+
+def in_query(base: str) -> set[tuple[str, str]]:
+    """The query parameters that a base address gives, which are no arguments."""
+    return {("query", name) for name, _ in parse_qsl(urlsplit(base).query, keep_blank_values=True)}
+
+
+def _old_server(root: dict[str, Any], address: str) -> str:
+    """The server of a 2.0 document: scheme, host and basePath; what is missing is that of the document's address."""
+    host, path = root.get("host"), root.get("basePath")
+    path = path if isinstance(path, str) else ""
+    if not isinstance(host, str) or not host:
+        return path or "/"
+    schemes = root.get("schemes")
+    declared = schemes if isinstance(schemes, list) else []
+    listed = [each for each in declared if isinstance(each, str) and each in PORTS]
+    came_by = urlsplit(address).scheme
+    fallback = came_by if came_by in PORTS else "https"
+    scheme = "https" if "https" in listed else listed[0] if listed else fallback
+    return f"{scheme}://{host}/{path.lstrip('/')}"
+
+
+END_MARK: Final = "[DONE]"  # how streams in the manner of OpenAI end; it is no JSON
+FIRST_PAUSE: Final = 0.5
+MAX_PAUSE: Final = 30.0
+
+_RECORD_SEPARATOR: Final = b"\x1e"
+
+
+class ResponseStream(msgspec.Struct, frozen=True, eq=False):
+    """The stream of one operation: opened, read item by item, resumed after a cut, closed with its consumer."""
+
+    client: ServiceClient
+    is_text: bool  # whether the schema wants an item's text as it is, though it may look like JSON
+    private_headers: tuple[str, ...] = ()
+
+    async def items(
+        self, ready: Callable[[], Awaitable[Outgoing]], context: Context
+    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        """An envelope for each item; `ready` gives the request anew for every connection."""
+        resume = context.last_event_id or ""
+        pause, cuts, given = FIRST_PAUSE, 0, 0
+        while True:
+            request = await ready()
+            if resume:
+                request.set_header("Last-Event-ID", resume)
+            try:
+                async with aclosing(self._one_connection(request, resume, is_first=cuts == 0)) as envelopes:
+                    async for envelope, event_id in envelopes:
+                        given += 1
+                        context.event_id = event_id or None
+                        yield envelope
+            except _CutError as cut:
+                resume = cut.last_event_id or resume
+                cuts += 1
+                if not _may_resume(request, resume, given, cuts, self.client.limits.reconnects):
+                    message = f"The stream broke off after {given} items: {cut.cause.message}"
+                    raise CallError("DATA_LOSS", message, {"items": given}) from cut.cause
+                pause = cut.retry / 1000 if cut.retry is not None else pause
+            else:
+                return
+            await asyncio.sleep(min(pause, MAX_PAUSE))
+            pause *= 2
+
+    async def _one_connection(
+        self, request: Outgoing, resume: str, *, is_first: bool
+    ) -> AsyncGenerator[tuple[ResponseEnvelope[Any], str]]:
+        """The envelopes that come over one connection, with the last event id; a _CutError where it breaks."""
+        response = await self._open(request, resume, is_first=is_first)
+        reader: EventDecoder | _RecordReader | None = None
+        try:
+            if response.status >= 400:
+                raise to_error(await self.client.read(response, request))
+            if response.status in BODILESS:  # the server says that there is no more
+                return
+            content_type = response.header("content-type") or ""
+            if not is_stream(content_type):
+                yield await self._whole(response, request, content_type), resume
+                return
+            reader = _reader(content_type, resume, self.client.limits.event_bytes)
+            headers = self.client.secrets.redact_headers(response.headers)
+            async with aclosing(_items(response, reader)) as items:
+                async for item in items:
+                    if item.data == END_MARK:
+                        return
+                    yield self._envelope(item, response.status, headers, content_type), reader.last_event_id
+        except EventTooLargeError as error:
+            raise CallError("PAYLOAD_TOO_LARGE", str(error)) from error
+        except WebError as error:
+            last_event_id, retry = (reader.last_event_id, reader.retry) if reader is not None else (resume, None)
+            raise _CutError(self.client.failure(error, request), last_event_id, retry) from error
+        finally:
+            await response.close()
+
+    async def _open(self, request: Outgoing, resume: str, *, is_first: bool) -> Response:
+        try:
+            return await self.client.open(request)
+        except CallError as error:
+            if is_first or not error.retryable:
+                raise
+            raise _CutError(error, resume) from error
+
+    async def _whole(self, response: Response, request: Outgoing, content_type: str) -> ResponseEnvelope[Any]:
+        """Some servers answer a short result at once: one JSON value is a stream of one item."""
+        if not is_json(content_type):
+            details = {"content_type": content_type, "reason": "content_type"}
+            raise CallError("EXECUTION_ERROR", f"Not a stream: {content_type or 'no content type'}", details)
+        answer = await self.client.read(response, request)
+        return to_envelope(answer, expects_json=True, private_headers=self.private_headers)
+
+    def _envelope(
+        self, item: ServerSentEvent, status: int, headers: Headers, content_type: str
+    ) -> ResponseEnvelope[Any]:
+        data, warnings = self._data(item)
+        redact = self.client.secrets.redact
+        meta: dict[str, Any] = (
+            {"event_type": redact(item.event), "last_event_id": redact(item.id)} if item.event else {}
+        )
+        envelope = http_envelope(
+            data,
+            status_code=status,
+            headers=headers,
+            content_type=bare(content_type),
+            private_headers=self.private_headers,
+            **meta,
+        )
+        return msgspec.structs.replace(envelope, warnings=warnings) if warnings else envelope
+
+    def _data(self, item: ServerSentEvent) -> tuple[Any, tuple[ResultWarning, ...]]:
+        text = self.client.secrets.redact_bytes(item.data.encode()).decode()
+        if self.is_text and item.event:
+            return text, ()
+        try:
+            return read_json(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if item.event:  # the data of an event is text by right
+                return text, ()
+            return text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(text)),)
+
+
+class _CutError(Exception):
+    """The connection broke before the stream's end; `retry` is the milliseconds the server asks for before the next."""
+
+    def __init__(self, cause: CallError, last_event_id: str, retry: int | None = None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.last_event_id = last_event_id
+        self.retry = retry
+
+
+def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, most: int) -> bool:
+    """Only a GET is repeated, and only where no item would come twice: ids tell where to go on, or nothing came yet."""
+    return request.method == "GET" and cuts <= most and (bool(last_event_id) or given == 0)
+
+
+async def _items(response: Response, reader: EventDecoder | _RecordReader) -> AsyncGenerator[ServerSentEvent]:
+    """The items of a body, as they come."""
+    async with aclosing(response.chunks()) as chunks:
+        async for chunk in chunks:
+            for item in reader.feed(chunk):
+                yield item
+    if isinstance(reader, _RecordReader):  # the last record needs no separator; an event without its end is none
+        for item in reader.end():
+            yield item
+
+
+# --- readers ------------------------------------------------------------------------------------------------------
+
+
+def _reader(content_type: str, last_event_id: str, limit: int) -> EventDecoder | _RecordReader:
+    kind = bare(content_type)
+    if kind == EVENT_STREAM:
+        return EventDecoder(last_event_id=last_event_id, max_event=limit)
+    return _RecordReader(_RECORD_SEPARATOR if kind in SEQUENCE_STREAMS else b"\n", limit)
+
+
+class _RecordReader:
+    """JSON texts with a separator, given as events without a name: lines, or the record separator of RFC 7464."""
+
+    last_event_id: str = ""
+    retry: int | None = None
+
+    def __init__(self, separator: bytes, limit: int) -> None:
+        self._separator = separator
+        self._limit = limit
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+        self._rest += chunk
+        if self._separator in chunk:
+            *records, rest = bytes(self._rest).split(self._separator)
+            self._rest = bytearray(rest)
+            for record in records:
+                yield from _record(record)
+        if len(self._rest) > self._limit:
+            raise EventTooLargeError(f"A record is over the limit of {self._limit} bytes")
+
+    def end(self) -> Iterator[ServerSentEvent]:
+        yield from _record(bytes(self._rest))
+
+
+def _record(record: bytes) -> Iterator[ServerSentEvent]:
+    text = record.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    if text:
+        yield ServerSentEvent(text, event="")

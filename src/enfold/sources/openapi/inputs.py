@@ -1,0 +1,392 @@
+"""The input of an operation as one object: which argument goes where, and the schema of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, Parts, is_binary_range
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace
+from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
+from enfold.sources.openapi.parameters import LOCATIONS, Parameter
+from enfold.sources.openapi.responses import any_of, distinct
+from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, ConvertedSchema, Schema, Schemas
+from enfold.sources.reports import Problem
+
+MAX_EXAMPLES: Final = 3
+
+_ORDER: Final = {location: index for index, location in enumerate(LOCATIONS)}
+_MAX_ALL_OF: Final = 20
+
+# An object with one of these is more than a list of fields.
+_NOT_PLAIN: Final = frozenset(
+    {"not", "if", "patternProperties", "propertyNames", "dependentSchemas", "enum", "const", "unevaluatedProperties"}
+)
+_ONLY_REQUIRED: Final = frozenset({"required", "title", "description"})
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
+
+    properties: dict[str, ConvertedSchema]
+    required: frozenset[str]
+    hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
+    parts: Parts = Parts()
+    extra: ConvertedSchema | None = None
+
+
+class BodyKind(msgspec.Struct, frozen=True):
+    """One media type of the body, and its fields where it is a plain object."""
+
+    media: Media
+    fields: Fields | None
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """One argument: the location and name it stands for, and what it looks like."""
+
+    name: str
+    location: str  # of a parameter, `body` for a field, `whole` for a body in one piece, `type` for its media type
+    shape: ConvertedSchema
+    required: bool
+    parameter: Parameter | None = None
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """The arguments by the name callers use, the kinds of body, and the schema of the whole."""
+
+    arguments: dict[str, Argument]
+    kinds: tuple[BodyKind, ...]
+    needs_body: bool
+    schema: Schema
+
+
+def plan_inputs(
+    parameters: Iterable[Parameter], body: Body | None, schemas: Schemas, stream: bool | None = None
+) -> Inputs:
+    """Name and describe every argument; `stream` fixes the body's field of that name, where it has one."""
+    kinds = _kinds(body, schemas) if body is not None else ()
+    from_body = list(_body_arguments(body, kinds, schemas))
+    if body is not None and stream is not None and any(map(is_stream_field, from_body)):
+        # The field is always sent, and with it the body and all that the body requires.
+        body = msgspec.structs.replace(body, required=True)
+        from_body = list(_body_arguments(body, kinds, schemas))
+    in_order = sorted(parameters, key=lambda each: _ORDER[each.location])
+    arguments = _with_names([*(_parameter_argument(each, schemas) for each in in_order), *from_body])
+    if stream is not None:
+        arguments = _with_stream_fixed(arguments, stream)
+    needs_body = body is not None and body.required
+    return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
+
+
+def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> ConvertedSchema:
+    """The schema of all arguments together; unknown ones are refused, unless the body takes any field."""
+    extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
+    schema: Schema = {
+        "type": "object",
+        "properties": {name: argument.shape.schema for name, argument in arguments.items()},
+        "required": [name for name, argument in arguments.items() if argument.required],
+        "additionalProperties": False if extra is None else extra.schema,
+    }
+    if not schema["required"]:
+        del schema["required"]
+    shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
+    return ConvertedSchema(schema, frozenset().union(*(shape.uses for shape in shapes)))
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
+    """Each argument under its own name; where a name repeats, the first keeps it and the others add their location."""
+    first: dict[str, Argument] = {}
+    for argument in arguments:
+        first.setdefault(argument.name, argument)
+    named: dict[str, Argument] = {}
+    for argument in arguments:
+        name = argument.name
+        if first[name] is not argument:
+            name = f"{name}_{'body' if argument.location in ('whole', 'type') else argument.location}"
+            while name in first or name in named:
+                name += "_"
+        named[name] = argument
+    return named
+
+
+def _with_stream_fixed(arguments: dict[str, Argument], stream: bool) -> dict[str, Argument]:
+    """Where a body field `stream` chooses between an answer and a stream, the operation has chosen already."""
+    return {
+        name: msgspec.structs.replace(
+            each, required=False, shape=ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
+        )
+        if is_stream_field(each)
+        else each
+        for name, each in arguments.items()
+    }
+
+
+def is_stream_field(argument: Argument) -> bool:
+    schema = argument.shape.schema
+    if argument.location != "body" or argument.name != "stream" or not isinstance(schema, dict):
+        return False
+    declared = [schema.get("type"), *(each.get("type") for each in schema.get("anyOf", []) if isinstance(each, dict))]
+    return any(each == "boolean" or (isinstance(each, list) and "boolean" in each) for each in declared)
+
+
+# --- parameters ---------------------------------------------------------------------------------------------------
+
+
+def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
+    shape = ConvertedSchema(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
+    described = _described(shape, parameter.place.node)
+    return Argument(parameter.name, parameter.location, described, parameter.required, parameter)
+
+
+def _described(shape: ConvertedSchema, node: dict[str, Any]) -> ConvertedSchema:
+    """A shape with what the parameter object says about it."""
+    extra: Schema = {}
+    description = node.get("description")
+    if isinstance(description, str) and description:
+        extra["description"] = description
+    if node.get("deprecated") is True:
+        extra["deprecated"] = True
+    examples = [each for each in _examples(node) if not isinstance(each, (dict, list))]
+    if examples:
+        extra["examples"] = examples[:MAX_EXAMPLES]
+    if not extra:
+        return shape
+    schema = shape.schema if isinstance(shape.schema, dict) else {}
+    return ConvertedSchema({**schema, **extra}, shape.uses)
+
+
+def _examples(node: dict[str, Any]) -> Iterator[Any]:
+    if "example" in node:
+        yield node["example"]
+    listed = node.get("examples")
+    for each in listed.values() if isinstance(listed, dict) else []:
+        if isinstance(each, dict) and "value" in each:
+            yield each["value"]
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------
+
+
+def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
+    """The kinds of body; where fields can be given, the same object in another notation (XML) adds nothing."""
+    kinds = tuple(BodyKind(each, _fields(each, schemas)) for each in body.media)
+    if not kinds or kinds[0].fields is None:
+        return kinds
+    return tuple(
+        each
+        for each in kinds
+        if each.fields is not None or _family_fields(each.media.schema, schemas) is None or each.media.is_sequence
+    )
+
+
+def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schemas) -> Iterator[Argument]:
+    if body is None or not kinds:
+        return
+    plain = [each.fields for each in kinds if each.fields is not None]
+    spread = kinds[0].fields is not None
+    others = kinds if not spread else [each for each in kinds if each.fields is None]
+    if spread:
+        yield from _field_arguments(plain, required=body.required and not others)
+    if others:
+        shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place.node)
+        yield Argument("body", "whole", shape, required=body.required and not spread)
+    types = [each.media.type for each in kinds]
+    has_range = any(map(is_range, types))
+    if len(types) > 1 or has_range:
+        listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
+        choice = {"type": "string", "description": "The media type of the body.", **listed}
+        yield Argument("content_type", "type", ConvertedSchema(choice), required=False)
+
+
+def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
+    """The fields of all kinds of body; only what all of them require is required."""
+    everywhere = frozenset.intersection(*(each.required for each in plain))
+    shapes: dict[str, list[tuple[ConvertedSchema, bool]]] = {}
+    for each in plain:
+        for name, shape in each.properties.items():
+            shapes.setdefault(name, []).append((shape, name in each.parts.files))
+    for name, found in shapes.items():
+        yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
+
+
+def _in_all_kinds(found: list[tuple[ConvertedSchema, bool]]) -> ConvertedSchema:
+    """A field as the first kind describes it; where another takes a file, either will do."""
+    files = [shape for shape, is_file in found if is_file]
+    first, is_file = found[0]
+    return first if is_file or not files else any_of([first, files[0]])
+
+
+def _whole_shape(kind: Media, schemas: Schemas) -> ConvertedSchema:
+    if kind.is_sequence:
+        item = schemas.shape(kind.schema)
+        return ConvertedSchema({"type": "array", "items": item.schema}, item.uses)
+    if is_text(kind.type) and not has_fields(kind.type):
+        return ConvertedSchema({"type": "string"})
+    if is_binary_range(kind, schemas.library):
+        return ConvertedSchema(FILE_SCHEMA)
+    if has_fields(kind.type) or is_range(kind.type) or is_stream(kind.type):
+        return ConvertedSchema(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
+    return ConvertedSchema(FILE_SCHEMA)
+
+
+def _fields(kind: Media, schemas: Schemas) -> Fields | None:
+    """The fields of a media type whose schema is a plain object; None for any other."""
+    if kind.is_sequence or not has_fields(kind.type):
+        return None
+    found = _family_fields(kind.schema, schemas)
+    if found is None or not found.properties:
+        return None
+    found = _with_undeclared(found)
+    _report_headers(kind, schemas)
+    has_files = is_form(kind.type) or is_multipart(kind.type)
+    return _with_parts(found, kind, schemas) if has_files else found
+
+
+def _report_headers(kind: Media, schemas: Schemas) -> None:
+    """Name the headers of parts that are sent only where the caller gives them."""
+    for field, headers in kind.headers.items():
+        for name in (name for name, value in headers.items() if value is None):
+            why = f"the header {name} of the part {field} is sent only where its `headers` have it"
+            schemas.problems.append(Problem(kind.encoding.child(field).where, why))
+
+
+def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
+    """The fields of an object; of a base with a discriminator, those of its children too, none of them required."""
+    own = _plain_object(place, schemas, 0)
+    children = schemas.children(place) if own is not None else []
+    if own is None or not children:
+        return own
+    if len(children) > MAX_CHILDREN:
+        return msgspec.structs.replace(own, extra=own.extra or ConvertedSchema(ANYTHING))
+    read = [_plain_object(each, schemas, 0) for each in children]
+    whole = _combined([own, *read], lambda shapes: any_of(distinct(shapes)))
+    if whole is None:
+        return None
+    return msgspec.structs.replace(whole, required=own.required, hidden=whole.hidden - set(whole.properties))
+
+
+def _plain_object(place: DocumentPlace, schemas: Schemas, depth: int) -> Fields | None:
+    """An object that is only a list of fields, `allOf` and references followed."""
+    node = place.node
+    if not isinstance(node, dict) or depth > _MAX_ALL_OF or not _is_plain(node):
+        return None
+    parts: list[DocumentPlace] = list(place.child("allOf").elements())
+    if isinstance(node.get("$ref"), str):
+        try:
+            parts.append(schemas.library.resolve(node["$ref"], place.resource))
+        except BrokenReferenceError:
+            return None
+    read = [_plain_object(each, schemas, depth + 1) for each in parts]
+    own = _own_fields(place, schemas)
+    return own if not read else _combined([*read, own], _all_of)
+
+
+def _is_plain(node: dict[str, Any]) -> bool:
+    declared = node.get("type")
+    if declared is not None and declared != "object" and not (isinstance(declared, list) and "object" in declared):
+        return False
+    choices = [*(node.get("oneOf") or []), *(node.get("anyOf") or [])]
+    # Branches that only say which fields go together leave it a list of fields; the server will tell.
+    return not _NOT_PLAIN & set(node) and all(
+        isinstance(each, dict) and set(each) <= _ONLY_REQUIRED for each in choices
+    )
+
+
+def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
+    properties = {
+        name: schemas.shape(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
+    }
+    hidden = frozenset(name for name, _ in place.child("properties").items() if name not in properties)
+    declared = place.node.get("required")
+    required = (
+        frozenset(each for each in declared if isinstance(each, str)) if isinstance(declared, list) else frozenset()
+    )
+    extra = place.child("additionalProperties")
+    allowed = extra.node is True or isinstance(extra.node, dict)
+    return Fields(properties, required, hidden, extra=schemas.shape(extra) if allowed else None)
+
+
+def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchema]], ConvertedSchema]) -> Fields | None:
+    """The fields of all parts, those of one name combined; None where a part is more than a list of fields."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    shapes: dict[str, list[ConvertedSchema]] = {}
+    for part in known:
+        for name, shape in part.properties.items():
+            shapes.setdefault(name, []).append(shape)
+    return Fields(
+        {name: combine(each) for name, each in shapes.items()},
+        frozenset().union(*(part.required for part in known)),
+        frozenset().union(*(part.hidden for part in known)),
+        extra=next((part.extra for part in known if part.extra is not None), None),
+    )
+
+
+def _with_undeclared(fields: Fields) -> Fields:
+    """The fields with those that are required but nowhere described: anything may be their value."""
+    required = fields.required - fields.hidden
+    unknown = dict.fromkeys(sorted(required - set(fields.properties)), ConvertedSchema(ANYTHING))
+    return msgspec.structs.replace(fields, properties={**fields.properties, **unknown}, required=required)
+
+
+def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
+    if len(shapes) == 1 or all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    return ConvertedSchema(
+        {"allOf": [shape.schema for shape in shapes]}, frozenset().union(*(shape.uses for shape in shapes))
+    )
+
+
+def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
+    """The fields of a form with those that are files described as such."""
+    schemas_of = {name: _part_schema(shape, schemas) for name, shape in fields.properties.items()}
+    files = {
+        name for name, schema in schemas_of.items() if _is_file(schema, kind.encoding.child(name, "contentType").node)
+    }
+    types = {name: schema["contentMediaType"] for name, schema in schemas_of.items() if "contentMediaType" in schema}
+    described = {name: _file_shape(shape) if name in files else shape for name, shape in fields.properties.items()}
+    return msgspec.structs.replace(fields, properties=described, parts=Parts(frozenset(files), types))
+
+
+def _part_schema(shape: ConvertedSchema, schemas: Schemas) -> Schema:
+    """What one part of a field looks like: of a list, each item is a part."""
+    schema = _target(shape.schema, schemas)
+    return _target(schema.get("items"), schemas) if schema.get("type") == "array" else schema
+
+
+def _is_file(schema: Schema, encoding: Any) -> bool:
+    if isinstance(encoding, str) and not _is_readable(encoding):
+        return True
+    content = schema.get("contentMediaType")
+    is_content = content is not None and "contentEncoding" not in schema and not _is_readable(content)
+    return schema.get("format") == "binary" or is_content
+
+
+def _is_readable(content_type: str) -> bool:
+    kinds = [each.strip() for each in content_type.split(",")]
+    return all(is_json(each) or is_text(each) for each in kinds)
+
+
+def _target(schema: Any, schemas: Schemas) -> Schema:
+    while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        schema = schemas.definition(schema["$ref"].removeprefix("#/$defs/")).schema
+    return schema if isinstance(schema, dict) else {}
+
+
+def _file_shape(shape: ConvertedSchema) -> ConvertedSchema:
+    schema = shape.schema if isinstance(shape.schema, dict) else {}
+    declared = schema.get("description")
+    described = (
+        {**FILE_SCHEMA, "description": f"{declared} ({FILE_SCHEMA['description']})"} if declared else FILE_SCHEMA
+    )
+    if schema.get("type") != "array":
+        return ConvertedSchema(described)
+    kept = {key: value for key, value in schema.items() if key not in ("items", "description")}
+    return ConvertedSchema({**kept, "items": described})

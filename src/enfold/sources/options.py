@@ -1,0 +1,225 @@
+"""The options that every source shares: which operations it imports, what callers see of them, and the rules they follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from enfold.operations import (
+    OPEN,
+    AccessControl,
+    Context,
+    Durable,
+    OnCrash,
+    Operation,
+    OperationSpec,
+    OperationType,
+    Policy,
+)
+from enfold.operations.call import Middleware
+from enfold.schema.arguments import coerce
+from enfold.schema.keywords import properties_of
+from enfold.sources.reports import DefinitionLedger
+from enfold.sources.secrets import KnownSecrets
+
+Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
+Describe: TypeAlias = Literal["short", "full"]
+DurableChoice: TypeAlias = bool | str | Iterable[str] | Mapping[str, Durable]
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which operations are imported, and their new names.
+
+    A filter is a pattern (`get_*`), several patterns, or a predicate of the spec. A pattern matches a name, an id, the
+    name in the source, `METHOD /path` or `#tag`. Without `include` everything is imported; with an empty list, nothing.
+    """
+
+    include: Filter | None = None
+    exclude: Filter | None = None
+    rename: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for option in ("include", "exclude"):
+            msgspec.structs.force_setattr(self, option, _read_filter(getattr(self, option), option))
+
+    def takes(self, spec: OperationSpec, *aliases: str) -> bool:
+        """Whether an operation is imported; `aliases` are further names it is known by."""
+        return self.may_take((*_names(spec), *aliases)) and self.approves(spec)
+
+    def may_take(self, names: Iterable[str]) -> bool:
+        """Whether the patterns admit something with these names; predicates are not evaluated."""
+        known = list(names)
+        if isinstance(self.include, tuple) and not _matches(self.include, known):
+            return False
+        return not (isinstance(self.exclude, tuple) and _matches(self.exclude, known))
+
+    def approves(self, spec: OperationSpec) -> bool:
+        """Whether the predicates admit an operation; patterns are not evaluated."""
+        if callable(self.include) and not self.include(spec):
+            return False
+        return not (callable(self.exclude) and self.exclude(spec))
+
+    def name(self, *names: str) -> str:
+        """The new name of what has these names; the first of them if it is not renamed."""
+        return next((self.rename[name] for name in names if name in self.rename), names[0])
+
+
+def _read_filter(given: Filter | None, option: str) -> tuple[str, ...] | Callable[[OperationSpec], bool] | None:
+    if given is None or callable(given):
+        return given
+    patterns = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(each, str) for each in patterns):
+        raise TypeError(f"{option} takes patterns such as 'get_*', or a function of the spec")
+    return patterns
+
+
+def _matches(patterns: Iterable[str], names: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def _names(spec: OperationSpec) -> Iterator[str]:
+    """The names that a pattern may match."""
+    yield spec.name
+    yield spec.id
+    yield str(spec.meta.get("original_name", spec.name))
+    if "method" in spec.meta:
+        yield f"{spec.meta['method']} {spec.meta.get('path', '')}"
+    yield from (f"#{tag}" for tag in spec.tags)
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The rules that all operations of a source follow.
+
+    `durable` chooses the operations that may run as tasks: True for all, one pattern (`export_*`) or several, or a table
+    of patterns and modes, of which the first match counts. `definitions` remembers definitions across reopenings.
+    """
+
+    timeout: float | Literal["default"] | None = "default"
+    access: AccessControl = OPEN
+    policy: Policy = Policy()
+    durable: DurableChoice | None = None
+    on_crash: OnCrash | None = None
+    definitions: DefinitionLedger | None = None
+
+    def with_durability(self, spec: OperationSpec) -> OperationSpec:
+        """The spec with the durable mode chosen for it; subscriptions stay as they are."""
+        if spec.type is OperationType.SUBSCRIPTION:
+            return spec
+        mode = next((mode for pattern, mode in self._modes() if Selection(pattern).takes(spec)), None)
+        changes = {"durable": mode, "on_crash": self.on_crash}
+        chosen = {name: value for name, value in changes.items() if value is not None}
+        return spec.replace(**chosen) if chosen else spec
+
+    def _modes(self) -> Iterable[tuple[str, Durable]]:
+        if self.durable is None or isinstance(self.durable, bool):
+            return (("*", "optional"),) if self.durable else ()
+        if isinstance(self.durable, Mapping):
+            return self.durable.items()
+        return [
+            (pattern, "optional") for pattern in ([self.durable] if isinstance(self.durable, str) else self.durable)
+        ]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What callers see of a source's operations and results.
+
+    `fix` maps arguments to values: a fixed argument disappears from the schema, and callers can neither see nor send it.
+    `describe="short"` shows one sentence of each description. `select` names the fields of results that are returned by
+    default, for all operations or by the operation's name. Values of `secrets`, by name, are redacted from results.
+    """
+
+    fix: Mapping[str, Any] = {}
+    describe: Describe | None = None
+    select: str | Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.describe not in (None, "short", "full"):
+            raise ValueError(f"Operations are described short or full, not {self.describe!r}")
+
+    def apply(self, operation: Operation, middleware: tuple[Middleware, ...] = ()) -> Operation:
+        """The operation in this shape, its calls wrapped in `middleware`, the first one outermost."""
+        operation = self._described(operation)
+        if middleware:
+            operation = operation.replace(middleware=(*middleware, *operation.middleware))
+        if self.fix and operation.signature is None and operation.handler is not None:
+            return _with_fixed_arguments(operation, operation.handler, self.fix)
+        return operation
+
+    def _described(self, operation: Operation) -> Operation:
+        spec = operation.spec
+        added = {"describe": "short"} if self.describe == "short" else {}
+        select = self._selection(spec)
+        added |= {} if select is None else {"select": select}
+        return operation.replace(spec=spec.replace(meta={**spec.meta, **added})) if added else operation
+
+    def _selection(self, spec: OperationSpec) -> str | None:
+        if isinstance(self.select, str):
+            return self.select or None
+        names = (spec.name, spec.id, str(spec.meta.get("original_name", spec.name)))
+        return next((self.select[name] for name in names if name in self.select), None)
+
+
+def _with_fixed_arguments(operation: Operation, handler: Callable[..., Any], fix: Mapping[str, Any]) -> Operation:
+    """The operation with some of its arguments fixed; its schema is read only when it is needed."""
+    fixed = _FixedArguments(operation.spec, fix)
+    spec = operation.spec.replace(input_schema=lambda: fixed.schema)
+
+    async def call(input: dict[str, Any], context: Context) -> Any:
+        with fixed.secrets.hidden_in_errors():
+            return fixed.secrets.redact_result(await handler(fixed.input(input), context))
+
+    async def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        items = handler(fixed.input(input), context)
+        try:
+            with fixed.secrets.hidden_in_errors():
+                async for item in items:
+                    yield fixed.secrets.redact_result(item)
+        finally:
+            if hasattr(items, "aclose"):
+                await items.aclose()
+
+    is_stream = operation.spec.type is OperationType.SUBSCRIPTION
+    return operation.replace(spec=spec, handler=stream if is_stream else call)
+
+
+class _FixedArguments:
+    """The fixed arguments of one operation, and its schema without them."""
+
+    def __init__(self, spec: OperationSpec, fix: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._fix = fix
+
+    def input(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The input with the fixed values, which a caller cannot override."""
+        return {**given, **self._values}
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        """The fixed values of the arguments that exist; text from the environment is converted to numbers where needed."""
+        properties = properties_of(self._spec.input_schema)
+        values = {name: value for name, value in self._fix.items() if name in properties}
+        made: dict[str, Any] = coerce({"type": "object", "properties": properties}, values)
+        return made
+
+    @cached_property
+    def secrets(self) -> KnownSecrets:
+        secrets = KnownSecrets()
+        secrets.remember_named(self._values)
+        return secrets
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        schema = self._spec.input_schema
+        properties = properties_of(schema)
+        hidden = [name for name in self._fix if name in properties]
+        if not hidden:
+            return schema
+        kept = {name: each for name, each in properties.items() if name not in hidden}
+        required = [name for name in schema.get("required", ()) if name not in hidden]
+        rest = {key: value for key, value in schema.items() if key not in ("properties", "required", "examples")}
+        return {**rest, "properties": kept, **({"required": required} if required else {})}

@@ -1,0 +1,229 @@
+"""What a source reports: imported and skipped operations, changed definitions, and updates of the registries that follow it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.log import Log
+from enfold.operations import Operation
+from enfold.runtime.registry import OperationRegistry
+from enfold.runtime.source_states import Problem, SourceKind, Watched
+
+__all__ = ["ImportReport", "Problem", "SchemeNeed"]
+
+MAX_LISTED: Final = 50
+
+
+class SchemeNeed(msgspec.Struct, frozen=True):
+    """What a person has to know to fill a security scheme: a variable, and whether a credential is there already."""
+
+    name: str
+    kind: str
+    variable: str
+    is_filled: bool
+
+
+class ImportReport:
+    """What an import did. What is degraded may take long to find, and is looked for when somebody asks."""
+
+    def __init__(
+        self,
+        imported: Iterable[str] = (),
+        skipped: Iterable[Problem] = (),
+        degraded: Iterable[Problem] | Callable[[], Iterable[Problem]] = (),
+        schemes: Iterable[SchemeNeed] = (),
+    ) -> None:
+        self.imported: list[str] = list(imported)
+        self.skipped: list[Problem] = list(skipped)
+        self.schemes: list[SchemeNeed] = list(schemes)
+        self._degraded = degraded
+
+    @property
+    def degraded(self) -> list[Problem]:
+        """Places that were imported with less than was declared: a schema counted as `{}`, a scheme we cannot do."""
+        if not isinstance(self._degraded, list):
+            found = self._degraded() if callable(self._degraded) else self._degraded
+            self._degraded = list(dict.fromkeys(found))
+        return self._degraded
+
+    @property
+    def needs(self) -> list[str]:
+        """What the credentials lack, as a sentence; nothing where one of the schemes is filled, which may be enough."""
+        if not self.schemes or any(each.is_filled for each in self.schemes):
+            return []
+        return [f"no credentials: set {' or '.join(dict.fromkeys(each.variable for each in self.schemes))}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "imported": self.imported,
+            "skipped": msgspec.to_builtins(self.skipped),
+            "degraded": msgspec.to_builtins(self.degraded),
+            **({"schemes": msgspec.to_builtins(self.schemes)} if self.schemes else {}),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.imported)} imported, {len(self.skipped)} skipped, {len(self.degraded)} degraded"]
+        for word, problems in (("skipped", self.skipped), ("degraded", self.degraded)):
+            lines += [f"  {word} {each.where}: {each.why}" for each in problems[:MAX_LISTED]]
+            if len(problems) > MAX_LISTED:
+                lines.append(f"  … and {len(problems) - MAX_LISTED} more")
+        for each in self.schemes:
+            lines.append(f"  scheme {each.name} ({each.kind}): {'there' if each.is_filled else f'set {each.variable}'}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<ImportReport {len(self.imported)} imported, {len(self.skipped)} skipped>"
+
+
+log: Final = Log("enfold.sources")
+
+PARTS: Final = ("wording", "arguments", "output", "annotations")
+MAX_KNOWN: Final = 50_000  # operations; beyond it, one that is not known counts as a mutation
+MAX_TOLD: Final = 100  # changes of one source that are shown
+MAX_LOGGED: Final = 20  # changes that are logged when a source is read again
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """What an upstream says of one operation: whether it only reads, and the digest of each part."""
+
+    is_mutation: bool
+    digests: tuple[bytes, ...]
+
+
+def definition_of(*parts: Any, is_mutation: bool) -> Definition:
+    """The definition with these parts, in the order of `PARTS`."""
+    return Definition(is_mutation, tuple(map(_digest, parts)))
+
+
+def _digest(part: Any) -> bytes:
+    try:
+        text = msgspec.json.encode(part, order="deterministic")
+    except (TypeError, ValueError, RecursionError):  # such as a cycle in YAML
+        return b""
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+class _Changes:
+    """The changes of one source."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.latest: deque[Problem] = deque(maxlen=MAX_TOLD)
+
+
+class DefinitionLedger:
+    """The definitions of all operations that sources have had, whether they still have them or not."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Definition] = {}  # by operation id
+        self._changes: dict[str, _Changes] = {}  # by source
+
+    def is_held(self, operation_id: str) -> bool:
+        """Whether the operation is to stay a mutation, because it was one."""
+        known = self._known.get(operation_id)
+        return len(self._known) >= MAX_KNOWN if known is None else known.is_mutation
+
+    def record(self, source: str, found: Mapping[str, Definition]) -> None:
+        """Remember the definitions that a source has now, by operation id; those that are others than before are logged."""
+        changed = [(own_id, what) for own_id, new in found.items() if (what := self._changed_parts(own_id, new))]
+        for own_id, new in found.items():
+            known = self._known.get(own_id)
+            if known is not None or len(self._known) < MAX_KNOWN:
+                is_mutation = new.is_mutation or (known is not None and known.is_mutation)
+                self._known[own_id] = Definition(is_mutation, new.digests)
+        for own_id, what in changed:
+            self._note(source, own_id, what)
+        for own_id, what in changed[:MAX_LOGGED]:
+            log.warning("%s changed the definition of %s: %s", source, own_id, what)
+        if len(changed) > MAX_LOGGED:
+            log.warning("%s changed the definitions of %d further operations", source, len(changed) - MAX_LOGGED)
+
+    def latest_changes(self, source: str) -> tuple[Problem, ...]:
+        """The last changes of a source, the newest first: the operation, and what was changed of it."""
+        changes = self._changes.get(source)
+        return () if changes is None else tuple(changes.latest)
+
+    def count_changes(self, source: str) -> int:
+        changes = self._changes.get(source)
+        return 0 if changes is None else changes.count
+
+    def _changed_parts(self, operation_id: str, new: Definition) -> str:
+        known = self._known.get(operation_id)
+        if known is None or known.digests == new.digests:
+            return ""
+        pairs = zip(PARTS, known.digests, new.digests, strict=True)
+        parts = ", ".join(name for name, before, after in pairs if before != after)
+        return f"{parts}; it stays a mutation" if known.is_mutation and not new.is_mutation else parts
+
+    def _note(self, source: str, operation_id: str, what: str) -> None:
+        changes = self._changes.setdefault(source, _Changes())
+        changes.count += 1
+        changes.latest.appendleft(Problem(operation_id, what))
+
+
+ById: TypeAlias = Mapping[str, Operation]
+
+
+class SyncedRegistries:
+    """The registries that have the operations of one source."""
+
+    def __init__(self, source: Watched, kind: SourceKind) -> None:
+        self._source = source
+        self._kind = kind
+        self._kept: list[tuple[OperationRegistry, Callable[[], None]]] = []  # with what ends the entry in its table
+        self._watchers: list[Callable[[], None]] = []
+
+    def add(self, registry: OperationRegistry, name: str) -> None:
+        """Sync a registry that has the current operations from now on; its table of sources calls the source `name`."""
+        self._kept.append((registry, registry.sources.follow(name, self._kind, self._source)))
+
+    def remove(self, registry: OperationRegistry) -> None:
+        """Stop syncing a registry; it keeps the operations it has."""
+        for _, unfollow in [pair for pair in self._kept if pair[0] is registry]:
+            unfollow()
+        self._kept = [pair for pair in self._kept if pair[0] is not registry]
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back when the source is lost or back, or its operations have changed."""
+        self._watchers.append(callback)
+
+    def tell(self) -> None:
+        """Call the watchers: the source is lost or back."""
+        for callback in list(self._watchers):
+            callback()
+
+    def log(self, name: str, params: dict[str, Any]) -> None:
+        """Pass on a log message that belongs to no call."""
+        for registry, _ in self._kept:
+            registry.sources.log(name, params)
+
+    def update(self, before: ById, after: ById) -> None:
+        """Sync all registries, and call the watchers: the operations of the source have changed."""
+        for registry, _ in self._kept:
+            sync(registry, before, after)
+        self.tell()
+
+    def close(self) -> None:
+        """Call the watchers a last time, and stop syncing: the source is closed."""
+        self.tell()
+        for _, unfollow in self._kept:
+            unfollow()
+        self._watchers.clear()
+
+
+def sync(registry: OperationRegistry, before: ById, after: ById) -> None:
+    """Change a registry from the operations before to those after; what did not change, or is not ours, is not touched."""
+    ours = {own_id for own_id, known in before.items() if own_id in registry and registry.get(own_id) is known}
+    for own_id in ours - after.keys():
+        registry.unregister(own_id)
+    for own_id, operation in after.items():
+        if own_id not in registry:
+            registry.register(operation)
+        elif own_id in ours and operation is not before[own_id]:
+            registry.replace(operation)

@@ -1,1 +1,0 @@
-"""What every surface over ASGI does: headers, hosts and origins, the client that may go, its body, the answer."""

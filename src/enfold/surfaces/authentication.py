@@ -1,0 +1,87 @@
+"""Who is let in over HTTP: the hosts and origins of an app, its tokens, and what a caller without a good one is told (RFC 9728)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from enfold.auth.challenges import challenge, metadata_url, protected_resource, scopes_of
+from enfold.auth.tokens import Authenticator, Verifier, bearer_token, while_admitted
+from enfold.operations import Identity
+from enfold.runtime.registry import Registry
+from enfold.surfaces.asgi import Header, Headers, Receive, Scope, origin_of, root_of, until_disconnected
+from enfold.surfaces.hosts import Hosts
+
+_CHALLENGE: Final = b"www-authenticate"
+
+
+class Entrance:
+    """Decides who may call one app."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        tokens: Verifier | None,
+        hosts: Hosts,
+        *,
+        allow_anonymous: bool,
+        authorization_servers: Iterable[str] = (),
+    ) -> None:
+        self.hosts = hosts
+        self.authenticator = None if tokens is None else Authenticator(tokens)
+        self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
+        self._registry = registry
+        self._servers = tuple(authorization_servers)
+
+    async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
+        """The identity that the token of a request stands for, None without one; a refusal may wait for as long as its client does."""
+        if self.authenticator is None or b"authorization" not in headers:
+            return None
+        gone = partial(until_disconnected, scope, headers, receive)
+        return await self.authenticator.authenticate(
+            headers[b"authorization"].decode("latin-1"), scope.get("client"), gone
+        )
+
+    def while_admitted(
+        self,
+        headers: Headers,
+        identity: Identity | None,
+        refuse: Callable[[], None],
+        verifier: Verifier | None = None,
+    ) -> AbstractContextManager[None]:
+        """For as long as a stream is open: `refuse` is called when its token no longer lets the caller in.
+
+        `verifier` is that of an app above this one, where that one has let them in.
+        """
+        own = None if self.authenticator is None else self.authenticator.verifier
+        token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))
+        return while_admitted(verifier or own, token, identity, refuse)
+
+    def with_challenge(self, own: Sequence[Header], scope: Scope, headers: Headers, path: str = "") -> Sequence[Header]:
+        """The headers of a refusal; a challenge among them also names the scopes, and where to read who gives tokens."""
+        short = dict(own).get(_CHALLENGE)
+        if short is None:
+            return own
+        detailed = challenge(
+            "invalid_token" if b"invalid_token" in short else None,
+            scope=scopes_of(self._registry.list()),
+            resource_metadata=metadata_url(*self._origin_and_path(scope, headers, path)),
+        )
+        return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, detailed.encode())]
+
+    def metadata(self, scope: Scope, headers: Headers, path: str, name: str) -> bytes:
+        """The document that tells a client who gives tokens for what is at a path."""
+        issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
+        scopes = scopes_of(self._registry.list())
+        resource = "".join(self._origin_and_path(scope, headers, path))
+        return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, name=name))
+
+    def _origin_and_path(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
+        """Where the client sees us, and the path below that."""
+        root = root_of(scope)
+        return f"{origin_of(scope, headers)}{root}", quote(path.removeprefix(root), safe="/:@!$&()*+,;=~")

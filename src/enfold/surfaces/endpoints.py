@@ -1,0 +1,469 @@
+"""Which operation a path leads to, and what a web server has to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakMethod
+
+import msgspec
+
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
+from enfold.errors import CallError, invalid_argument, safe_code
+from enfold.formats import find_format
+from enfold.observability.records import code_of
+from enfold.operations import Context, Identity, OperationSpec, OperationType
+from enfold.operations.access import check_access, may_list
+from enfold.runtime.application import Application
+from enfold.runtime.prepared import PreparedOperation
+from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.runtime.reserved import is_reserved
+from enfold.search.finder import Finder, Found
+from enfold.surfaces.request import (
+    CAPTURE_HEADER,
+    KEY_HEADER,
+    NOT_AN_OBJECT,
+    SELECT_HEADER,
+    QueryReader,
+    Request,
+    Response,
+    accepts_json,
+    format_name,
+    invalid_body,
+    is_json,
+    query_reader,
+    query_value,
+    read_idempotency_key,
+    read_timeout,
+)
+from enfold.surfaces.responses import (
+    UNWRITABLE,
+    check_length,
+    encode,
+    encode_failure,
+    encode_result,
+    error_headers,
+    not_acceptable,
+    not_allowed,
+    status_of,
+    unsupported_body,
+    unwritable,
+    with_prefix,
+)
+
+# Imports inside functions: few requests need them, and CGI starts anew for each.
+
+if TYPE_CHECKING:
+    from enfold.operations.operation import RecordedRun
+    from enfold.provenance import Recorder
+
+
+PREFIX: Final = "/functions/"
+
+
+class Route(msgspec.Struct, eq=False):
+    """An operation as a web server sees it; how its query string is read is worked out when one comes."""
+
+    spec: OperationSpec
+    prepared: PreparedOperation
+    # The same for an answer in the surface's own format, where that takes structs.
+    for_writing: PreparedOperation
+    needs_context: bool  # its handler takes one, or something is required of its callers
+    methods: tuple[str, ...]
+    known: dict[str, Route]  # the table it stands in, which is replaced when the registry changes
+    _read_query: QueryReader | None = None
+
+    def read_query(self, query: bytes) -> dict[str, Any]:
+        if self._read_query is None:
+            self._read_query = query_reader(self.spec)
+        return self._read_query(query)
+
+
+class Routes:
+    """The routes by path, found when they are first asked for; `known` is emptied whenever the registry changes."""
+
+    __slots__ = ("__weakref__", "_registry", "_takes_structs", "known")
+
+    def __init__(self, registry: Registry, *, takes_structs: bool) -> None:
+        self._registry = registry
+        self._takes_structs = takes_structs
+        self.known: dict[str, Route] = {}
+        forget = WeakMethod(self._forget)  # A registry may outlive many apps.
+        registry.watch(lambda: (living := forget()) and living())
+
+    def _forget(self) -> None:
+        self.known = {}
+
+    def find(self, path: str, identity: Identity | None) -> Route | None:
+        """The route of a path; None where it is not that of an operation, an error where the caller knows of none."""
+        if not path.startswith(PREFIX):
+            return None
+        name = path.removeprefix(PREFIX)
+        spec = self._registry.find(name, identity)
+        route = self.known.get(path)
+        if route is not None and route.spec is spec:
+            return route
+        route = self.route_to(spec)
+        if self._is_same_for_all(name):
+            self.known[path] = route
+        return route
+
+    def _is_same_for_all(self, name: str) -> bool:
+        """Whether a name means the same operation whoever asks, if they find one."""
+        return is_reserved(name) or sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
+
+    def route_to(self, spec: OperationSpec) -> Route:
+        prepared = self._registry.prepared(spec.id)
+        writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
+        needs_context = prepared.needs_context or not prepared.is_open
+        return Route(spec, prepared, writes, needs_context, methods_of(spec), self.known)
+
+
+def methods_of(spec: OperationSpec) -> tuple[str, ...]:
+    """The HTTP methods of an operation: GET only where it does not change anything."""
+    return ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")
+
+
+# Headers by which a caller says who they are, or how they want to be answered. Nearly all requests have none of them.
+OPTION_HEADERS: Final = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"enfold-format",
+        b"enfold-timeout-ms",
+        b"origin",
+        b"x-request-id",
+        CAPTURE_HEADER,
+        KEY_HEADER,
+        SELECT_HEADER,
+    }
+)
+has_no_options: Final = OPTION_HEADERS.isdisjoint  # with the headers of a request
+_TAKES_JSON: Final = (None, b"*/*", b"application/json")
+
+_IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_MAX_REQUEST_ID: Final = 128
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """What differs between HTTP and CGI, which carry the same requests and answers."""
+
+    adapter: str  # the name of the surface in provenance
+    prefix: str  # before the words of a handler that failed, in formats that have no place for a code
+    missing: str  # before the name of an operation that is not there
+    body_types: tuple[bytes | None, ...]  # the content types of a JSON body that need no closer look
+    read_object: Callable[[bytes | bytearray], dict[str, Any]]
+    runs_in_place: bool = False  # a `def` runs on the thread that reads the request
+
+
+class FunctionSettings(msgspec.Struct, frozen=True):
+    """What the operator chose."""
+
+    format: str
+    max_body: int
+    recorder: Recorder | None
+    title: str | None = None  # of the application, where it is not the registry's own
+    version: str | None = None
+    knows_callers: bool = False  # whether callers can have identities here
+    has_tasks: bool = False  # whether durable operations are run as tasks for those who ask
+
+
+class Functions:
+    """The operations of a registry, called by method and path."""
+
+    def __init__(self, registry: Registry, settings: FunctionSettings, dialect: Dialect) -> None:
+        """`registry` is a guarded view: every call is checked."""
+        self.registry = registry
+        self._settings = settings
+        self._dialect = dialect
+        self._body_types = dialect.body_types
+        self._read_object = dialect.read_object
+        self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
+        self._needs_context = dialect.runs_in_place or self._records_unasked
+        # A length of fewer digits than the limit's is below it.
+        self._most_digits = len(str(settings.max_body))
+        self.format = find_format(settings.format)
+        self.routes = Routes(registry, takes_structs=self.format.takes_structs)
+
+    @property
+    def application(self) -> Application:
+        """The name and version of the application, as the document has them."""
+        return self.registry.application(self._settings.title, self._settings.version)
+
+    # before the call
+
+    def read_options(self, request: Request) -> None:
+        """Set the id that the caller gave to the request, and the format that they want their answer in."""
+        headers = request.headers
+        given = headers.get(b"x-request-id")
+        # What is made of these characters alone can go into every log and header.
+        if given and len(given) <= _MAX_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
+            request.request_id = given.decode()
+        if request.query or b"enfold-format" in headers:
+            name = format_name(headers, request.method, request.query)
+            if name is not None:
+                request.format = find_format(name)
+
+    def find(self, request: Request) -> Route | None:
+        """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
+        try:
+            route = self.routes.find(request.path, request.identity)
+        except CallError as error:
+            raise CallError(
+                error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
+            ) from None
+        if route is not None:
+            request.operation = route.prepared.operation
+            if request.method not in route.methods:
+                raise not_allowed(request.method, route.methods)
+        return route
+
+    def admit(self, route: Route, request: Request) -> None:
+        """Refuse who may not call this operation with any input, before a body is read for nothing."""
+        if request.identity is None:
+            check_access(route.spec, None, {})
+        elif not may_list(route.spec.access_control, request.identity):
+            request.operation = None
+            self.find(request)  # which says that there is no such operation
+
+    # the call
+
+    async def call(self, route: Route, request: Request) -> Response:
+        """Run an operation and write its result; whatever fails is raised."""
+        headers, prepared = request.headers, route.prepared
+        read, write = self._read_object, request.format.write  # to call a field takes longer
+        if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
+            raise not_acceptable("application/json")
+        if request.method == "POST":
+            if (
+                headers.get(b"content-type") not in self._body_types
+                or (request.has_options and b"content-encoding" in headers)
+                or len(headers.get(b"content-length", b"")) >= self._most_digits
+            ):
+                self._check_body(request)
+            body = await request.source.body(self._settings.max_body)
+            request.size = len(body)
+            try:
+                given = read(body)
+            except NOT_AN_OBJECT:
+                raise invalid_body(body) from None
+            if route.known is not self.routes.known:
+                # The registry has changed while we waited: what required nothing of its caller may do so now.
+                route = self.routes.route_to(self.registry.get_spec(route.spec.id))
+                prepared = route.prepared
+        else:
+            given = route.read_query(request.query)
+        context = None
+        if request.has_options or route.needs_context or self._needs_context:
+            context = self.context(route, request)
+        if request.format is self.format:
+            prepared = route.for_writing
+        envelope = await prepared.execute(given, context)
+        try:
+            text = encode(write(envelope, route.spec))
+        except UNWRITABLE as error:
+            raise unwritable(envelope.data, error) from error
+        is_plain = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
+        if is_plain and (context is None or context.reply_headers is None):
+            return Response(text)
+        return _answer_with_headers(text, envelope, request)
+
+    def answer_with_result(self, envelope: ResponseEnvelope[Any], request: Request) -> Response:
+        """The answer that holds the result of a task, as a call would have it."""
+        answer = _answer_with_headers(encode_result(request.format.write, envelope, request.spec), envelope, request)
+        if envelope.provenance is None or request.run_header():
+            return answer
+        run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
+        return msgspec.structs.replace(answer, headers=[*answer.headers, run_id])
+
+    async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
+        """The arguments in the body, or in the query string."""
+        if request.method != "POST":
+            return route.read_query(request.query)
+        return await self.body_object(request)
+
+    def context(self, route: Route, request: Request) -> Context:
+        """The context of a call, of what the headers ask for."""
+        headers = request.headers
+        resumes = headers.get(b"last-event-id") if route.spec.resumable else None
+        context = Context(
+            request_id=request.request_id or request.known_id(),
+            identity=request.identity,
+            timeout=read_timeout(headers) if b"enfold-timeout-ms" in headers else None,
+            last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
+            inline=self._dialect.runs_in_place,
+            idempotency_key=self._key(request) if KEY_HEADER in headers else None,
+        )
+        if SELECT_HEADER in headers:
+            context.select = headers[SELECT_HEADER].decode("utf-8", "replace")
+        if self._settings.recorder is not None and (self._records_unasked or CAPTURE_HEADER in headers):
+            context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
+        request.context = context
+        return context
+
+    def _key(self, request: Request) -> str | None:
+        """The key under which the call may be repeated; a program that ends with its request keeps nothing."""
+        key = read_idempotency_key(request.headers)
+        if key is None:
+            return None
+        if self._dialect.runs_in_place:
+            message = "Idempotency-Key needs a server that stays: nothing is kept here"
+            raise invalid_argument("Idempotency-Key", "unknown", None, message)
+        from enfold.operations.idempotency import checked_key
+
+        return checked_key(key, request.identity, vouched=self._settings.knows_callers)
+
+    async def body_object(self, request: Request) -> dict[str, Any]:
+        """The JSON object in the body."""
+        self._check_body(request)
+        body = await request.source.body(self._settings.max_body)
+        request.size = len(body)
+        try:
+            return self._read_object(body)
+        except NOT_AN_OBJECT:
+            raise invalid_body(body) from None
+
+    def _check_body(self, request: Request) -> None:
+        """Refuse a body for its headers, before it is read: it is of another type, compressed, or too large."""
+        headers = request.headers
+        kind = headers.get(b"content-type")
+        if kind is None and None not in self._body_types and _has_body(headers):
+            raise unsupported_body("A body needs a Content-Type: application/json")
+        if kind is not None and not is_json(kind):
+            raise unsupported_body()
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise unsupported_body("The body must not be compressed")
+        check_length(headers, self._settings.max_body)
+
+    def _recording(self, spec: OperationSpec, request: Request, recorder: Recorder) -> RecordedRun | None:
+        from enfold.provenance import options_from_mode
+
+        return recorder.begin(
+            options_from_mode(request.headers.get(CAPTURE_HEADER, b"").decode("latin-1")),
+            operation=spec,
+            adapter=self._dialect.adapter,
+            identity=request.identity.id if request.identity else "",
+            writer=request.format,
+        )
+
+    async def collect(self, route: Route, request: Request) -> Response:
+        """A subscription as one answer, the list of its items."""
+        from enfold.surfaces.collection import collect
+
+        given, context = await self.arguments(route, request), self.context(route, request)
+        collected = await collect(self.registry, route.spec.id, given, context)
+        text = encode_result(request.format.write, collected.envelope, route.spec)
+        answer = _answer_with_headers(text, collected.envelope, request)
+        return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
+
+    async def call_request(self, request: Request) -> Response:
+        """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""
+        from enfold.formats.mcp_envelope_v0_1 import ANSWER_FORMAT
+        from enfold.surfaces.tool_requests import RequestCall
+
+        if request.method != "POST":
+            raise not_allowed(request.method, ("POST", "OPTIONS"))
+        request.format = find_format(ANSWER_FORMAT)
+        wire = await self.body_object(request)
+        asked = RequestCall(
+            self.registry,
+            wire,
+            adapter=self._dialect.adapter,
+            identity=request.identity,
+            request_id=request.known_id(),
+            timeout=read_timeout(request.headers),
+            inline=self._dialect.runs_in_place,
+            recorder=self._settings.recorder,
+        )
+        request.operation, request.recording = self.registry.get(asked.spec.id), asked.context.recording
+        asked.context.unused_key = self._key(request)
+        try:
+            envelope = await self.registry.execute(asked.spec.id, asked.input, asked.context)
+            request.code, request.warnings = code_of(envelope), envelope.warnings
+            return Response(encode_result(asked.write, envelope), headers=request.run_header())
+        except CallError as error:
+            return self.failure(request, error, asked.write_error(error))
+
+    # other answers
+
+    def search(self, request: Request) -> Awaitable[Response]:
+        """The operations that fit a query, of those that the caller may call."""
+        return self.call(self._search, request)
+
+    @cached_property
+    def _search(self) -> Route:
+
+        registry = search_registry(self.registry)
+        return Routes(registry, takes_structs=self.format.takes_structs).route_to(registry.get_spec("operations"))
+
+    def document(self, request: Request, place: str) -> Response:
+        """The OpenAPI document of what the caller may call."""
+        from enfold.surfaces.openapi import to_openapi
+
+        document = to_openapi(
+            self.registry,
+            format=request.format.name,
+            identity=request.identity,
+            namespace=query_value(request.query, "namespace"),
+            operation=query_value(request.query, "operation"),
+            outline=query_value(request.query, "outline") == "true",
+            servers=[place or "/"],
+            title=self._settings.title,
+            version=self._settings.version,
+            has_tasks=self._settings.has_tasks,
+        )
+        return Response(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
+
+    def failure(self, request: Request, error: CallError, wire: Any = None) -> Response:
+        """A failure in the format that the caller asked for; `wire` where it has been written already."""
+        request.code = safe_code(error.code)
+        if request.request_id is None:
+            request.request_id = error.request_id  # our log has the rest of the story under this one
+        status = status_of(error, request.spec, has_identity=request.identity is not None)
+        text = self.failure_text(request, error) if wire is None else encode_failure(wire)
+        return Response(text, status, [*error_headers(error, status), *request.reply_headers()])
+
+    def failure_text(self, request: Request, error: CallError) -> bytes:
+        request.code = safe_code(error.code)
+        shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
+        return encode_failure(request.format.write_error(shown, "" if request.spec is None else request.spec.id))
+
+
+NO_STORE: Final = (b"cache-control", b"no-store")
+_TRUNCATED: Final = (b"enfold-truncated", b"true")
+
+
+def _answer_with_headers(text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
+    """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
+    request.code, request.warnings = code_of(envelope), envelope.warnings
+    headers = request.reply_headers()
+    if envelope.warnings:
+        first = safe_code(envelope.warnings[0].code)
+        headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
+    if envelope.is_error and not request.format.holds_errors:
+        return Response(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
+    return Response(text, 200, headers)
+
+
+def _has_body(headers: Mapping[bytes, bytes]) -> bool:
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+def search_registry(registry: Registry) -> Registry:
+    """A registry with one operation, `operations`, which searches the other."""
+    finder = Finder(registry)
+    own = OperationRegistry()
+
+    @own.query
+    def operations(
+        context: Context,
+        q: str = "",
+        limit: int = 10,
+        source: str | None = None,
+        kind: Literal["query", "mutation", "subscription"] | None = None,
+    ) -> list[Found]:
+        """Find operations by what they do, in one source or of one kind if need be."""
+        return finder.find(q, context.identity, limit, namespace=source, type=kind)
+
+    return own.guarded()

@@ -1,0 +1,149 @@
+"""Durable operations over HTTP: a call that becomes a task, and the paths below `/tasks` at which it is found again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, local_envelope
+from enfold.errors import invalid_argument
+from enfold.operations.handing_over import HandedOver
+from enfold.surfaces.endpoints import NO_STORE, Functions, Route
+from enfold.surfaces.request import Request, Response, query_value, read_prefer, read_wait
+from enfold.surfaces.responses import encode_failure
+from enfold.surfaces.tasks import poll_interval_ms, shown_task
+from enfold.tasks import Task, TaskHandle, Tasks
+from enfold.tasks.model import Status
+
+TASKS_PATH: Final = "/tasks"
+MAX_WAIT: Final = 60.0  # seconds that one request waits for a task
+
+_APPLIED: Final = (b"preference-applied", b"respond-async")
+
+
+class TaskPages:
+    """The tasks of one registry, over HTTP."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+
+    # a call
+
+    async def call(self, functions: Functions, route: Route, request: Request, root: str) -> Response:
+        """Call an operation that may run as a task: at once where its caller does not want to wait."""
+        preference = read_prefer(request.headers)
+        if not preference.is_async:
+            return await functions.call(route, request)
+        given, context = await functions.arguments(route, request), functions.context(route, request)
+        if route.spec.durable != "never":
+            handle = await self._tasks.order(route.spec.id, given, context)
+        else:  # the server behind it may make a task of the call
+            self._tasks.offer_to_take(route.spec.id, context)
+            try:
+                return functions.answer_with_result(await route.prepared.execute(given, context), request)
+            except HandedOver as handed:
+                handle = await self._tasks.get(handed.task.id, identity=request.identity)
+        task = handle.last or await handle.state()
+        if preference.wait:
+            task = await _wait_for_change(handle, preference.wait)
+            if task.is_ended:
+                return self._outcome(functions, request, task)
+        place = f"{root}{TASKS_PATH}/{task.id}".encode()
+        return self._accepted(request, task, [(b"location", place), _APPLIED])
+
+    # pages
+
+    def methods(self, path: str) -> tuple[str, ...] | None:
+        """The methods of a path below `/tasks`; None where there is nothing."""
+        match path.removeprefix(TASKS_PATH).split("/"):
+            case [""]:
+                return ("GET", "HEAD", "OPTIONS")
+            case ["", task_id] if task_id:
+                return ("GET", "HEAD", "DELETE", "OPTIONS")
+            case ["", task_id, "result"] if task_id:
+                return ("GET", "HEAD", "OPTIONS")
+            case ["", task_id, "input"] if task_id:
+                return ("POST", "OPTIONS")
+        return None
+
+    def has_stream(self, request: Request) -> bool:
+        """Whether the changes of a task can be followed by this request: it is one for the task itself."""
+        return request.method == "GET" and "DELETE" in (self.methods(request.path) or ())
+
+    async def answer(self, functions: Functions, request: Request) -> Response:
+        """The answer to a request below `/tasks`, of a path and a method that are known."""
+        _, _, task_id, *rest = request.path.split("/") if request.path != TASKS_PATH else ("", "", "")
+        if not task_id:
+            own = await self._tasks.list(identity=request.identity)
+            return _json({"tasks": [shown_task(self._tasks, task, request.format) for task in own]})
+        handle = await self._tasks.get(task_id, identity=request.identity)
+        if request.method == "DELETE":
+            return self._accepted(request, await handle.cancel())
+        if rest == ["input"]:
+            return self._accepted(request, await handle.answer(await _read_answers(functions, request)))
+        task = await _wait_for_change(handle, _wait_seconds(request))
+        if rest != ["result"]:
+            return _json(shown_task(self._tasks, task, request.format))
+        if not task.is_ended:
+            return self._accepted(request, task)
+        return self._outcome(functions, request, task)
+
+    async def follow(self, request: Request) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        """The task at a path now, and after every change, each as an item of a stream."""
+        shown_in = request.format
+        # What is sent has been written already.
+        request.format = msgspec.structs.replace(shown_in, write=lambda envelope, _: envelope.data)
+        handle = await self._tasks.get(request.path.removeprefix(f"{TASKS_PATH}/"), identity=request.identity)
+        changes = handle.watch()
+        try:
+            async for task in changes:
+                yield local_envelope(shown_task(self._tasks, task, shown_in), "")
+        finally:
+            await changes.aclose()
+
+    def _accepted(self, request: Request, task: Task, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
+        after = (b"retry-after", b"%d" % ceil(poll_interval_ms(task) / 1000))
+        return _json(shown_task(self._tasks, task, request.format), 202, [*headers, after])
+
+    def _outcome(self, functions: Functions, request: Request, task: Task) -> Response:
+        """What the plain call would have said."""
+        registry = self._tasks.registry
+        if task.operation in registry:
+            request.operation = registry.get(task.operation)
+        return functions.answer_with_result(self._tasks.outcome(task), request)
+
+
+async def _wait_for_change(handle: TaskHandle, seconds: float) -> Task:
+    """The task when it has ended or has a question, or when the time is over."""
+    task = handle.last or await handle.state()
+    if seconds <= 0 or task.is_ended or task.status is Status.INPUT_REQUIRED:
+        return task
+    try:
+        async with asyncio.timeout(seconds):
+            async for task in handle.watch():
+                if task.is_ended or task.status is Status.INPUT_REQUIRED:
+                    break
+    except TimeoutError:
+        return await handle.state()
+    return task
+
+
+def _wait_seconds(request: Request) -> float:
+    given = query_value(request.query, "wait")
+    return 0.0 if given is None else read_wait(given, MAX_WAIT)
+
+
+async def _read_answers(functions: Functions, request: Request) -> dict[str, Any]:
+    given = (await functions.body_object(request)).get("inputResponses")
+    if not isinstance(given, dict):
+        message = 'The body needs "inputResponses": an answer for each key'
+        raise invalid_argument("inputResponses", "type", "object", message)
+    return given
+
+
+def _json(value: Any, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
+    return Response(encode_failure(value), status, [NO_STORE, *headers])

@@ -1,0 +1,156 @@
+"""`enfold.about`: which program this is, how it is reached, and who is asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from enfold.formats import FORMATS
+from enfold.operations import Context, Identity, Operation, OperationSpec, OperationType
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import reserved_operation
+from enfold.runtime.source_states import Problem, SourceState
+from enfold.search.signatures import estimate_tokens
+from enfold.version import installed_version
+
+
+class SurfaceAddress(msgspec.Struct, frozen=True):
+    """A way to call the operations; its address is relative to that of the program."""
+
+    name: str
+    address: str
+
+
+class CallerSummary(msgspec.Struct, frozen=True):
+    """Who calls, as the surface knows them."""
+
+    id: str
+    scopes: list[str]
+    on_behalf_of: str | None = None
+
+
+class About(msgspec.Struct, frozen=True):
+    """This program, and who asks."""
+
+    version: str
+    surfaces: list[SurfaceAddress]
+    caller: CallerSummary | None
+    formats: list[str]
+    operations: int  # those that the caller may call
+
+
+def about_operations(registry: Registry) -> Iterable[Operation]:
+    async def about(context: Context) -> About:
+        """Tell which version this is, where its surfaces are, who is calling, and which formats there are."""
+        identity = context.identity
+        return About(
+            version=installed_version(),
+            surfaces=[SurfaceAddress(*each) for each in registry.reserved.surfaces.items()],
+            caller=None if identity is None else _caller_summary(identity),
+            formats=list(FORMATS),
+            operations=len(registry.visible(identity)),
+        )
+
+    yield reserved_operation(about, "enfold.about", scopes=())
+
+
+def _caller_summary(identity: Identity) -> CallerSummary:
+    return CallerSummary(identity.id, sorted(identity.scopes), identity.on_behalf_of)
+
+
+POLL_INTERVAL = 1.0  # seconds between two questions to other processes
+_BEST_TO_WORST = ("up", "starting", "down")
+
+
+class SourceSummary(msgspec.Struct, frozen=True):
+    """A source at this moment."""
+
+    name: str
+    kind: str
+    state: str  # up, down, starting
+    since: int | None  # Unix milliseconds
+    why: str
+    operations: int
+    skipped: list[Problem]
+    required: bool
+    tokens: int  # that a model reads to know its tools, by estimate
+    changed: list[Problem] = []  # the last operations whose definitions it has changed, and what of each
+    changes: int = 0  # of definitions, since the process began
+
+
+def source_operations(registry: Registry) -> Iterable[Operation]:
+    async def sources() -> list[SourceSummary]:
+        """List the sources: their states, why they are down, what was skipped, and what their tools cost a model."""
+        return await _in_all_processes(registry)
+
+    async def watch() -> AsyncIterator[list[SourceSummary]]:
+        """List the sources now, and again after every change."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(before: SourceState | None, after: SourceState | None) -> None:  # noqa: ARG001  # every watcher gets both
+            loop.call_soon_threadsafe(changed.set)
+
+        stop = registry.sources.watch(tell)
+        before: list[SourceSummary] | None = None
+        try:
+            while True:
+                changed.clear()
+                found = await _in_all_processes(registry)
+                if found != before:
+                    before = found
+                    yield found
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        changed.wait(), None if registry.reserved.elsewhere is None else POLL_INTERVAL
+                    )
+        finally:
+            stop()
+
+    yield reserved_operation(sources, "enfold.sources")
+    yield reserved_operation(watch, "enfold.sources.watch", type=OperationType.SUBSCRIPTION)
+
+
+async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
+    """The sources as they are in all processes that serve them: one that is down anywhere is down."""
+    own, elsewhere = _summaries(registry), registry.reserved.elsewhere
+    if elsewhere is None:
+        return own
+    others = msgspec.convert(await elsewhere.ask("sources"), list[list[SourceSummary]])
+    worst = {each.name: each for each in own}
+    for each in (source for found in others for source in found):
+        if each.name not in worst or _BEST_TO_WORST.index(each.state) > _BEST_TO_WORST.index(worst[each.name].state):
+            worst[each.name] = each
+    return list(worst.values())
+
+
+def source_summaries(registry: Registry) -> Any:
+    """The sources of this process as plain data, for another process that asks for them."""
+    return msgspec.to_builtins(_summaries(registry))
+
+
+def _summaries(registry: Registry) -> list[SourceSummary]:
+    operations, states = list(registry), list(registry.sources)
+    if not states:  # a registry that was served as it is
+        tokens = _tokens(each.spec for each in operations)
+        return [SourceSummary("functions", "functions", "up", None, "", len(operations), [], True, tokens)]
+    if len(states) == 1:
+        return [_summary(states[0], operations)]
+    by_source: dict[str, list[Operation]] = {}
+    for each in operations:
+        by_source.setdefault(registry.sources.name_of(each.origin.kind, each.origin.name), []).append(each)
+    return [_summary(state, by_source.get(state.name, [])) for state in states]
+
+
+def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:
+    tokens = _tokens(each.spec for each in operations)
+    fields = msgspec.structs.asdict(state) | {"since": round(state.since * 1000), "tokens": tokens}
+    return msgspec.convert(fields, SourceSummary)
+
+
+def _tokens(specs: Iterable[OperationSpec]) -> int:
+    """What a model reads to know these as tools: their names, descriptions and arguments."""
+    return sum(estimate_tokens([spec.id, spec.description, spec.input_schema]) for spec in specs)

@@ -1,0 +1,118 @@
+"""`enfold.tasks.…`: the caller's own tasks. Over calls these verbs are the way to a task on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Annotated, Any
+
+import msgspec
+
+from enfold.envelope import to_wire
+from enfold.errors import CallError
+from enfold.operations import Context, Operation, OperationType
+from enfold.operations.idempotency import checked_key
+from enfold.runtime.reserved import reserved_operation
+from enfold.tasks import Task, Tasks
+
+_GONE = {"code": "TASK_NOT_FOUND", "description": "There is no such task", "http_status": 404, "category": "not_found"}
+
+
+class TaskSummary(msgspec.Struct, frozen=True):
+    """A task at this moment. Times are Unix milliseconds; lists leave out how a task ended."""
+
+    task_id: str
+    operation: str
+    status: str  # working, input_required, completed, failed, cancelled
+    created: int
+    updated: int
+    ttl_ms: int
+    message: str | None
+    progress: float | None
+    total: float | None
+    is_cancelling: bool
+    questions: dict[str, dict[str, Any]]  # by its key, each that waits for an answer
+    result: dict[str, Any] | None = None  # the envelope of one that has completed
+    error: dict[str, Any] | None = None  # the CallError that ended one
+
+
+def task_operations(tasks: Tasks) -> Iterable[Operation]:
+    async def list_tasks(
+        context: Context, limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    ) -> list[TaskSummary]:
+        """List the caller's tasks, the newest first; where nobody has an identity, ids are secrets and none is listed."""
+        return [_summary(task) for task in await tasks.list(identity=context.identity, limit=limit)]
+
+    async def start(
+        operation: str, context: Context, input: dict[str, Any] | None = None, idempotency_key: str | None = None
+    ) -> TaskSummary:
+        """Order a durable operation; the task is stored when this answers. The same key gives the first task."""
+        if idempotency_key is not None:
+            checked_key(idempotency_key, context.identity, vouched=tasks.registry.reserved.has_identities)
+        handle = await tasks.start(
+            operation,
+            input or {},
+            identity=context.identity,
+            idempotency_key=idempotency_key,
+            request_id=context.request_id,
+            provenance=None if context.recording is None else context.recording.wishes(),
+        )
+        return _ended(tasks, handle.last or await handle.state())
+
+    async def get(task_id: str, context: Context) -> TaskSummary:
+        """Tell how far one task is, which answers it wants, and how it ended."""
+        handle = await tasks.get(task_id, identity=context.identity)
+        return _ended(tasks, handle.last or await handle.state())
+
+    async def answer(task_id: str, answers: dict[str, dict[str, Any]], context: Context) -> TaskSummary:
+        """Answer questions of a task, by their keys: each `{"action": "accept", "content": {…}}`, or another action."""
+        return _summary(await (await tasks.get(task_id, identity=context.identity)).answer(answers))
+
+    async def cancel(task_id: str, context: Context) -> TaskSummary:
+        """Ask for the end of a task; one that has ended stays as it is."""
+        return _summary(await (await tasks.get(task_id, identity=context.identity)).cancel())
+
+    async def watch(task_id: str, context: Context) -> AsyncIterator[TaskSummary]:
+        """A task now, and after every change, until it has ended."""
+        handle = await tasks.get(task_id, identity=context.identity)
+        async for task in handle.watch():
+            yield _ended(tasks, task)
+
+    functions: tuple[tuple[Callable[..., Any], str, OperationType, dict[str, Any]], ...] = (
+        (list_tasks, "list", OperationType.QUERY, {}),
+        (get, "get", OperationType.QUERY, {"error_schemas": [_GONE]}),
+        (start, "start", OperationType.MUTATION, {}),
+        (answer, "answer", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
+        (cancel, "cancel", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
+        (watch, "watch", OperationType.SUBSCRIPTION, {"error_schemas": [_GONE]}),
+    )
+    for function, name, kind, fields in functions:
+        # Everybody may see their own tasks. MCP has an extension of its own for them: there these are no tools.
+        yield reserved_operation(function, f"enfold.tasks.{name}", type=kind, scopes=(), meta={"tool": False}, **fields)
+
+
+def _ended(tasks: Tasks, task: Task) -> TaskSummary:
+    """A task with how it ended, as the call protocol writes envelopes and errors."""
+    summary = _summary(task)
+    if not task.is_ended:
+        return summary
+    try:
+        return msgspec.structs.replace(summary, result=to_wire(tasks.outcome(task)))
+    except CallError as error:
+        return msgspec.structs.replace(summary, error=error.to_wire())
+
+
+def _summary(task: Task) -> TaskSummary:
+    progress = task.progress
+    return TaskSummary(
+        task.id,
+        task.operation,
+        task.status.value,
+        task.created,
+        task.updated,
+        task.ttl_ms,
+        task.message,
+        None if progress is None else progress.progress,
+        None if progress is None else progress.total,
+        task.is_cancelling,
+        {key: {"method": each.method, "params": each.params} for key, each in task.questions.items()},
+    )

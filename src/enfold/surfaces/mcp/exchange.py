@@ -1,0 +1,356 @@
+"""Clients of an MCP server as they describe themselves: per request, or once per session by a handshake. No I/O."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError
+from enfold.mcp.json_rpc import (
+    CAPABILITIES_KEY,
+    CLIENT_KEY,
+    INVALID_PARAMS,
+    LOG_LEVEL_KEY,
+    UNSUPPORTED_VERSION,
+    VERSION_KEY,
+    OutgoingMessage,
+    ProtocolError,
+    RequestId,
+    RPCMessage,
+    RPCNotification,
+    RPCRequest,
+)
+from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
+from enfold.mcp.tasks import StateSigner
+from enfold.observability.records import OK
+from enfold.operations import Context, Identity, LogMessage, Operation, Progress
+from enfold.operations.questions import InputRequired, Question
+from enfold.surfaces.mcp.subscriptions import Changes
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from enfold.operations.operation import RecordedRun
+
+
+Send: TypeAlias = Callable[[OutgoingMessage], None]
+
+# Clients that are known to give their models text and structure side by side: these read, and are charged for, all twice.
+TEXT_CLIENTS: Final = ("github-copilot-developer",)
+
+
+class Caller(msgspec.Struct, eq=False):
+    """A client as it speaks in one request, or in all requests of one session."""
+
+    revision: Revision = LATEST_HANDSHAKE
+    capabilities: dict[str, Any] = {}
+    log_level: str | None = "info"
+
+
+def read_caller(meta: dict[str, Any], text_clients: frozenset[str]) -> Caller:
+    """What a stateless request says about its client; one that leaves out what it must say is refused."""
+    version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
+    if not isinstance(version, str) or not isinstance(capabilities, dict):
+        raise ProtocolError(INVALID_PARAMS, f"A request needs {VERSION_KEY} and {CAPABILITIES_KEY} in its _meta")
+    revision = find_revision(version)
+    if revision is None or not revision.is_stateless:
+        data = {"supported": [known.name for known in STATELESS], "requested": version}
+        raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    level = meta.get(LOG_LEVEL_KEY)
+    spoken = revision_for(revision, meta.get(CLIENT_KEY), text_clients)
+    return Caller(spoken, capabilities, None if level is None else check_level(level))
+
+
+def check_level(level: object) -> str:
+    if level not in LEVELS:
+        raise ProtocolError(INVALID_PARAMS, f"There is no log level {level!r:.40}: use {', '.join(LEVELS)}")
+    return str(level)
+
+
+# --- results as text alone ----------------------------------------------------------------------------------------
+
+
+def read_text_clients(forms: Mapping[str, Any]) -> frozenset[str]:
+    """The clients that get results as text, without structure: those that the operator chose, over those that we know."""
+    for name, form in forms.items():
+        if form not in ("text", "both"):
+            raise ValueError(f"There is no form {form!r} for the client {name}: use text or both")
+    all_forms = {**dict.fromkeys(TEXT_CLIENTS, "text"), **forms}
+    return frozenset(name.lower() for name, form in all_forms.items() if form == "text")
+
+
+def revision_for(revision: Revision, info: Any, text_clients: frozenset[str]) -> Revision:
+    """The revision as it is spoken with a client, which says in its `clientInfo` who it is."""
+    name = info.get("name") if isinstance(info, dict) else None
+    if not isinstance(name, str) or name.lower() not in text_clients or not revision.has_structure:
+        return revision
+    return msgspec.structs.replace(revision, is_text_alone=True)
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+class PendingQuestions:
+    """Our requests to one client that it has not answered yet."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[RequestId, asyncio.Future[dict[str, Any]]] = {}
+
+    async def ask(self, send: Send, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its result; a ProtocolError where the client refuses."""
+        import asyncio
+
+        request_id = f"enfold-{os.urandom(8).hex()}"
+        waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = waiting
+        try:
+            send(RPCRequest(request_id, method, params))
+            return await waiting
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def resolve(self, message: RPCMessage) -> None:
+        """Hand an answer to whoever waits for it; one that nobody waits for is ignored."""
+        waiting = None if message.id is UNSET else self._waiting.get(message.id)
+        if waiting is None or waiting.done():
+            return
+        if message.error is UNSET:
+            waiting.set_result({} if message.result is UNSET else message.result)
+        else:
+            waiting.set_exception(ProtocolError(message.error.get("code", 0), str(message.error.get("message", ""))))
+
+
+class Session(Caller, eq=False, kw_only=True):
+    """A client after its handshake, for as long as its connection or session lasts."""
+
+    followed: dict[str, Callable[[], None]] = msgspec.field(default_factory=dict)  # by URI, what ends each subscription
+    questions: PendingQuestions = msgspec.field(default_factory=PendingQuestions)
+    has_set_level: bool = False  # whether it asked for log messages, from a level on
+    endings: list[Callable[[], None]] = msgspec.field(default_factory=list)  # called when it ends
+    is_over: bool = False
+
+    def when_over(self, callback: Callable[[], None]) -> None:
+        """Call back when the session ends, or at once where it has ended."""
+        if self.is_over:
+            callback()
+        else:
+            self.endings.append(callback)
+
+    def finish(self) -> None:
+        """End every subscription to a resource, and call back who waits for the end."""
+        self.is_over = True
+        while self.followed:
+            self.followed.popitem()[1]()
+        while self.endings:
+            self.endings.pop()()
+
+
+class Channel(Protocol):
+    """The connection a request came on."""
+
+    def send(self, message: OutgoingMessage) -> None:
+        """Send a notification that belongs to the request."""
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
+        """Ask the client, and wait for its answer."""
+
+    def close_stream(self) -> None:
+        """Close the connection, where the client can reconnect for the answer."""
+
+
+class ClientExchange(msgspec.Struct, eq=False):
+    """A request while it is answered; to handlers it is the peer they may ask."""
+
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    caller: Caller
+    identity: Identity | None  # of this request: another one of the session may come with a token of other rights
+    channel: Channel
+    changes: Changes
+    headers: dict[bytes, bytes] | None = None  # of the HTTP request that it came in
+    is_relayed: bool = False  # whether `call_operation` names what is called
+    subject: str = ""  # what is called, as its log messages name it
+    answers: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
+    progress: float | None = None  # the last that was told
+    asked: dict[str, int] = {}  # how often a handler has asked each question in this round
+    recording: RecordedRun | None = None  # of the call, where it is recorded
+    # What observers are told of the call: what was called, under which context, and what it came to.
+    operation: Operation | None = None
+    context: Context | None = None
+    envelope: ResponseEnvelope[Any] | None = None
+    code: str = OK
+    status: int | None = None  # of an error of the protocol
+    size: int | None = None  # of the request, in bytes
+
+    @property
+    def revision(self) -> Revision:
+        return self.caller.revision
+
+    @property
+    def client(self) -> Caller:
+        """The session that the request belongs to, or the request itself where there are no sessions."""
+        return self.caller
+
+    @property
+    def session(self) -> Session | None:
+        return self.caller if isinstance(self.caller, Session) else None
+
+    @property
+    def log_level(self) -> str | None:
+        """From which level on the client wants log messages; the servers behind a gateway are asked for no others."""
+        return self.caller.log_level
+
+    @property
+    def is_stateless(self) -> bool:
+        return self.caller.revision.is_stateless
+
+    # telling
+
+    def notify(self, told: Progress | LogMessage) -> None:
+        """Send progress or a log message of the handler to the client, if it asked for them."""
+        if isinstance(told, Progress):
+            self._tell_progress(told)
+        else:
+            self._tell_log(told)
+
+    def _tell_progress(self, told: Progress) -> None:
+        token = self.meta.get("progressToken")
+        # Progress only grows; what falls back would confuse a client.
+        if token is None or (self.progress is not None and told.progress <= self.progress):
+            return
+        self.progress = told.progress
+        params = {"progressToken": token, "progress": told.progress}
+        if told.total is not None:
+            params["total"] = told.total
+        if told.message is not None and self.revision.has_annotations:
+            params["message"] = told.message
+        self.channel.send(RPCNotification("notifications/progress", params))
+
+    def _tell_log(self, told: LogMessage) -> None:
+        wanted, place = self.caller.log_level, urgency_of(told.level)
+        if wanted is None or place < urgency_of(wanted):
+            return
+        params = {"level": LEVELS[place], "logger": self.subject, "data": _log_data(told)}
+        self.channel.send(RPCNotification("notifications/message", params))
+
+    # asking
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self.caller.capabilities
+
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        missing = {key: question for key, question in questions.items() if key not in self.answers}
+        if missing and self.is_stateless:
+            raise InputRequired(missing)
+        for key, question in missing.items():
+            self.answers[key] = await self._ask_now(question)
+        return {key: self.answers[key] for key in questions}
+
+    async def _ask_now(self, question: Question) -> dict[str, Any]:
+        try:
+            return await self.channel.request(question.method, question.params)
+        except ProtocolError as error:
+            details = {"reason": "client", "status": error.code}
+            raise CallError(
+                "EXECUTION_ERROR", f"The client refused {question.method}: {error.message}", details
+            ) from None
+
+    def resource_updated(self, uri: str) -> None:
+        self.changes.resource_updated(uri)
+
+    def close_stream(self) -> None:
+        self.channel.close_stream()
+
+
+def _log_data(told: LogMessage) -> Any:
+    if told.data is None:
+        return told.message
+    return {"message": told.message, "data": told.data} if told.message else told.data
+
+
+LIFETIME: Final = 3600.0  # seconds in which a user may answer
+MAX_STATE: Final = 1_000_000
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """The answers a client has given so far, what the handler remembers, and the request both belong to."""
+
+    request: str
+    identity: str | None
+    expires: float
+    answers: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
+
+
+class Rounds:
+    """Carries answers from round to round; processes that serve the same clients share a secret."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._signer = StateSigner(secret or os.urandom(32))
+
+    def restore(self, exchange: ClientExchange) -> None:
+        """Restore the answers of earlier rounds, and add those that come with this one."""
+        params = exchange.params
+        if params.get("requestState") is not None:
+            state = self._open(params["requestState"], exchange)
+            exchange.answers |= state.answers
+            exchange.memory |= state.memory
+        given = params.get("inputResponses") or {}
+        if not isinstance(given, dict):
+            raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object")
+        exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
+
+    def questions(self, exchange: ClientExchange, required: InputRequired) -> dict[str, Any]:
+        """The result that asks the client, and holds what the next round must know."""
+        asked = {key: {"method": each.method, "params": each.params} for key, each in required.questions.items()}
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
+
+    def _seal(self, exchange: ClientExchange) -> str:
+        caller, expires = _identity_id(exchange), time.time() + LIFETIME
+        state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
+        return self._signer.sign(msgspec.json.encode(state))
+
+    def _open(self, token: object, exchange: ClientExchange) -> RequestState:
+        state = self._verified(token)
+        if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
+            raise _refusal("it belongs to another request")
+        if state.expires < time.time():
+            raise _refusal("it has expired")
+        return state
+
+    def _verified(self, token: object) -> RequestState:
+        if not isinstance(token, str) or len(token) > MAX_STATE:
+            raise _refusal("it is not a state of this server")
+        content = self._signer.content_of(token)
+        if content is None:
+            raise _refusal("it has been changed")
+        return msgspec.json.decode(content, type=RequestState)
+
+
+def _fingerprint(exchange: ClientExchange) -> str:
+    """What a state is bound to: the method, and its parameters without those that differ from round to round."""
+    from hashlib import sha256
+
+    left_out = ("_meta", "inputResponses", "requestState")
+    same = {name: value for name, value in exchange.params.items() if name not in left_out}
+    return sha256(msgspec.json.encode([exchange.method, same], order="deterministic")).hexdigest()
+
+
+def _identity_id(exchange: ClientExchange) -> str | None:
+    return None if exchange.identity is None else exchange.identity.id
+
+
+def _refusal(why: str) -> ProtocolError:
+    return ProtocolError(INVALID_PARAMS, f"The request state is refused: {why}")

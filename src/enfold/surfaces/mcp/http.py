@@ -1,0 +1,311 @@
+"""A registry as an MCP server over HTTP: an ASGI app with one endpoint, on which clients of every revision are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import cached_property, partial
+from typing import Any, Final
+
+from enfold.auth.challenges import WELL_KNOWN
+from enfold.auth.tokens import Verifier, no_identity
+from enfold.errors import CallError
+from enfold.log import Log
+from enfold.mcp.json_rpc import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    AnyResponse,
+    ProtocolError,
+    RPCErrorResponse,
+    encode,
+    error_response,
+)
+from enfold.operations import Identity, Policy
+from enfold.operations.access import grants_all_of
+from enfold.runtime.registry import Registry
+from enfold.surfaces.asgi import (
+    BODY_TIMEOUT,
+    IDENTITY,
+    IS_CLOSED,
+    JSON,
+    Headers,
+    Presence,
+    Receive,
+    Scope,
+    Send,
+    answer_other,
+    respond,
+)
+from enfold.surfaces.authentication import Entrance
+from enfold.surfaces.hosts import Hosts
+from enfold.surfaces.introspection import introduce
+from enfold.surfaces.mcp.exchange import ClientExchange
+from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, Post
+from enfold.surfaces.mcp.results import ERROR_KEY
+from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
+from enfold.surfaces.mcp.service import MCPSettings
+from enfold.surfaces.mcp.sessions import HTTPSession, event_place
+from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
+
+_log: Final = Log("enfold.mcp")
+
+
+def to_mcp(
+    registry: Registry,
+    *,
+    tokens: Verifier | None = None,
+    allow_anonymous: bool = False,
+    authorization_servers: Iterable[str] = (),
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
+    max_body: int = MAX_BODY,
+    expose_errors: bool = True,
+    **settings: Any,
+) -> MCPApp:
+    """Serve a registry as an ASGI app; `settings` are the fields of `MCPSettings`.
+
+    With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
+    `authorization_servers` are where tokens come from, `allowed_hosts` the names this server goes by (the loopback and
+    its own address if none are given), `allowed_origins` whose pages may call.
+    """
+    served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
+    if settings.get("tasks") is not None:
+        settings["tasks"] = settings["tasks"].told_by(served)
+    introduce(registry, {"mcp": "mcp"}, settings.get("recorder"))
+    server = MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None)
+    hosts = Hosts(allowed_hosts, allowed_origins)
+    entrance = Entrance(
+        registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
+    )
+    return MCPApp(MCPEndpoint(server, entrance, max_body))
+
+
+class MCPApp:
+    """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
+
+    def __init__(self, endpoint: MCPEndpoint) -> None:
+        self._endpoint = endpoint
+        self._entrance = endpoint.entrance
+        self._hosts = endpoint.entrance.hosts
+        self._authenticator = endpoint.entrance.authenticator
+        self._observers = endpoint.server.registry.observers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request: every MCP message over HTTP comes this way."""
+        if scope["type"] != "http":
+            await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
+            return
+        lines = scope["headers"]
+        headers: Headers = dict(lines)
+        reply = HTTPReply(send, headers.get(b"accept", b""))
+        endpoint, identity = self._endpoint, scope.get(IDENTITY)
+        is_mounted = IDENTITY in scope  # then its host and origin have been checked
+        try:
+            if len(headers) != len(lines):
+                _check_repeated_headers(lines)
+            if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
+                self._hosts.check(scope, headers)
+            # The app above has let the origin in, if there is one.
+            if not (self._entrance.is_closed or scope.get(IS_CLOSED)) and not (is_mounted and b"origin" in headers):
+                self._hosts.check_site(headers)
+            if self._authenticator is not None or scope.get(IS_CLOSED):
+                if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
+                    await self._send_resource_metadata(scope, headers, send)
+                    return
+                if identity is None:
+                    identity = await self._entrance.authenticate(scope, headers, receive)
+                if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
+                    endpoint = self._public_or_401()
+            if scope["method"] != "POST":
+                await self._answer_other_method(endpoint, scope, headers, identity, receive, send)
+                return
+            post = Post(endpoint, headers, send, identity, reply, scope)
+            await post.run(Presence(receive, BODY_TIMEOUT))
+        except (ProtocolError, CallError) as refused:
+            await self._refuse(refused, scope, headers, send, identity, is_stranger=endpoint is not self._endpoint)
+        except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
+            if not isinstance(fault, asyncio.CancelledError):
+                _log.error("The answer failed", error=fault)
+            if not reply.is_begun:  # else only the connection can tell of it
+                error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
+                await respond(send, 500, encode(error_response(None, error)), [JSON])
+            if not isinstance(fault, Exception):
+                raise
+
+    def stop(self) -> None:
+        """End every stream and session, so that the program can end."""
+        for endpoint in self._endpoints():
+            endpoint.stop()
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        return sum(len(endpoint.sessions) for endpoint in self._endpoints())
+
+    def _endpoints(self) -> list[MCPEndpoint]:
+        """The endpoint for callers with a token, and that of public operations once somebody without one has come."""
+        return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
+
+    @cached_property
+    def _public(self) -> MCPEndpoint:
+        server = self._endpoint.server
+        public = PublicServer(server.registry.public(), server.settings)
+        return MCPEndpoint(public, self._entrance, self._endpoint.max_body)
+
+    def _public_or_401(self) -> MCPEndpoint:
+        """The public operations, for a caller without a token where one is needed; 401 if there are none."""
+        if not len(self._public.server.registry):
+            raise no_identity()
+        return self._public
+
+    async def _send_resource_metadata(self, scope: Scope, headers: Headers, send: Send) -> None:
+        resource = scope["path"].partition(WELL_KNOWN)[2]
+        document = self._entrance.metadata(scope, headers, resource, self._endpoint.server.info["name"])
+        await respond(send, 200, document, [JSON])
+
+    async def _refuse(
+        self,
+        error: ProtocolError | CallError,
+        scope: Scope,
+        headers: Headers,
+        send: Send,
+        identity: Identity | None,
+        *,
+        is_stranger: bool,
+    ) -> None:
+        """Answer a refused request with its HTTP status, and tell the observers, unless they know of it."""
+        is_observed = isinstance(error, NotPublicError) and error.is_observed
+        if isinstance(error, ProtocolError):
+            status = STATUSES.get(error.code, 400)
+        else:
+            status = status_of(error, None, has_identity=identity is not None)
+        if is_stranger and status in (404, 405):  # a token may find it
+            error, status = no_identity(), 401
+        if isinstance(error, ProtocolError):
+            told, code, own = error, code_of_protocol(error), [JSON]
+        else:
+            told, code = ProtocolError(INVALID_REQUEST, error.message), error.code
+            own = [JSON, *error_headers(error, status)]
+        challenged = self._entrance.with_challenge(own, scope, headers, scope["path"])
+        body = encode(error_response(told.request_id, told))
+        await respond(send, status, body, challenged, is_head=scope["method"] == "HEAD")
+        if not is_observed:
+            self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
+
+    def resource_updated(self, uri: str) -> None:
+        """Notify the clients that follow a resource that it has changed; may be called in any thread."""
+        for endpoint in self._endpoints():
+            changes = endpoint.server.changes
+            changes.schedule(partial(changes.resource_updated, uri))
+
+    async def _answer_other_method(
+        self,
+        endpoint: MCPEndpoint,
+        scope: Scope,
+        headers: Headers,
+        identity: Identity | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer what is no POST: a GET opens or resumes a stream, a DELETE ends a session."""
+        method = scope["method"]
+        if method == "GET":
+            session, carried = _session(endpoint, method, headers, identity), HTTPReply(send)
+            if EVENTS not in headers.get(b"accept", b""):
+                raise not_acceptable("text/event-stream")
+            with (
+                Presence(receive, has_body=False),
+                endpoint.while_admitted(scope, headers, identity, carried.end_stream),
+            ):
+                await self._open_stream(endpoint.server, session, identity, headers, carried)
+        elif method == "DELETE":
+            endpoint.sessions.close(_session(endpoint, method, headers, identity))
+            await respond(send, 204)
+        else:
+            raise not_allowed(method, ("GET", "POST", "DELETE"))
+
+    # GET: the stream of notifications that belong to no request, or one that is resumed
+
+    async def _open_stream(
+        self, server: MCPServer, session: HTTPSession, identity: Identity | None, headers: Headers, reply: HTTPReply
+    ) -> None:
+        place = event_place(headers.get(b"last-event-id", b""))
+        stream = None if place is None else session.streams.get(place[0])
+        if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
+            stream = None  # it was dropped, or holds the answer to a token that allowed more
+        if stream is not None and place is not None:
+            await reply.carry(stream, place[1])
+        else:
+            await self._stream_notifications(server, session, identity, reply)
+
+    async def _stream_notifications(
+        self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
+    ) -> None:
+        stream = session.new_stream(identity)
+        if session.notifications is not None:
+            session.notifications.end()  # the newest connection gets the notifications
+        session.notifications = stream
+        server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+        stop = server.notify_of_changes(session, identity, session.notify)
+        try:
+            await reply.carry(stream)
+        finally:
+            stop()
+            if session.notifications is stream:
+                session.notifications = None
+
+
+def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
+    return identity is None or asked is None or grants_all_of(identity, asked)
+
+
+def _session(endpoint: MCPEndpoint, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
+    session_id = headers.get(b"mcp-session-id")
+    if session_id is None:
+        raise not_allowed(method, ("POST",))
+    return endpoint.session(session_id, identity)
+
+
+def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a repeated header that must be unique: readers of the first and of the last would disagree."""
+    names = [name for name, _ in headers if name.startswith(b"mcp-") or name == b"authorization"]
+    if len(set(names)) != len(names):
+        raise ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header, or Authorization, comes twice")
+
+
+# --- callers without a token, where one is needed -----------------------------------------------------------------
+
+_UNKNOWN: Final = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
+
+
+class NotPublicError(CallError):
+    """What a caller without a token asked for is not public; `is_observed`: observers have been told of it already."""
+
+    def __init__(self, *, is_observed: bool) -> None:
+        super().__init__("OPERATION_NOT_FOUND", "There is no such thing without a token")
+        self.is_observed = is_observed
+
+
+class PublicServer(MCPServer):
+    """A server of public operations: what it does not know may exist for somebody who has a token."""
+
+    async def respond(self, exchange: ClientExchange) -> AnyResponse:
+        return _unless_unknown(await super().respond(exchange), is_observed=not self.is_quick(exchange.method))
+
+    def respond_now(self, exchange: ClientExchange) -> AnyResponse:
+        return _unless_unknown(super().respond_now(exchange))
+
+
+def _unless_unknown(answer: AnyResponse, *, is_observed: bool = False) -> AnyResponse:
+    """The answer, unless it says that something is unknown; a failure of an operation that ran has its own error in its data."""
+    if (
+        isinstance(answer, RPCErrorResponse)
+        and answer.error.code in _UNKNOWN
+        and ERROR_KEY not in (answer.error.data or {})
+    ):
+        raise NotPublicError(is_observed=is_observed)
+    return answer

@@ -1,0 +1,280 @@
+"""How an envelope leaves as the result of a tool, and a CallError as a result that tells of a failure. No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.envelope import MISFITS, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from enfold.envelope.content import ContentBlock, TextContent, json_text
+from enfold.errors import ERROR_KEY, CallError
+from enfold.formats import Format
+from enfold.json_pointer import escape
+from enfold.mcp.json_rpc import FORMAT_KEY
+from enfold.mcp.revisions import LATEST, Revision
+from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
+from enfold.surfaces.mcp.catalog import MCPTool
+from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwritable
+
+if TYPE_CHECKING:
+    from enfold.operations.operation import RecordedRun
+    from enfold.surfaces.mcp.exchange import ClientExchange
+    from enfold.surfaces.mcp.service import Service
+
+
+__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "with_recorded_id", "with_run_id", "write_result"]
+
+Result: TypeAlias = dict[str, Any]
+
+WARNINGS_KEY: Final = "enfold/warnings"
+TRUNCATED_KEY: Final = "enfold/truncated"
+PROVENANCE_KEY: Final = "enfold/provenance"
+RUN_KEY: Final = "enfold/runId"
+
+
+def write_result(
+    service: Service,
+    exchange: ClientExchange,
+    tool: MCPTool,
+    envelope: ResponseEnvelope[Any],
+    asked: Format | None,
+    *,
+    truncated: Any = False,
+) -> Result:
+    """The result of a call or of a task, shortened where the operator limits results and its schema allows it.
+
+    `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
+    """
+    revision, most = exchange.caller.revision, service.settings.max_result_tokens
+    if most is not None:
+        promised = None if exchange.is_relayed else tool.promised(revision)
+        envelope, missing = limit_result(envelope, most, promised)
+        truncated = missing or truncated
+    meta, chosen = envelope.meta, asked or tool.format
+    # What `call_operation` runs was listed without an output schema.
+    is_misfit = bool(envelope.warnings) and not exchange.is_relayed and _is_misfit(tool, envelope)
+    is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
+    result: Result = {"content": [], "isError": is_error}
+    text: bytes | None = None
+    try:
+        if asked is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
+            result["content"] = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
+        elif chosen.is_content:
+            result["content"] = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
+        else:
+            text = encode(chosen.write(envelope, tool.spec))
+            result["content"] = [{"type": "text", "text": text.decode()}]
+        if revision.has_structure and not revision.is_text_alone and not is_misfit:
+            if asked is None and text is not None and not is_error and tool.has_structure:
+                result["structuredContent"] = msgspec.Raw(text)
+            elif (structure := _structure(tool, envelope, revision)) is not UNSET:
+                result["structuredContent"] = msgspec.Raw(encode(structure))
+    except UNWRITABLE as error:
+        raise unwritable(envelope.data, error) from error
+    if type(meta) is not LocalResponseMeta or envelope.warnings or truncated or envelope.provenance is not None:
+        own = _meta(envelope, truncated)
+        if own:
+            result["_meta"] = own
+    return result
+
+
+def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
+    """The result with the id under which the call was recorded, if it was."""
+    if recording is not None and recording.is_kept:
+        result["_meta"] = {**result.get("_meta", {}), RUN_KEY: recording.run_id}
+    return result
+
+
+def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
+    """The result of a task with the id of its run, where it was recorded: its record came with it."""
+    if envelope.provenance is not None:
+        result["_meta"][RUN_KEY] = envelope.provenance.get("run_id")
+    return result
+
+
+def _is_misfit(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether the structured content does not fit the advertised schema, which may ask for less than the operation's own.
+
+    Where that cannot be decided, as with a reference to a schema elsewhere, the other server is trusted.
+    """
+    kept_wrong = {warning.code for warning in envelope.warnings} & MISFITS
+    if tool.output_schema is None or not (kept_wrong - {"unrepairable"} if tool.is_imported else kept_wrong):
+        return False
+    return not tool.fits_output_schema(_structure(tool, envelope, LATEST))
+
+
+# --- content ------------------------------------------------------------------------------------------------------
+
+
+def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
+    """The block as it is; for a client whose revision does not know its kind, a text that holds its JSON."""
+    wire = block.to_wire()
+    is_known = revision.has_structure or block.type != "resource_link"
+    if is_known and (revision.has_annotations or block.type != "audio"):
+        return wire
+    return {"type": "text", "text": json_text(wire)}
+
+
+# --- structure ----------------------------------------------------------------------------------------------------
+
+
+def _structure(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision) -> Any:
+    """The structured content; UNSET where there is none to give, or none that the client may get."""
+    if tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
+        return _own_structure(tool, envelope, envelope.meta, revision)
+    if envelope.is_error or not tool.has_structure:
+        return UNSET
+    if isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.structured_content is UNSET:
+        if tool.output_schema_for(revision) is None:
+            return UNSET
+        if envelope.data == [block.to_wire() for block in envelope.meta.content]:
+            envelope = msgspec.structs.replace(envelope, data=_without_payload(envelope.data))
+    return tool.format.write(envelope, tool.spec)
+
+
+def _own_structure(tool: MCPTool, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, revision: Revision) -> Any:
+    """What another server gave, repaired to its schema; without a schema only what it marked as structured."""
+    is_promised = tool.output_schema_for(revision) is not None and not meta.is_error
+    given = envelope.data if is_promised and tool.own_output_schema is None else meta.structured_content
+    return given if revision.has_any_structure or isinstance(given, dict) else UNSET
+
+
+_PAYLOADS: Final = ("data", "blob")
+
+
+def _without_payload(data: Any) -> Any:
+    """Content blocks without their base64, which would otherwise be sent twice."""
+    if isinstance(data, list):
+        return [_without_payload(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {name: _without_payload(value) for name, value in data.items() if name not in _PAYLOADS}
+
+
+# --- meta ---------------------------------------------------------------------------------------------------------
+
+
+def _meta(envelope: ResponseEnvelope[Any], truncated: Any) -> dict[str, Any]:
+    own = envelope.meta._meta if isinstance(envelope.meta, MCPResponseMeta) else UNSET
+    meta: dict[str, Any] = {} if own is UNSET else dict(own)
+    if envelope.warnings:
+        meta[WARNINGS_KEY] = [warning.to_wire() for warning in envelope.warnings]
+    if truncated:
+        meta[TRUNCATED_KEY] = truncated
+    if envelope.provenance is not None:
+        meta[PROVENANCE_KEY] = envelope.provenance
+    return meta
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+def failure(error: CallError, format: Format, operation_id: str) -> Result:
+    """A result that tells a model what went wrong, and a program under which code."""
+    wire = format.write_error(error, operation_id)
+    content = wire["content"] if format.is_content else [{"type": "text", "text": encode_failure(wire).decode()}]
+    told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
+    return {
+        "content": content,
+        "isError": True,
+        "_meta": {ERROR_KEY: msgspec.Raw(encode_failure(told))},
+    }
+
+
+Missing: TypeAlias = dict[str, Any]
+
+ADVICE: Final = (
+    "Ask for fewer fields (select), for fewer items, or for the next ones, where the operation has an argument for it."
+)
+_LEAST_TEXT: Final = 40  # characters of a text that stay
+_MAX_REPORTED: Final = 20  # places that are named
+
+
+def limit_result(
+    envelope: ResponseEnvelope[Any], most: int, promised: dict[str, Any] | None
+) -> tuple[ResponseEnvelope[Any], Missing]:
+    """The envelope within so many tokens, as they are estimated, and what is missing; whole where its schema wants it whole."""
+    data = msgspec.json.decode(envelope.data) if isinstance(envelope.data, msgspec.Raw) else envelope.data
+    if isinstance(data, bytes) or envelope.is_error or estimate_tokens(_json(data)) <= most:
+        return envelope, {}
+    from enfold.schema.compiled import compile_schema  # imports in 10 ms or more; few servers limit results
+
+    cutting = _Cutting()
+    shorter = cutting.cut(data, most * BYTES_PER_TOKEN, "")
+    if not cutting.places or (promised is not None and not compile_schema(promised).check(shorter)):
+        return envelope, {}
+    missing = {"places": cutting.places[:_MAX_REPORTED], "advice": ADVICE}
+    return _with_data(envelope, shorter), missing
+
+
+def _with_data(envelope: ResponseEnvelope[Any], data: Any) -> ResponseEnvelope[Any]:
+    meta = envelope.meta
+    if not isinstance(meta, MCPResponseMeta):
+        return msgspec.structs.replace(envelope, data=data)
+    others = tuple(block for block in meta.content if not isinstance(block, TextContent))
+    if meta.structured_content is msgspec.UNSET:
+        texts = [each for each in data if isinstance(each, dict) and each.get("type") == "text"]
+        content = (*(TextContent(text=str(each.get("text", ""))) for each in texts), *others)
+        return msgspec.structs.replace(envelope, data=data, meta=msgspec.structs.replace(meta, content=content))
+    changed = msgspec.structs.replace(
+        meta, content=(TextContent(text=json_text(data)), *others), structured_content=data
+    )
+    return msgspec.structs.replace(envelope, data=data, meta=changed)
+
+
+def _json(data: Any) -> bytes:
+    try:
+        return msgspec.json.encode(data)
+    except (ValueError, TypeError, RecursionError):  # it cannot be written at all, which is told elsewhere
+        return b""
+
+
+class _Cutting:
+    """Cuts one value, and notes where."""
+
+    def __init__(self) -> None:
+        self.places: list[dict[str, Any]] = []
+
+    def cut(self, value: Any, room: float, path: str) -> Any:
+        """The value in so many bytes, or as near to it as its structure allows."""
+        if len(_json(value)) <= room:
+            return value
+        if isinstance(value, str):
+            return self._cut_text(value, room, path)
+        if isinstance(value, list):
+            return self._cut_list(value, room, path)
+        return self._cut_object(value, room, path) if isinstance(value, dict) else value
+
+    def _cut_text(self, text: str, room: float, path: str) -> str:
+        kept = max(_LEAST_TEXT, int(room * len(text) / len(_json(text))))
+        if kept >= len(text):
+            return text
+        self.places.append({"path": path, "characters": kept, "of": len(text)})
+        return f"{text[:kept]}…"
+
+    def _cut_list(self, items: list[Any], room: float, path: str) -> list[Any]:
+        kept: list[Any] = []
+        left = room - 2
+        for place, item in enumerate(items):
+            size = len(_json(item)) + 1
+            if size > left:
+                if not kept:  # the first at least, as far as it goes
+                    kept.append(self.cut(item, left, f"{path}/{place}"))
+                break
+            kept.append(item)
+            left -= size
+        if len(kept) < len(items):
+            self.places.append({"path": path, "items": len(kept), "of": len(items)})
+        return kept
+
+    def _cut_object(self, entries: dict[str, Any], room: float, path: str) -> dict[str, Any]:
+        """Every entry, the small ones whole; the large ones share what room is left."""
+        sizes = {name: len(_json(value)) for name, value in entries.items()}
+        left = room - sum(len(_json(name)) + 2 for name in entries)
+        shares: dict[str, float] = {}
+        for count, name in enumerate(sorted(sizes, key=lambda each: sizes[each])):
+            shares[name] = min(sizes[name], max(0.0, left) / (len(sizes) - count))
+            left -= shares[name]
+        return {name: self.cut(value, shares[name], f"{path}/{escape(name)}") for name, value in entries.items()}

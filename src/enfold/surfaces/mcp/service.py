@@ -1,0 +1,428 @@
+"""What the methods of an MCP server share: the registry, what it offers now, and how an operation is run for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError, invalid_argument, safe_code
+from enfold.formats import DEFAULT_FORMAT, find_format
+from enfold.log import Log
+from enfold.mcp.json_rpc import (
+    IDEMPOTENCY_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    OutgoingMessage,
+    ProtocolError,
+    RPCNotification,
+)
+from enfold.mcp.revisions import Revision, urgency_of
+from enfold.operations import Context, Identity, OperationSpec, new_request_id
+from enfold.operations.access import check_access, may_call, may_list
+from enfold.operations.questions import META, InputRequired, MissingCapability
+from enfold.runtime.registry import Registry, not_found
+from enfold.surfaces.limits import Bounds
+from enfold.surfaces.mcp.catalog import (
+    DEFAULT_BUDGET,
+    PREFIX,
+    Catalog,
+    MCPTool,
+    Prompt,
+    Resource,
+    ToolNames,
+    read_exposure,
+)
+from enfold.surfaces.mcp.exchange import ClientExchange, Session, read_text_clients
+from enfold.surfaces.mcp.results import ERROR_KEY, FORMAT_KEY
+from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Following, Release
+from enfold.surfaces.mcp.uris import ResourceMatch
+
+if TYPE_CHECKING:
+    from enfold.operations.operation import RecordedRun
+    from enfold.provenance import Recorder
+    from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
+
+Result: TypeAlias = dict[str, Any]
+T = TypeVar("T", MCPTool, Resource, Prompt)
+
+MAX_URI: Final = 8_192  # characters
+MAX_INSTRUCTIONS: Final = 8_000  # characters
+MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
+
+_CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
+
+
+class MCPSettings(msgspec.Struct, frozen=True):
+    """What the operator chose."""
+
+    name: str | None = None  # of the application, where it is not the registry's own
+    version: str | None = None
+    instructions: str | None = None
+    format: str = DEFAULT_FORMAT
+    tool_names: ToolNames = "safe"
+    page_size: int = 1_000
+    page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
+    ttl_ms: int = 0  # how long a client may keep a list without asking again
+    collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
+    secret: bytes | None = None  # signs request states; several processes share one
+    session_prefix: str = ""  # tells several processes whose session it is
+    recorder: Any = None  # a provenance.Recorder, where callers may ask for records
+    bounds: Bounds = Bounds()
+    tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
+    expose: Any = "all"  # all, search or auto; or one of these for each namespace
+    pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
+    budget: int = DEFAULT_BUDGET  # tokens, as they are estimated, that a list may cost with `auto`
+    max_result_tokens: int | None = None  # as they are estimated; a longer result is cut where its schema allows it
+    max_instructions: int = MAX_INSTRUCTIONS  # characters of the instructions of sources; 0 for none
+    clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
+
+
+class Service:
+    """A registry as clients see it."""
+
+    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
+        find_format(settings.format)  # an unknown format is refused here
+        self.registry = registry = registry.guarded(has_identities=has_identities, may_be_mounted=True, surface="mcp")
+        self.settings = settings
+        self.knows_callers = has_identities
+        self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
+        self._search: SearchTools | None = None
+        if not self._exposure.is_all:
+            from enfold.surfaces.mcp.search_tools import (
+                SearchTools,  # which a server that lists all its tools can do without
+            )
+
+            self._search = SearchTools(registry, settings.format)
+        self._search_tools: list[MCPTool] = []
+        self.text_clients = read_text_clients(settings.clients)
+        self._clashes: list[str] = []
+        self._catalog = self._new_catalog()
+        self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
+        self.following = Following(registry, self.changes.resource_updated)
+        # The tools that were called, as they are until the registry changes.
+        self.known_tools: dict[str, MCPTool] = {}
+        registry.watch(self._forget_tools)
+        registry.watch(self.changes.lists_changed)
+
+    @cached_property
+    def info(self) -> dict[str, str]:
+        """The name and version of the server, for the client."""
+        return msgspec.structs.asdict(self.registry.application(self.settings.name, self.settings.version))
+
+    def _forget_tools(self) -> None:
+        self.known_tools = {}
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is offered now."""
+        if self._catalog.version != self.registry.version:
+            self._catalog = self._new_catalog()
+        return self._catalog
+
+    def _new_catalog(self) -> Catalog:
+        catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
+        clashes = catalog.addresses.clashes[:MAX_REPORTED]
+        for clash in clashes:
+            if clash not in self._clashes:
+                Log("enfold.mcp").warning("%s", clash)
+        self._clashes = clashes
+        self._search_tools = [] if self._search is None else self._search.tools(catalog)
+        return catalog
+
+    def tools_for(self, exchange: ClientExchange) -> list[MCPTool]:
+        """The tools that are listed to a client, as far as it may call them: all, or some and what finds the others."""
+        tools = self.catalog.tools
+        if self._search is None:
+            return tools
+        from enfold.search.signatures import estimate_tokens  # where not all are listed
+
+        identity = exchange.identity
+        tools = [tool for tool in tools if may_list(tool.spec.access_control, identity)]
+        shown = self._exposure.shown(tools, lambda tool: estimate_tokens(tool.text(exchange.revision)))
+        return tools if len(shown) == len(tools) else [*self._search_tools, *shown]
+
+    def search_tool(self, name: object) -> MCPTool | None:
+        """One of the tools that find and call others, where there are such."""
+        return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
+
+    def relay_target(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
+        """The operation that a call of `call_operation` is to run."""
+        if self._search is None:
+            raise not_found(asked["id"])
+        return self._search.target(asked, exchange.identity)
+
+    def instructions_for(self, identity: Identity | None) -> str | None:
+        """What a client is told about this server: the operator's words, or those of the sources whose operations it sees."""
+        if self.settings.instructions is not None:
+            return self.settings.instructions
+        told = [] if self._search is None else [self._search.instructions()]
+        sources = [source for source in self.registry.sources if source.instructions]
+        if sources and self.settings.max_instructions:
+            told += [
+                f"## {source.name}\n\n{source.instructions}"
+                for source in sources
+                if self._sees_source(identity, source.name)
+            ]
+        return _joined(told, self.settings.max_instructions) if told else None
+
+    @property
+    def has_private_instructions(self) -> bool:
+        """Whether clients of different rights may be told different things."""
+        return self.knows_callers and any(source.instructions for source in self.registry.sources)
+
+    def _sees_source(self, identity: Identity | None, name: str) -> bool:
+        """Whether a caller may use at least one operation of a source."""
+        name_of = self.registry.sources.name_of
+        return any(
+            may_list(operation.spec.access_control, identity)
+            for operation in self.registry
+            if name_of(operation.origin.kind, operation.origin.name) == name
+        )
+
+    def capabilities(self) -> Result:
+        catalog = self.catalog
+        has_resources, has_prompts = bool(catalog.resources or catalog.templates), bool(catalog.prompts)
+        capabilities: Result = {"tools": {"listChanged": True}, "logging": {}}
+        if has_resources:
+            capabilities["resources"] = {"subscribe": True, "listChanged": True}
+        if has_prompts:
+            capabilities["prompts"] = {"listChanged": True}
+        if has_resources or has_prompts:
+            capabilities["completions"] = {}
+        return capabilities
+
+    def check_offered(self, exchange: ClientExchange, capability: str) -> None:
+        if capability not in self.capabilities():
+            raise ProtocolError(METHOD_NOT_FOUND, f"This server has no {capability}: {exchange.method}")
+
+    # lists
+
+    def listed(
+        self, exchange: ClientExchange, name: str, offers: Iterable[T], among: Iterable[T] | None = None
+    ) -> Result:
+        """The page of a list that a client asks for, with only what it may use; `among` is what others may be shown."""
+        offers = list(offers)
+        visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.identity)]
+        rest = _after(visible, exchange.params.get("cursor"))
+        page = self._page(rest, exchange.revision)
+        result: Result = {name: page}
+        if len(page) < len(rest):
+            result["nextCursor"] = rest[len(page) - 1].spec.id
+        everything = offers if among is None else among
+        is_same = all(offer.spec.access_control.is_open for offer in everything)
+        is_private = exchange.revision.is_text_alone or not is_same
+        return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
+
+    def unknown_name(
+        self, exchange: ClientExchange, kind: str, name: object, offers: Iterable[MCPTool | Prompt]
+    ) -> ProtocolError:
+        """The error for a name that nothing has, or that is hidden from the caller: the same, with the nearest they may use."""
+        if not isinstance(name, str):
+            return ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the name of a {kind}")
+        identity = exchange.identity
+        exchange.operation, exchange.code = None, "OPERATION_NOT_FOUND"
+        from enfold.errors import nearest_id  # for what is not there
+
+        near = nearest_id(name, [each.name for each in offers if may_list(each.spec.access_control, identity)])
+        hint = "" if near is None else f". Did you mean {near}?"
+        return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name:.200}{hint}")
+
+    def _page(self, offers: list[T], revision: Revision) -> list[msgspec.Raw]:
+        """The first of some offers, as many as one answer may hold."""
+        page: list[msgspec.Raw] = []
+        size = 0
+        for offer in offers[: self.settings.page_size]:
+            text = offer.text(revision)
+            size += len(text)
+            if page and size > self.settings.page_bytes:
+                break
+            page.append(msgspec.Raw(text))
+        return page
+
+    # resources
+
+    def resource(self, exchange: ClientExchange, uri: str) -> ResourceMatch:
+        """The resource at a URI that the caller may read; every method about a resource asks here.
+
+        One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
+        told how to name the one they mean.
+        """
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, match.resource)]
+        if not found:
+            exchange.code = "OPERATION_NOT_FOUND"
+            code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
+            raise ProtocolError(code, "Resource not found", {"uri": uri})
+        if len(found) > 1:
+            choice = " or ".join(self.catalog.addresses.alternatives(uri, found))
+            raise ProtocolError(INVALID_PARAMS, f"Several servers have this URI: use {choice}", {"uri": uri})
+        self.check_access(exchange, found[0].resource.spec, found[0].arguments)
+        return found[0]
+
+    def may_read(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a URI is that of one resource, and the caller may read it."""
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(identity, match.resource)]
+        return len(found) == 1 and may_call(found[0].resource.spec.access_control, identity, found[0].arguments)
+
+    def may_be_told(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a changed part of a followed resource may be named to a caller: it is no resource itself, or they may read it."""
+        return not self.catalog.addresses.find(uri) or self.may_read(identity, uri)
+
+    def offer(self, exchange: ClientExchange, uri: object) -> Resource | None:
+        """The resource or template that is listed to the caller with exactly this URI."""
+        found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.identity, each)]
+        return found[0] if len(found) == 1 else None
+
+    def check_subscriptions(self, uris: Collection[str]) -> None:
+        """Refuse to follow more resources for one client than it may, or what has a very long name."""
+        if any(len(uri) > MAX_URI for uri in uris):
+            raise ProtocolError(INVALID_PARAMS, f"The URI of what is followed is at most {MAX_URI} characters long")
+        if len(uris) > self.settings.bounds.subscriptions:
+            raise too_many("subscriptions", self.settings.bounds.subscriptions)
+
+    def notify_of_changes(
+        self, session: Session, identity: Identity | None, send: Callable[[OutgoingMessage], None]
+    ) -> Callable[[], None]:
+        """Notify a client that made a handshake of every change that it may know of; what is returned ends it."""
+        end = self.changes.listen(
+            ChangeListener(send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri))
+        )
+
+        def pass_on(source: str, params: dict[str, Any]) -> None:
+            wanted = session.log_level if session.has_set_level else None
+            is_wanted = wanted is not None and urgency_of(str(params.get("level"))) >= urgency_of(wanted)
+            if is_wanted and self._sees_source(identity, source):
+                send(RPCNotification("notifications/message", {"logger": source, **params}))
+
+        end_logs = self.registry.sources.watch_logs(pass_on)
+
+        def end_all() -> None:
+            end()
+            end_logs()
+
+        return end_all
+
+    async def follow(self, match: ResourceMatch, uri: str) -> Release:
+        """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""
+        operation_id = self.catalog.updates(match.resource)
+        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, match.prefix)
+
+    # running
+
+    def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
+        identity = exchange.identity
+        context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+        if IDEMPOTENCY_KEY in exchange.meta:
+            context.unused_key = self.key_of(exchange)
+        exchange.context = context
+        if self.may_record(exchange):
+            context.recording = exchange.recording = self._recording(exchange, spec, identity)
+        return context
+
+    def key_of(self, exchange: ClientExchange) -> str:
+        """The key under which the client may repeat the call."""
+        key = exchange.meta[IDEMPOTENCY_KEY]
+        if not isinstance(key, str):
+            raise invalid_argument(IDEMPOTENCY_KEY, "type", "string", f"_meta[{IDEMPOTENCY_KEY!r}] must be a string")
+        from enfold.operations.idempotency import checked_key  # few calls have a key
+
+        return checked_key(key, exchange.identity, vouched=self.knows_callers)
+
+    def may_record(self, exchange: ClientExchange) -> bool:
+        """Whether the call may have to be recorded: its caller asks for it, or the operator wants every call recorded."""
+        recorder: Recorder | None = self.settings.recorder
+        return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
+
+    def _recording(
+        self, exchange: ClientExchange, spec: OperationSpec, identity: Identity | None
+    ) -> RecordedRun | None:
+        from enfold.provenance import options_from_meta
+
+        recorder: Recorder = self.settings.recorder
+        writer = find_format(exchange.meta.get(FORMAT_KEY, self.settings.format))
+        caller = identity.id if identity else ""
+        asked = options_from_meta(exchange.meta)
+        return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
+
+    async def run(self, exchange: ClientExchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
+        """Run an operation whose failure is an error of the protocol, because its result has no match for one."""
+        exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
+        context = self.context(exchange, spec)
+        try:
+            exchange.envelope = await self.registry.execute(spec.id, arguments, context)
+        except (InputRequired, MissingCapability):
+            raise
+        except CallError as error:
+            exchange.code = safe_code(error.code)
+            raise protocol_error(error, context.request_id) from error
+        return exchange.envelope
+
+    def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
+        """Refuse a caller who may not run an operation with these arguments."""
+        try:
+            check_access(spec, exchange.identity, arguments)
+        except CallError as error:
+            exchange.code = safe_code(error.code)
+            raise protocol_error(error) from error
+
+
+def _joined(texts: list[str], limit: int) -> str:
+    """The texts below each other; each is cut to its share of the limit where together they are longer."""
+    share = limit // len(texts)
+    whole = sum(map(len, texts)) <= limit
+    return "\n\n".join(text if whole or len(text) <= share else f"{text[: share - 1]}…" for text in texts)
+
+
+def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolError:
+    """A failure as an error of the protocol, which has ours in its data."""
+    code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
+    told = {**error.to_wire(), "requestId": error.request_id or request_id or new_request_id()}
+    return ProtocolError(code, error.message, {ERROR_KEY: told})
+
+
+def too_many(what: str, most: int) -> ProtocolError:
+    """The refusal of more than a bound allows."""
+    message = f"There are at most {most} {what}"
+    return protocol_error(CallError("RESOURCE_EXHAUSTED", message, {"reason": what}, retryable=False))
+
+
+def _is_visible(identity: Identity | None, resource: Resource) -> bool:
+    return may_list(resource.spec.access_control, identity)
+
+
+def cacheable(exchange: ClientExchange, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
+    """The result with what a client needs to know to keep it for a while."""
+    if exchange.revision.is_stateless:
+        result |= {"ttlMs": ttl_ms, "cacheScope": "private" if is_private else "public"}
+    return result
+
+
+def arguments_of(exchange: ClientExchange) -> Result:
+    arguments = exchange.params.get("arguments")
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise invalid_argument("", "type", "object", "Invalid arguments format: they must be an object")
+    return arguments
+
+
+def uri_of(exchange: ClientExchange) -> str:
+    uri = exchange.params.get("uri")
+    if not isinstance(uri, str):
+        raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs a uri")
+    return uri
+
+
+def _after(offers: list[T], cursor: object) -> list[T]:
+    """The offers after the one that the cursor names."""
+    if cursor is None:
+        return offers
+    start = next((number for number, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
+    if not start:
+        raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
+    return offers[start:]

@@ -1,0 +1,182 @@
+"""Notifications of changes: of a server's lists, and of the resources that clients follow. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from enfold.errors import CallError
+from enfold.log import Log
+from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, OutgoingMessage, RequestId, RPCNotification
+from enfold.operations import Context
+from enfold.runtime.registry import Registry
+from enfold.surfaces.mcp.catalog import Lists
+from enfold.surfaces.mcp.uris import with_prefix, without_prefix
+
+KINDS: Final = frozenset({"tools", "prompts", "resources"})
+
+
+class ChangeListener:
+    """A client that is notified of changes: of which lists, of which resources, and under which subscription."""
+
+    __slots__ = ("_send", "id", "kinds", "may_be_told", "uris")
+
+    def __init__(
+        self,
+        send: Callable[[OutgoingMessage], None],
+        kinds: Collection[str],
+        uris: Collection[str],
+        id: RequestId | UnsetType = UNSET,
+        may_be_told: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`may_be_told` says whether a part of a followed resource may be named to the client."""
+        self._send = send
+        self.kinds = kinds
+        self.uris = uris
+        self.id = id
+        self.may_be_told = may_be_told
+
+    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        if self.id is not UNSET:
+            params = {**(params or {}), "_meta": {SUBSCRIPTION_KEY: self.id}}
+        self._send(RPCNotification(method, UNSET if params is None else params))
+
+
+class Changes:
+    """Who listens to a server, and the lists as they were last told of."""
+
+    def __init__(self, read_lists: Callable[[], Lists]) -> None:
+        self._read_lists = read_lists
+        self._last_lists: Lists = {}
+        self._listeners: set[ChangeListener] = set()
+        self._is_scheduled = False
+        # How notifications are sent: at once, until a transport with an event loop says otherwise.
+        self.schedule: Callable[[Callable[[], None]], object] = lambda run: run()
+
+    def listen(self, listener: ChangeListener) -> Callable[[], None]:
+        """Notify a listener of every change from now on; what is returned ends it."""
+        if not self._listeners:
+            self._last_lists = self._read_lists()
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def resource_updated(self, uri: str, changed: str | None = None) -> None:
+        """Notify everyone who follows a resource that it has changed, or that a part of it has."""
+        for listener in list(self._listeners):
+            if uri in listener.uris:
+                is_part = changed is not None and changed != uri and listener.may_be_told(changed)
+                listener.notify("notifications/resources/updated", {"uri": changed if is_part else uri})
+
+    def lists_changed(self) -> None:
+        """Notify soon that something was registered or removed, perhaps by another thread: many changes as one."""
+        if self._listeners and not self._is_scheduled:
+            self._is_scheduled = True
+            self.schedule(self._send_changes)
+
+    def _send_changes(self) -> None:
+        self._is_scheduled = False
+        before, self._last_lists = self._last_lists, self._read_lists()
+        for kind in [kind for kind, specs in self._last_lists.items() if specs != before[kind]]:
+            for listener in [each for each in list(self._listeners) if kind in each.kinds]:
+                listener.notify(f"notifications/{kind}/list_changed")
+
+
+Release: TypeAlias = Callable[[], None]
+Updated: TypeAlias = Callable[[str, str], None]
+
+START_TIMEOUT: Final = 5.0  # seconds that a client waits for the source to begin, before it is told that we follow
+BACKOFF: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before a source that is gone is tried again
+
+
+class Following:
+    """The resources that have an operation which tells of their changes, for as long as a client follows them."""
+
+    def __init__(self, registry: Registry, updated: Updated) -> None:
+        """`updated` is called with the URI that is followed, and with the one that has changed: itself, or a part."""
+        self._registry = registry
+        self._updated = updated
+        self._followed: dict[str, _Followed] = {}
+
+    async def follow(self, uri: str, operation_id: str, prefix: str = "") -> Release:
+        """Follow a resource by the operation that tells of its changes; what is returned ends it.
+
+        `prefix` stands before what its source calls it.
+        """
+        followed = self._followed.get(uri)
+        if followed is None:
+            followed = self._followed[uri] = _Followed(self._registry, self._updated, uri, operation_id, prefix)
+        followed.clients += 1
+        try:
+            await followed.wait_for_start()
+        except BaseException:  # the client has left
+            self._release(followed)
+            raise
+        return lambda: self._release(followed)
+
+    def stop(self) -> None:
+        """Follow nothing any more."""
+        for followed in self._followed.values():
+            followed.task.cancel()
+        self._followed = {}
+
+    def _release(self, followed: _Followed) -> None:
+        followed.clients -= 1
+        if followed.clients == 0 and self._followed.get(followed.uri) is followed:
+            del self._followed[followed.uri]
+            followed.task.cancel()
+
+
+class _Followed:
+    """One resource that is followed at its source, and how many clients follow it here."""
+
+    def __init__(self, registry: Registry, updated: Updated, uri: str, operation_id: str, prefix: str) -> None:
+        import asyncio
+
+        self._registry = registry
+        self._updated = updated
+        self.uri = uri
+        self._operation_id = operation_id
+        self._prefix = prefix
+        self.clients = 0
+        self._started = asyncio.Event()
+        self._failures = 0  # in a row
+        self.task = asyncio.get_running_loop().create_task(self._relay_changes())
+
+    async def wait_for_start(self) -> None:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                await self._started.wait()
+        except TimeoutError:
+            return  # it goes on trying
+
+    async def _relay_changes(self) -> None:
+        """Pass on changes until it is cancelled; a source that is gone may come back."""
+        import asyncio
+
+        while True:
+            try:
+                await self._relay_until_end()
+            except CallError as error:
+                if not self._started.is_set():
+                    Log("enfold.mcp").warning("%s cannot be followed: %s", self.uri, error.message)
+            self._started.set()
+            await asyncio.sleep(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
+            self._failures += 1
+
+    async def _relay_until_end(self) -> None:
+        own_uri = without_prefix(self.uri, self._prefix)
+        # The caller may follow it, which was checked; here nobody in particular does.
+        async with aclosing(self._registry.subscribe(self._operation_id, {"uri": own_uri}, Context())) as changes:
+            async for change in changes:
+                self._failures = 0
+                # The first says that it has begun; if not for the first time, something may have happened meanwhile.
+                if self._started.is_set():
+                    changed = change.data.get("uri") if isinstance(change.data, dict) else None
+                    changed_uri = changed if isinstance(changed, str) else own_uri
+                    self._updated(self.uri, with_prefix(changed_uri, self._prefix))
+                self._started.set()

@@ -1,0 +1,237 @@
+"""The extension `io.modelcontextprotocol/tasks`: a tool call that becomes a task, and the methods that ask for it.
+
+Only clients that declare the extension with their request get a task, or a word about one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+from enfold.envelope import ResponseEnvelope
+from enfold.envelope.content import json_text
+from enfold.errors import CallError
+from enfold.formats import Format, find_format
+from enfold.log import Log
+from enfold.mcp.json_rpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    ProtocolError,
+)
+from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
+from enfold.operations import Context
+from enfold.operations.questions import MissingCapability
+from enfold.surfaces.mcp.catalog import MCPTool
+from enfold.surfaces.mcp.exchange import ClientExchange
+from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_recorded_id, write_result
+from enfold.surfaces.mcp.service import Result, Service, too_many
+from enfold.surfaces.mcp.subscriptions import ChangeListener
+from enfold.surfaces.tasks import flat_task, input_requests
+from enfold.tasks import Task, TaskHandle, Tasks
+from enfold.tasks.model import Status
+
+Method: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
+
+STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again whose store was away
+
+_ONLY_ASKED_FOR: Final = ("result", "error", "inputRequests")  # what a call that becomes a task does not answer
+_log: Final = Log("enfold.mcp")
+
+
+def check_declared(exchange: ClientExchange) -> None:
+    """Refuse a client that has not said with this request that it knows tasks."""
+    if not declares_tasks(exchange.caller.capabilities):
+        raise MissingCapability(("extensions", TASKS))
+
+
+async def start_task(
+    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, context: Context
+) -> Result:
+    """Start a task, and give its client the result that names it; it is stored by then."""
+    handle = await _tasks_of(service, exchange).order(
+        tool.id, arguments, context, answers=exchange.answers, capabilities=exchange.caller.capabilities
+    )
+    # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
+    told = _task_details(service, exchange, handle.last or await handle.state())
+    return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
+
+
+# --- the methods --------------------------------------------------------------------------------------------------
+
+
+async def _get(service: Service, exchange: ClientExchange) -> Result:
+    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
+    return _task_details(service, exchange, handle.last or await handle.state())
+
+
+async def _update(service: Service, exchange: ClientExchange) -> Result:
+    given = exchange.params.get("inputResponses")
+    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
+    if not isinstance(given, dict):
+        raise ProtocolError(INVALID_PARAMS, "tasks/update needs inputResponses, an object")
+    await handle.answer({key: answer for key, answer in given.items() if isinstance(answer, dict)})
+    return {}
+
+
+async def _cancel(service: Service, exchange: ClientExchange) -> Result:
+    await (await _task_handle(service, exchange, exchange.params.get("taskId"))).cancel()
+    return {}
+
+
+def _for_clients_with_tasks(method: Method) -> Method:
+    """The method with its failures as errors of the protocol; first of all it refuses clients that do not declare tasks."""
+
+    async def answer(service: Service, exchange: ClientExchange) -> Result:
+        _tasks_of(service, exchange)
+        check_declared(exchange)
+        try:
+            return await method(service, exchange)
+        except CallError as error:
+            raise _refusal(error) from error
+
+    return answer
+
+
+METHODS: Final[dict[str, Method]] = {
+    "tasks/get": _for_clients_with_tasks(_get),
+    "tasks/update": _for_clients_with_tasks(_update),
+    "tasks/cancel": _for_clients_with_tasks(_cancel),
+}
+
+
+def _tasks_of(service: Service, exchange: ClientExchange) -> Tasks:
+    tasks: Tasks | None = service.settings.tasks
+    if tasks is None:
+        raise ProtocolError(METHOD_NOT_FOUND, f"This server has no tasks: {exchange.method}")
+    return tasks
+
+
+async def _task_handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
+    if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
+        raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
+    return await _tasks_of(service, exchange).get(task_id, identity=exchange.identity)
+
+
+def _refusal(error: CallError) -> ProtocolError:
+    """The same words for another's task, an expired one and one that never was."""
+    is_theirs = error.code in ("TASK_NOT_FOUND", "VALIDATION_ERROR", "PAYLOAD_TOO_LARGE")
+    return ProtocolError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error.message)
+
+
+# --- a task as a client sees it -----------------------------------------------------------------------------------
+
+
+def _task_details(service: Service, exchange: ClientExchange, task: Task) -> Result:
+    """The task with its result, its error, or its questions."""
+    told = flat_task(task)
+    if task.status is Status.INPUT_REQUIRED:
+        told["inputRequests"] = input_requests(task)
+    elif task.status is Status.COMPLETED or task.status is Status.FAILED:
+        told |= _outcome(service, exchange, task)
+    return told
+
+
+def _outcome(service: Service, exchange: ClientExchange, task: Task) -> Result:
+    """How it ended; here a call that failed is a completed one, whose result says so."""
+    tool = service.catalog.tool(task.operation)
+    asked = _asked_format(exchange)
+    try:
+        envelope = service.settings.tasks.outcome(task)
+        result = _plain(envelope) if tool is None else write_result(service, exchange, tool, envelope, asked)
+        with_recorded_id(result, envelope)
+    except CallError as error:
+        if error.details.get("reason") == "capability":
+            return {"status": "failed", "error": _capability_error(error)}
+        if task.elsewhere is not None and "rpc_code" in error.details:
+            return {"status": "failed", "error": _protocol_error(error)}
+        error.request_id = error.request_id or task.order.request_id
+        chosen = asked or (find_format(service.settings.format) if tool is None else tool.format)
+        result = failure(error, chosen, task.operation)
+    return {"status": "completed", "result": result}
+
+
+def _asked_format(exchange: ClientExchange) -> Format | None:
+    named = exchange.meta.get(FORMAT_KEY)
+    return None if named is None else find_format(str(named))
+
+
+def _plain(envelope: ResponseEnvelope[Any]) -> Result:
+    """The result of an operation that is no longer offered."""
+    return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error, "_meta": {}}
+
+
+def _capability_error(error: CallError) -> Result:
+    """The error of a task that had to ask what its client cannot answer."""
+    lacking = MissingCapability(tuple(str(error.details.get("capability")).split(".")))
+    return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
+
+
+def _protocol_error(error: CallError) -> Result:
+    """The error of the protocol that a task of another server has ended with."""
+    told = {"code": error.details["rpc_code"], "message": error.message}
+    return {**told, "data": error.details["data"]} if "data" in error.details else told
+
+
+# --- notifications -------------------------------------------------------------------------------------------------
+
+
+class TaskUpdates:
+    """The tasks that a client follows on its stream: which were granted, and their notifications once it is open."""
+
+    def __init__(self, service: Service, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
+        self._service = service
+        self._exchange = exchange
+        self._handles = handles
+        self._watchers: list[asyncio.Task[None]] = []
+
+    @property
+    def granted(self) -> list[str]:
+        return list(self._handles)
+
+    def begin(self, listener: ChangeListener) -> None:
+        """Notify of each task as it is now, and of every change until it has ended."""
+        loop = asyncio.get_running_loop()
+        self._watchers = [loop.create_task(self._follow(handle, listener)) for handle in self._handles.values()]
+
+    def end(self) -> None:
+        for each in self._watchers:
+            each.cancel()
+
+    async def _follow(self, handle: TaskHandle, listener: ChangeListener) -> None:
+        """Notify of one task until it has ended; while its store is away, try again."""
+        while True:
+            try:
+                async for task in handle.watch():
+                    listener.notify("notifications/tasks", _task_details(self._service, self._exchange, task))
+            except CallError as error:
+                _log.debug("A task cannot be told of now: %s", error)
+                if error.code == "UNAVAILABLE":
+                    await asyncio.sleep(STORE_RETRY_SECONDS)
+                    continue
+            return
+
+
+async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskUpdates:
+    """Of the tasks that a client asks to follow those that are its own; another's are passed over like wrong ids."""
+    _tasks_of(service, exchange)
+    check_declared(exchange)
+    ids = dict.fromkeys(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else {}
+    if len(ids) > service.settings.bounds.subscriptions:
+        raise too_many("subscriptions", service.settings.bounds.subscriptions)
+    handles: dict[str, TaskHandle] = {}
+    try:
+        _asked_format(exchange)
+    except CallError as error:  # a wrong format is refused before anything is written
+        raise _refusal(error) from error
+    for task_id in ids:
+        try:
+            handles[task_id] = await _task_handle(service, exchange, task_id)
+        except CallError as error:
+            if error.code != "TASK_NOT_FOUND":
+                raise _refusal(error) from error
+        except ProtocolError:  # no id at all
+            continue
+    return TaskUpdates(service, exchange, handles)

@@ -1,0 +1,364 @@
+"""One request as HTTP and CGI both have it, the answer to it, and what is told of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.envelope import ResultWarning
+from enfold.errors import CallError, invalid_argument
+from enfold.formats import Format
+from enfold.observability.records import OK, ended_call
+from enfold.operations import Identity, Operation, OperationSpec, new_request_id
+from enfold.schema.nodes import Node, TooLargeError, read_nodes
+
+if TYPE_CHECKING:
+    from enfold.observability.observers import Observers
+    from enfold.observability.records import Trace
+    from enfold.operations import Context
+    from enfold.operations.operation import RecordedRun
+
+
+class RequestBody(Protocol):
+    """Where the body of a request comes from."""
+
+    async def body(self, limit: int) -> bytes | bytearray:
+        """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What goes back: a body, which is JSON unless a header says otherwise, a status, and headers besides those of every answer."""
+
+    body: bytes
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Request(msgspec.Struct, eq=False):
+    """What is asked, by whom, and in which format the answer goes."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: dict[bytes, bytes]
+    source: RequestBody
+    format: Format
+    has_options: bool = True  # False where no header of it is one of `OPTION_HEADERS`
+    identity: Identity | None = None
+    operation: Operation | None = None
+    recording: RecordedRun | None = None  # of this call, where it is recorded
+    context: Context | None = None  # of this call, where it needs one
+    # The caller's own id, or one of ours once somebody needs it; until then None.
+    request_id: str | None = None
+    # What observers are told of the call: the size of its body, how it ended.
+    size: int | None = None
+    sent: int | None = None  # of a stream: bytes, and items
+    items: int | None = None
+    code: str = OK
+    warnings: Sequence[ResultWarning] = ()
+
+    @property
+    def spec(self) -> OperationSpec | None:
+        return None if self.operation is None else self.operation.spec
+
+    def run_header(self) -> list[tuple[bytes, bytes]]:
+        """The header that tells the caller under which run id the call was recorded."""
+        if self.recording is None or not self.recording.is_kept:
+            return []
+        return [(b"enfold-run-id", self.recording.run_id.encode())]
+
+    def reply_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that the call adds to its answer: its run id, and what handler and middleware have set."""
+        added = {} if self.context is None else self.context.reply_headers or {}
+        return [*self.run_header(), *((name.encode(), value.encode()) for name, value in added.items())]
+
+    def known_id(self) -> str:
+        """The id of this request, for its context, its log and its answer."""
+        if self.request_id is None:
+            self.request_id = new_request_id()
+        return self.request_id
+
+
+def id_header(request: Request) -> tuple[bytes, bytes]:
+    return b"x-request-id", request.known_id().encode()
+
+
+def tell_end(
+    observers: Observers,
+    request: Request,
+    surface: str,
+    began: float,
+    trace: Trace | None,
+    answer: Response | None,
+) -> None:
+    """Tell the observers of a request that has ended, unless it got a page; `began` is of `time.perf_counter()`."""
+    if (request.operation is None and request.code == OK) or request.method == "OPTIONS":
+        return
+    record = ended_call(
+        surface,
+        request.operation,
+        request.code,
+        began,
+        request.request_id or request.known_id(),
+        None,
+        request.identity,
+        request.warnings,
+        request.size,
+        request.sent if answer is None else len(answer.body),
+        request.items,
+    )
+    outcome = None
+    if trace is not None:
+        from enfold.observability.spans import http_outcome  # where somebody traces
+
+        outcome = http_outcome(request.method, record, None if answer is None else answer.status)
+    observers.tell(record, trace, outcome)
+
+
+Headers: TypeAlias = Mapping[bytes, bytes]
+StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
+
+CAPTURE_HEADER: Final = b"enfold-capture-provenance"
+KEY_HEADER: Final = b"idempotency-key"
+SELECT_HEADER: Final = b"enfold-select"
+
+MAX_WAIT: Final = 60.0  # seconds that a caller may prefer to wait for a better answer
+
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
+
+
+def read_timeout(headers: Headers) -> float | None:
+    """The seconds the caller is ready to wait; the operation's own limit stays as it is."""
+    given = headers.get(b"enfold-timeout-ms")
+    if given is None:
+        return None
+    if not _MILLISECONDS.fullmatch(given.strip()):
+        raise invalid_argument("Enfold-Timeout-Ms", "type", "a whole number of milliseconds above zero")
+    return int(given) / 1_000
+
+
+def read_idempotency_key(headers: Headers) -> str | None:
+    """The key under which the caller may repeat the call; one in quotes, as structured fields have it, is the same."""
+    given = headers.get(KEY_HEADER)
+    if given is None:
+        return None
+    text = given.strip()
+    is_quoted = len(text) > 1 and text[:1] == text[-1:] == b'"'
+    return (text[1:-1] if is_quoted else text).decode("latin-1")
+
+
+class Prefer(NamedTuple):
+    """What the caller would like (RFC 7240): an answer before the work is done, and how long to wait for a better one."""
+
+    is_async: bool = False
+    wait: float = 0.0
+
+
+def read_prefer(headers: Headers) -> Prefer:
+    """The preferences that we know; what cannot be read is ignored, as RFC 7240 asks."""
+    is_async, wait = False, 0.0
+    for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
+        name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
+        is_async = is_async or name == "respond-async"
+        if name == "wait" and (number := value.strip('"')).isdecimal():
+            wait = min(float(number[:9]), MAX_WAIT)
+    return Prefer(is_async, wait)
+
+
+def read_wait(text: str, longest: float) -> float:
+    """The seconds that a request waits for news."""
+    if not _SECONDS.fullmatch(text):
+        raise invalid_argument("wait", "type", "a number of seconds")
+    return min(float(text), longest)
+
+
+def format_name(headers: Headers, method: str, query: bytes) -> str | None:
+    """The format the caller names, in a header or, where the arguments are in the body, in the query string."""
+    named = headers.get(b"enfold-format")
+    if named is not None:
+        return named.decode("latin-1")
+    return query_value(query, "format") if method == "POST" else None
+
+
+def query_value(query: bytes, name: str) -> str | None:
+    """What a query string says under a name; what it says last counts."""
+    return dict(query_pairs(query)).get(name) if query else None
+
+
+def is_json(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
+
+
+def accepts_json(accept: bytes) -> bool:
+    return accept in (b"*/*", b"application/json") or _preference("application/json", _ranges(accept))[0] > 0
+
+
+def prefers_page(accept: bytes) -> bool:
+    """Whether who asks is a browser; a program that takes anything, or JSON as gladly, gets JSON."""
+    ranges = _ranges(accept)
+    return ranges.get("text/html", 0.0) > ranges.get("application/json", 0.0)
+
+
+def stream_type(accept: bytes | None) -> StreamType | None:
+    """How a stream is sent: as events, unless lines are preferred; None where the caller takes neither."""
+    ranges = _ranges(accept or b"")
+    events, lines = _preference("text/event-stream", ranges), _preference("application/x-ndjson", ranges)
+    if max(events, lines)[0] <= 0:
+        return None
+    return "application/x-ndjson" if lines > events else "text/event-stream"
+
+
+def _ranges(accept: bytes) -> dict[str, float]:
+    """The media ranges of an `Accept` header and their weights; one that says nothing takes everything."""
+    ranges: dict[str, float] = {}
+    for part in (accept.decode("latin-1").lower().strip() or "*/*").split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        ranges[kind] = next((_weight(text[2:]) for text in parameters if text.startswith("q=")), 1.0)
+    return ranges
+
+
+def _weight(text: str) -> float:
+    try:
+        return min(max(float(text), 0.0), 1.0)
+    except ValueError:
+        return 1.0
+
+
+def _preference(kind: str, ranges: Mapping[str, float]) -> tuple[float, int]:
+    """The weight of the most specific range that fits, and how specific it is."""
+    for specific, name in ((2, kind), (1, f"{kind.partition('/')[0]}/*"), (0, "*/*")):
+        if name in ranges:
+            return ranges[name], specific
+    return 0.0, 0
+
+
+decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+NOT_AN_OBJECT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def invalid_body(body: bytes | bytearray) -> CallError:
+    """The error for a body that is not JSON, or not an object."""
+    why = ": an object of arguments is expected" if _is_json_text(body) else ""
+    return invalid_argument("", "type", "a JSON object", f"Invalid JSON body{why}")
+
+
+def _is_json_text(body: bytes | bytearray) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except NOT_AN_OBJECT:
+        return False
+    return True
+
+
+ArgumentKind: TypeAlias = Literal["text", "texts", "json", "jsons"]
+QueryReader: TypeAlias = Callable[[bytes], dict[str, Any]]
+
+MAX_FIELDS: Final = 1_000
+
+
+def query_reader(spec: OperationSpec) -> QueryReader:
+    """What reads one operation's arguments from a query string; the registry converts text to other types."""
+    kinds = argument_kinds(spec)
+
+    def read(query: bytes) -> dict[str, Any]:
+        return {name: _READERS[kinds.get(name, "text")](values) for name, values in _fields(query).items()}
+
+    return read
+
+
+def argument_kinds(spec: OperationSpec) -> dict[str, ArgumentKind]:
+    """How each argument that the schema names is written in a query string."""
+    try:
+        root = read_nodes(spec.input_schema)[0]
+    except TooLargeError:
+        return {}
+    parts = (*root.all_of, root)
+    return {name: _kind(node) for part in parts for name, node in (part.properties or {}).items()}
+
+
+def query_pairs(query: bytes) -> list[tuple[str, str]]:
+    """The names and values of a query string, in their order."""
+    from urllib.parse import parse_qsl  # slow to load, and many programs are only posted to
+
+    try:
+        text = query.decode("ascii")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError:
+        expected = f"at most {MAX_FIELDS} fields of UTF-8 text"
+        raise invalid_argument("", "type", expected, "The query string cannot be read") from None
+
+
+def _fields(query: bytes) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
+    for name, value in query_pairs(query):
+        fields.setdefault(name, []).append(value)
+    return fields
+
+
+def _kind(node: Node) -> ArgumentKind:
+    if _may_be("string", node):
+        return "text"
+    if _may_be("array", node):
+        return "jsons" if _holds_containers(node) else "texts"
+    return "json" if _may_be("object", node) else "text"
+
+
+def _holds_containers(node: Node) -> bool:
+    """Whether the items of an array can only be written as JSON text."""
+    parts = (node, *node.any_of, *node.one_of, *node.all_of)
+    items = [item for part in parts for item in (*part.prefix, part.items) if item is not None]
+    return bool(items) and all(_is_container(item) for item in items)
+
+
+def _is_container(node: Node) -> bool:
+    return not _may_be("string", node) and (_may_be("object", node) or _may_be("array", node))
+
+
+def _may_be(kind: Literal["string", "array", "object"], node: Node, depth: int = 0) -> bool:
+    """Whether a value of this JSON type could fit, as far as types and variants tell."""
+    if node.never or (node.types is not None and kind not in node.types):
+        return False
+    if node.enum is not None and not any(isinstance(value, _PYTHON[kind]) for value in node.enum):
+        return False
+    if depth > _DEEPEST:
+        return True
+    variants = [variants for variants in (node.any_of, node.one_of) if variants]
+    return all(_may_be(kind, part, depth + 1) for part in node.all_of) and all(
+        any(_may_be(kind, part, depth + 1) for part in choices) for choices in variants
+    )
+
+
+_DEEPEST: Final = 20
+_PYTHON: Final[dict[str, type]] = {"string": str, "array": list, "object": dict}
+
+
+def _one_or_many(values: list[str]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+_READERS: Final[dict[ArgumentKind, Callable[[list[str]], Any]]] = {
+    "text": _one_or_many,
+    "texts": lambda values: values,
+    "json": lambda values: _parse_json(values[0]) if len(values) == 1 else values,
+    "jsons": lambda values: _whole_or_items([_parse_json(value) for value in values]),
+}
+
+
+def _whole_or_items(values: list[Any]) -> list[Any]:
+    """An array of containers: each of them as JSON text, or all of them in one."""
+    (first, *others) = values
+    is_whole = not others and isinstance(first, list) and all(isinstance(item, dict | list) for item in first)
+    return first if is_whole else values
+
+
+def _parse_json(text: str) -> Any:
+    """The JSON value of a text, or the text itself, which the registry then refuses by the argument's name."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text

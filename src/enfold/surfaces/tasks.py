@@ -1,0 +1,71 @@
+"""A task as callers see it: the flat object of MCP's extension, which HTTP and the shell show too. No I/O."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.formats import Format
+from enfold.surfaces.responses import encode_result
+from enfold.tasks import Tasks
+from enfold.tasks.model import Status, Task
+from enfold.tasks.store import now_ms
+
+# Up to which age in seconds a task should be polled how often, in milliseconds.
+_POLLS: Final = ((2.0, 100), (30.0, 500), (600.0, 2_000))
+_OLD: Final = 5_000
+
+
+def flat_task(task: Task) -> dict[str, Any]:
+    """The fields of a task that every surface shows, without its questions and its outcome."""
+    told: dict[str, Any] = {
+        "taskId": task.id,
+        "status": task.status.value,
+        "createdAt": _iso(task.created),
+        "lastUpdatedAt": _iso(task.updated),
+        "ttlMs": task.ttl_ms,
+    }
+    if not task.is_ended:
+        told["pollIntervalMs"] = poll_interval_ms(task)
+    if task.message is not None:
+        told["statusMessage"] = task.message
+    return told
+
+
+def shown_task(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
+    """The task with its questions, or with its result or error in this format, as HTTP and the shell show it."""
+    told = {**flat_task(task), "operation": task.operation}
+    if task.status is Status.INPUT_REQUIRED:
+        told["inputRequests"] = input_requests(task)
+    elif task.outcome is not None and task.status is not Status.CANCELLED:
+        told |= _ended(tasks, task, format)
+    return told
+
+
+def _ended(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
+    try:
+        spec = tasks.registry.get_spec(task.operation) if task.operation in tasks.registry else None
+        envelope = tasks.outcome(task)
+        return {"result": msgspec.Raw(encode_result(format.write, envelope, spec))}
+    except CallError as error:
+        return {"error": format.write_error(error, task.operation)}
+
+
+def input_requests(task: Task) -> dict[str, Any]:
+    """The questions that wait for an answer, by their keys."""
+    return {key: {"method": each.method, "params": each.params} for key, each in task.questions.items()}
+
+
+def poll_interval_ms(task: Task) -> int:
+    """How long to wait before asking again: as another server says of its own, else the longer the older a task is."""
+    if task.elsewhere is not None and task.elsewhere.poll_ms is not None:
+        return task.elsewhere.poll_ms
+    age = (now_ms() - task.created) / 1000
+    return next((interval for until, interval in _POLLS if age < until), _OLD)
+
+
+def _iso(moment: int) -> str:
+    return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

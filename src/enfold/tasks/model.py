@@ -1,0 +1,158 @@
+"""A durable call as a value: what was ordered, how far it is, how it ended. No I/O, no clock."""
+
+from __future__ import annotations
+
+import os
+from base64 import urlsafe_b64encode
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from enfold.middleware.idempotency_store import Outcome
+from enfold.operations import Identity, Progress
+from enfold.operations.questions import Question
+
+__all__ = [
+    "ENDED",
+    "TASK_ID",
+    "Elsewhere",
+    "Order",
+    "Outcome",
+    "Status",
+    "Task",
+    "new_task_id",
+    "owner_of",
+    "status_message",
+]
+
+TASK_ID: Final = r"^[A-Za-z0-9_-]{32}\Z"
+
+
+class Status(StrEnum):
+    """How a task is, in the words of MCP; `failed` is any CallError, `completed` may be a tool's own error result."""
+
+    WORKING = "working"
+    INPUT_REQUIRED = "input_required"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a caller has ordered, and the terms; it never changes. Times are Unix milliseconds."""
+
+    id: str
+    owner: str
+    operation: str
+    input: dict[str, Any]
+    created: int
+    deadline: int  # for all attempts and all waiting together
+    keep: float  # seconds that the task is kept after its deadline
+    attempts: int  # how many workers may die of it
+    retries: bool  # whether it is started again after its worker died
+    identity: Identity | None = None
+    key: str | None = None  # the caller's idempotency key
+    digest: str = ""  # of the input, to tell a repeat from another order
+    answers: dict[str, Any] = {}  # given in the call before it became a task
+    capabilities: dict[str, Any] | None = None  # what its caller can be asked; None is everything
+    request_id: str | None = None  # of the call that ordered it
+    provenance: dict[str, Any] | None = None  # what is to be recorded: `{mode, parents}`
+    select: str | None = None  # what of the result is wanted
+    signature: str = ""  # of who has accepted it, where workers ask for one
+
+    @property
+    def expires(self) -> int:
+        """When the task may be forgotten."""
+        return self.deadline + int(self.keep * 1000)
+
+
+class Elsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another server says of its own task: how far it is, and how often it wants to be asked."""
+
+    message: str | None = None
+    poll_ms: int | None = None
+
+
+class Task(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task at one moment. `fence` names the attempt that holds it, and is empty while nobody does."""
+
+    order: Order
+    updated: int
+    status: Status = Status.WORKING
+    fence: str = ""
+    attempt: int = 0  # how often its handler was started
+    deaths: int = 0  # how many workers died while they held it
+    is_cancelling: bool = False  # its caller wants it to end
+    progress: Progress | None = None
+    questions: dict[str, Question] = {}  # those without an answer
+    answers: dict[str, Any] = {}
+    memory: dict[str, Any] = {}  # what the handler remembers from leg to leg
+    notes: dict[str, Any] = {}  # what attempts noted for later ones
+    outcome: Outcome | None = None  # left out in lists
+    elsewhere: Elsewhere | None = None  # of a task that another server runs; such tasks are never stored
+
+    @property
+    def id(self) -> str:
+        return self.order.id
+
+    @property
+    def owner(self) -> str:
+        return self.order.owner
+
+    @property
+    def operation(self) -> str:
+        return self.order.operation
+
+    @property
+    def created(self) -> int:
+        return self.order.created
+
+    @property
+    def ttl_ms(self) -> int:
+        """For how long after its creation the task is kept."""
+        return self.order.expires - self.order.created
+
+    @property
+    def is_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a worker."""
+        return self.status is Status.WORKING and not self.fence
+
+    @property
+    def message(self) -> str | None:
+        """How far it is, in words."""
+        if self.status is Status.CANCELLED:
+            return "cancelled"
+        if self.is_cancelling and not self.is_ended:
+            return "cancelling"
+        if self.elsewhere is not None:
+            return self.elsewhere.message
+        return None if self.progress is None else status_message(self.progress)
+
+
+def status_message(progress: Progress) -> str:
+    """`3 of 10: reading`, as far as the handler has said."""
+    done = f"{progress.progress:g}" + ("" if progress.total is None else f" of {progress.total:g}")
+    return done if not progress.message else f"{done}: {progress.message}"
+
+
+def new_task_id() -> str:
+    """192 random bits, which nobody can guess; in a shell it must not look like an option."""
+    while (made := urlsafe_b64encode(os.urandom(24)).decode()).startswith("-"):
+        pass
+    return made
+
+
+def owner_of(identity: Identity | None) -> str:
+    """Whose a task is: the identity, and on whose behalf it acts. Without identities everybody is the same owner."""
+    if identity is None:
+        return ""
+    names = [identity.id] if identity.on_behalf_of is None else [identity.id, identity.on_behalf_of]
+    return msgspec.json.encode(names).decode()

@@ -1,0 +1,403 @@
+"""Durable calls: ordering one, finding it again, and the handle through which a caller follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from copy import copy
+from functools import partial
+from re import match
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError, invalid_argument
+from enfold.log import Log
+from enfold.middleware.idempotency_store import result_of
+from enfold.operations import Context, Identity, Progress
+from enfold.operations.access import EVERYTHING
+from enfold.operations.handing_over import SERVER_TASK, TAKES_TASK, TakeTask, TaskQuestion
+from enfold.operations.idempotency import IN_PROGRESS, check_key, input_digest
+from enfold.operations.questions import META, Peer
+from enfold.runtime.registry import Registry
+from enfold.runtime.reserved import ADMIN
+from enfold.tasks.handed_over import SEALED, HandedOverTask, SealedTasks, Secret, watch
+from enfold.tasks.model import TASK_ID, Order, Task, new_task_id, owner_of
+from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
+from enfold.tasks.store import BYTES, BYTES_PER_IDENTITY, Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+MAX_LIST: Final = 1000
+LAST_WORD: Final = 1.0  # seconds at most, in which the id of a task reaches who waits for it no longer
+
+
+class Tasks:
+    """The durable operations of a registry. Unless `at_once` is 0, the process that orders tasks also runs them."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: TaskStore,
+        *,
+        limit: int = 100,
+        keep: float = 86_400.0,
+        attempts: int = 3,
+        deadline: float = 86_400.0,
+        at_once: int = AT_ONCE,
+        max_result: int = MAX_RESULT,
+        kept_bytes_per_identity: int = BYTES_PER_IDENTITY,
+        kept_bytes: int = BYTES,
+        current: Current | None = None,
+        recorder: Recorder | None = None,
+        secret: Secret = None,
+        runs_own: bool = False,
+        elsewhere: str | None = None,
+    ) -> None:
+        """`limit` is how many unfinished tasks one identity may have; `keep` and `deadline` are seconds.
+
+        `kept_bytes_per_identity` is how much is kept of the finished tasks of one, `kept_bytes` of all together.
+        `attempts` is how many workers may die of a task that is retried; `at_once` how many tasks run here at a time;
+        `current` gives an identity as it is known now: a task runs with no more scopes than that. `secret` signs the
+        handles of other servers' tasks; processes that serve the same callers share one. With `at_once=0` and `runs_own`
+        nothing is run here but what is waited for here, by `run`. `elsewhere` is the source of peers who work for the
+        same store: their operations are ordered here, and run there.
+        """
+        self.registry = registry
+        self.store = store
+        registry.lifetime.tasks = self
+        self._guarded = registry.guarded()
+        self._limits = TaskLimits(limit, kept_bytes_per_identity, kept_bytes)
+        self._keep = keep
+        self._attempts = attempts
+        self._deadline = deadline
+        self._works = at_once > 0
+        self._runs_own = runs_own
+        self._sealed = SealedTasks(registry, secret, deadline + keep)
+        self.runner = Runner(
+            registry,
+            store,
+            at_once=at_once,
+            max_result=max_result,
+            current=current,
+            recorder=recorder,
+            elsewhere=elsewhere,
+        )
+
+    async def __aenter__(self) -> Self:
+        self.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def begin(self) -> None:
+        """Begin to run what was ordered, here or elsewhere; the first `start` does so too."""
+        if self._works and not self.runner.is_running:
+            self.runner.start()
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Run nothing any more, and close the store; what runs longer than `grace` seconds is given up."""
+        if self.registry.lifetime.tasks is self:
+            self.registry.lifetime.tasks = None
+        await self.runner.stop(grace)
+        await self.store.close()
+
+    async def start(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any] = _NOTHING,
+        *,
+        identity: Identity | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        answers: Mapping[str, Any] = _NOTHING,
+        capabilities: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        select: str | None = None,
+    ) -> TaskHandle:
+        """Order a task, which is stored when this returns; with a key that was used before, the first one.
+
+        `answers` are those that the caller has given before it became a task; `capabilities` what the caller can be
+        asked, in MCP's words; `deadline` in seconds can only shorten; `select` is what of the result is wanted.
+        """
+        prepared = self._guarded.prepared(operation_id)
+        read = prepared.check(input, identity, select)
+        spec = prepared.spec
+        if spec.durable == "never":
+            message = f"{spec.id} cannot run as a task: call it, or declare it with durable=True"
+            raise CallError("INVALID_OPERATION_TYPE", message)
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        now = now_ms()
+        allowed = self._deadline if deadline is None else min(self._deadline, max(0.0, deadline))
+        order = Order(
+            id=new_task_id(),
+            owner=owner_of(identity),
+            operation=spec.id,
+            input=dict(input),
+            created=now,
+            deadline=now + int(allowed * 1000),
+            keep=self._keep,
+            attempts=self._attempts,
+            retries=spec.on_crash == "retry",
+            identity=identity,
+            key=idempotency_key,
+            digest=input_digest(read, select),
+            answers=dict(answers),
+            capabilities=None if capabilities is None else dict(capabilities),
+            request_id=request_id,
+            provenance=None if provenance is None else dict(provenance),
+            select=select,
+        )
+        try:
+            task = await self.runner.accept(order, self._limits)
+        except CallError as error:
+            if error.code == "RESOURCE_EXHAUSTED":
+                Log("enfold.tasks").warning("a task of %s was refused: %s", order.owner or "a caller", error)
+            raise
+        self.begin()
+        return TaskHandle(self, order.owner, task)
+
+    async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
+        """The handle of a task; another's, an expired one and one that never was are TASK_NOT_FOUND alike."""
+        if task_id.startswith(SEALED):
+            place = self._sealed.opened(task_id, _seen_by(identity), identity)
+            if place is None:
+                raise _not_found()
+            return _SealedHandle(self, self._sealed, place, task_id)
+        handle = TaskHandle(self, _seen_by(identity), None, task_id)
+        await handle.state()
+        return handle
+
+    def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
+        """A function that wraps a task of another server as a task of this caller, by a signed handle; nothing is stored."""
+        return partial(self._sealed.taken, operation_id, owner_of(identity))
+
+    def offer_to_take(self, operation_id: str, context: Context) -> None:
+        """Let a call hand over the task of another server, where nothing is to be done with its result here."""
+        if context.unused_key is None and context.select is None and context.recording is None:
+            taker = self.taker(operation_id, identity=context.identity)
+            context.meta = {**(context.meta or {}), TAKES_TASK: taker}
+
+    async def order(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any],
+        context: Context,
+        *,
+        answers: Mapping[str, Any] = _NOTHING,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> TaskHandle:
+        """Order a task for a call that has come to a surface: what its context asks for goes with it."""
+        return await self.start(
+            operation_id,
+            input,
+            identity=context.identity,
+            idempotency_key=context.unused_key,
+            answers=answers,
+            capabilities=capabilities,
+            request_id=context.request_id,
+            provenance=None if context.recording is None else context.recording.wishes(),
+            select=context.select,
+        )
+
+    def offers(self, operation_id: str) -> bool:
+        """Whether an operation of this id can run as a task here."""
+        return operation_id in self.registry
+
+    async def run(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
+        peer: Peer | None = None if context.meta is None else context.meta.get(META)
+        handle = await self.order(operation_id, input, context, capabilities={} if peer is None else peer.capabilities)
+        limits = (_in_time_to_answer(context.remaining()), self.registry.get_spec(operation_id).timeout)
+        wait = min((limit for limit in limits if limit is not None), default=None)
+        try:
+            envelope = await asyncio.wait_for(self._waited(handle, context, peer), wait)
+        except CallError as error:
+            error.details = {**error.details, "task": handle.id} if error.code == "TIMEOUT" else error.details
+            raise
+        except TimeoutError:
+            goes_on = "is given up here: see" if self._runs_own else "goes on as"
+            message = f"{operation_id} takes longer than its caller waits, and {goes_on} the task {handle.id}"
+            if context.unused_key is None:
+                raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
+            details = {"reason": IN_PROGRESS, "task": handle.id}
+            raise CallError("TIMEOUT", message, details, retryable=True) from None
+        if context.recording is not None:
+            context.recording.recorded_elsewhere(envelope.provenance)
+        return envelope
+
+    async def _waited(self, handle: TaskHandle, context: Context, peer: Peer | None) -> ResponseEnvelope[Any]:
+        """The result of a task; its caller is told how far it is, and asked what it wants to know."""
+        told: Progress | None = None
+        async for task in handle.watch():
+            if task.is_ended:
+                return self.outcome(task)
+            if task.is_queued and self._runs_own:
+                await self.runner.take(task.id)
+            if task.progress is not None and task.progress != told:
+                told = task.progress
+                context.progress(told.progress, told.total, told.message)
+            if task.questions and peer is not None:
+                await handle.answer(await peer.ask(task.questions))
+            elif task.questions:
+                raise _cannot_be_asked(task)
+        raise _not_found()
+
+    async def cancel_at_server(self, task: Task) -> None:
+        """Tell the server whose task does the work of this one that nobody wants it any more."""
+        await self._sealed.cancel(task.operation, task.notes[SERVER_TASK])
+
+    def outcome(self, task: Task) -> ResponseEnvelope[Any]:
+        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        if task.outcome is None:
+            raise _not_found()
+        try:
+            return result_of(task.outcome)
+        except CallError as error:
+            self.registry.error_for_caller(task.operation, error)
+            raise
+
+    def told_by(self, registry: Registry) -> Tasks:
+        """The same tasks as a surface tells of them that serves the registry under a policy of its own."""
+        same = copy(self)
+        same.registry = registry
+        return same
+
+    async def list(self, *, identity: Identity | None = None, limit: int = 100) -> list[Task]:
+        """The caller's tasks, the newest first, without outcomes. Without identities an id is a secret: no list."""
+        if identity is None:
+            return []
+        return await self.store.list(_seen_by(identity), min(limit, MAX_LIST))
+
+
+class TaskHandle:
+    """One task as its caller sees it."""
+
+    def __init__(self, tasks: Tasks, owner: str | None, task: Task | None, task_id: str | None = None) -> None:
+        self._tasks = tasks
+        self._owner = owner
+        self._last = task
+        self.id = task_id if task is None else task.id
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self.id}>"
+
+    @property
+    def last(self) -> Task | None:
+        """The task as this handle has last seen it, without asking the store."""
+        return self._last
+
+    async def state(self) -> Task:
+        """The task as it is now."""
+        self._last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
+        return self._last
+
+    async def watch(self) -> AsyncGenerator[Task]:
+        """The task now, and after every change, until it has ended."""
+        seen = False
+        changes = self._tasks.store.watch(self._owner, _checked(self.id))
+        try:
+            async for task in changes:
+                self._last, seen = task, True
+                yield task
+        finally:
+            await changes.aclose()
+        if not seen:
+            raise _not_found()
+
+    async def answer(self, answers: Mapping[str, Any]) -> Task:
+        """Answer questions by their keys, some or all; keys that are unknown or answered already are ignored."""
+        given = Answers(_given(answers))
+        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), given))
+
+    async def cancel(self) -> Task:
+        """Ask for the end of the task; one that has ended stays as it is."""
+        before = await self.state()
+        after = _found(await self._tasks.store.signal(self._owner, _checked(self.id), Cancel()))
+        if after.is_ended and SERVER_TASK in before.notes:  # no worker hears of it
+            await self._tasks.cancel_at_server(before)
+        return after
+
+    async def result(self) -> ResponseEnvelope[Any]:
+        """Wait for the end: the envelope, or the CallError it ended with."""
+        async for task in self.watch():
+            if task.is_ended:
+                return self.outcome(task)
+        raise _not_found()
+
+    def outcome(self, task: Task) -> ResponseEnvelope[Any]:
+        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        return self._tasks.outcome(task)
+
+
+class _SealedHandle(TaskHandle):
+    """A task that another server runs, as its caller sees it here."""
+
+    def __init__(self, tasks: Tasks, sealed: SealedTasks, place: HandedOverTask, task_id: str) -> None:
+        super().__init__(tasks, None, None, task_id)
+        self._handle = task_id
+        self._sealed = sealed
+        self._place = place
+
+    async def state(self) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id))
+
+    async def watch(self) -> AsyncGenerator[Task]:
+        async for task in watch(self.state):
+            yield task
+
+    async def answer(self, answers: Mapping[str, Any]) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id, answers=_given(answers)))
+
+    async def cancel(self) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id, cancels=True))
+
+    async def _ask(self, question: TaskQuestion) -> Task:
+        self._last = _found(await self._sealed.ask(self._handle, self._place, question))
+        return self._last
+
+
+def _in_time_to_answer(remaining: float | None) -> float | None:
+    """A little less than the caller waits, so that the id of their task reaches them before they leave."""
+    return None if remaining is None else remaining - min(LAST_WORD, remaining / 10)
+
+
+def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in answers.items() if isinstance(value, dict)}
+    if len(given) < len(answers):
+        raise invalid_argument("inputResponses", "constraint", "an object for each key")
+    check_answers(given)
+    return given
+
+
+def _seen_by(identity: Identity | None) -> str | None:
+    """Whose tasks a caller sees: their own, or everybody's."""
+    is_admin = identity is not None and not identity.scopes.isdisjoint((ADMIN, EVERYTHING))
+    return None if is_admin else owner_of(identity)
+
+
+def _checked(task_id: str | None) -> str:
+    """The id, if it has the form of one; anything else is TASK_NOT_FOUND without a look at the store."""
+    if not isinstance(task_id, str) or not match(TASK_ID, task_id):
+        raise _not_found()
+    return task_id
+
+
+def _found(task: Task | None) -> Task:
+    if task is None:
+        raise _not_found()
+    return task
+
+
+def _cannot_be_asked(task: Task) -> CallError:
+    message = f"The task {task.id} waits for answers: give them there, and call again with the same key"
+    return CallError("UNAVAILABLE", message, {"task": task.id, "questions": list(task.questions)}, retryable=False)
+
+
+def _not_found() -> CallError:
+    """One error for an unknown id, an expired one and another's."""
+    return CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")

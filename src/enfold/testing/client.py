@@ -1,0 +1,120 @@
+"""What every client gives back, and the three verbs that every client has. No I/O."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, local_envelope
+from enfold.errors import CallError
+from enfold.formats import Format, find_format
+from enfold.operations import Identity, OperationSpec
+
+Input: TypeAlias = Mapping[str, Any]
+Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came of one call: an envelope or an error, and the answer of the surface that held it."""
+
+    envelope: ResponseEnvelope[Any] | None = None
+    error: CallError | None = None
+    status: int | None = None  # of HTTP, MCP and CGI; of the command line its exit code
+    headers: Mapping[str, str] = {}  # with lower-case names
+    wire: Any = None  # the JSON that the surface wrote
+
+    @property
+    def data(self) -> Any:
+        """The data of a success; a failure is raised, so that no test takes it for None."""
+        if self.error is not None:
+            raise self.error
+        return None if self.envelope is None else self.envelope.data
+
+    @property
+    def code(self) -> str | None:
+        return None if self.error is None else self.error.code
+
+    @property
+    def message(self) -> str | None:
+        return None if self.error is None else self.error.message
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The facts of a failure, where the surface and the format have a place for them."""
+        return {} if self.error is None else self.error.details
+
+
+class CallOptions(TypedDict, total=False):
+    """Who calls, None for a stranger, and the format to answer in."""
+
+    identity: Identity | None
+    format: str | None
+
+
+class CallRequest(msgspec.Struct, frozen=True):
+    """One call as a test asks for it."""
+
+    operation: str
+    input: dict[str, Any]
+    identity: Identity | None = None
+    format: str | None = None
+
+    @property
+    def chosen_format(self) -> Format:
+        """The format that the test names, else the one that says most."""
+        return find_format(self.format or "envelope")
+
+
+class Client(Protocol):
+    """The verbs of every client."""
+
+    async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
+        """Call a query or mutation; a failure is a reply too."""
+
+    def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
+        """The items of a subscription; a failure is raised. Surfaces without streams collect them first."""
+
+    async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
+        """The ids of the operations that this caller is shown."""
+
+
+class SurfaceClient(ABC):
+    """The verbs of our own clients, which say what becomes of one call, and of a stream where their surface has them."""
+
+    async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
+        return await self._call(CallRequest(operation, dict(input or {}), **asking))
+
+    def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
+        return self._subscribe(CallRequest(operation, dict(input or {}), **asking))
+
+    @abstractmethod
+    async def _call(self, request: CallRequest) -> Reply: ...
+
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        """The items as they come collected, in one list."""
+        for item in (await self._call(request)).data:
+            yield local_envelope(item, request.operation)
+
+
+def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
+    """The reply in an answer of HTTP or CGI; a failure whose body reads as a success fails the test."""
+    try:
+        envelope = format.read(wire)
+    except CallError as error:
+        code = headers.get("enfold-code", error.code)  # which not every format has a place for
+        told = CallError(code, error.message, error.details, error.retryable)
+        return Reply(None, told, status, headers, wire)
+    if status >= 400:
+        raise AssertionError(f"An answer with status {status} reads as a success in format {format.name}: {wire}")
+    return Reply(envelope, None, status, headers, wire)
+
+
+def round_trip(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpec], ResponseEnvelope[Any]]:
+    """Writes an envelope as JSON in a format and reads it again, for surfaces that hand envelopes over as they are."""
+    if format is None:
+        return lambda envelope, _: envelope
+    found = find_format(format)
+    return lambda envelope, spec: found.read(msgspec.json.decode(msgspec.json.encode(found.write(envelope, spec))))

@@ -1,0 +1,60 @@
+"""Who a message is for that names no call."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from enfold import Context
+from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, Turns
+from enfold.sources.mcp.settings import MCPLimits
+
+
+def caller() -> MCPCaller:
+    """A caller with a client of its own."""
+    return MCPCaller(Context(meta={"mcp": SimpleNamespace(client=object(), capabilities={})}), {}, MCPLimits())
+
+
+def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:
+    return OutgoingCall(number, method, params, caller, asyncio.get_running_loop().create_future())
+
+
+def only_caller(possible: PossibleCallers, *calls: OutgoingCall) -> MCPCaller | None:
+    return possible.only_caller(calls, possible.keys(calls))
+
+
+async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> None:
+    """The answer that begins a task ends its request, and its question may come in the same breath."""
+    ann, bob, possible = caller(), caller(), PossibleCallers(held=600)
+    begun, nap = call(1, ann, task={}), call(2, bob)
+    possible.note_answer(1, begun, {"task": {"taskId": "t"}})
+    assert only_caller(possible, nap) is None
+    assert only_caller(possible, call(3, ann, "tasks/result", taskId="t")) is ann
+    possible.note_answer(3, call(3, ann, "tasks/result", taskId="t"), {})
+    assert only_caller(possible, nap) is bob
+
+
+async def test_with_too_many_calls_given_up_nobody_is_asked_any_more() -> None:
+    ann, possible = caller(), PossibleCallers(held=600)
+    for number in range(MAX_ABANDONED + 1):
+        possible.note_abandoned(call(number, ann))
+    for number in range(MAX_ABANDONED):
+        possible.note_answer(number, None, {})
+    assert only_caller(possible, call(MAX_ABANDONED + 1, ann)) is None
+
+
+async def test_a_client_with_calls_side_by_side_does_not_keep_another_waiting_for_ever() -> None:
+    ann, bob, turns = object(), object(), Turns()
+    await turns.take(ann, ("call", 1))
+    await turns.take(ann, ("call", 2))
+    bobs = asyncio.create_task(turns.take(bob, ("call", 3)))
+    await asyncio.sleep(0)
+    anns = asyncio.create_task(turns.take(ann, ("call", 4)))
+    await asyncio.sleep(0)
+    turns.release(("call", 1))
+    turns.release(("call", 2))
+    await bobs
+    assert not anns.done()
+    turns.release(("call", 3))
+    await anns

@@ -1,0 +1,25 @@
+"""What a user names as a server, read into values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enfold.sources.mcp.settings import read_servers
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"command": "npx", "args": "-y server"}, '"args" is a list of words'),
+        ({"command": "npx", "env": ["KEY=value"]}, '"env" is an object of texts'),
+        ({"url": "https://mcp.example.org", "headers": "x"}, '"headers" is an object of texts'),
+        ({"mcpServers": {"files": "npx files"}}, "The entry of a server is an object, not 'npx files'"),
+        ({"mcpServers": {"files": {}}}, 'A server needs "command" or "url"'),
+    ],
+    ids=["args", "env", "headers", "entry", "empty"],
+)
+def test_an_entry_that_cannot_be_read_says_what_it_should_be(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        read_servers(entry)
