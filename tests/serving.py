@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 import uvicorn
 
-from enfold.surfaces.http.uvicorn_protocol import bounded_protocol
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.http.uvicorn_protocol import limited_protocol
+from enfold.surfaces.limits import Limits
 
 T = TypeVar("T")
 
@@ -64,12 +64,12 @@ def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def serve(app: Any, bounds: Bounds | None = None, *, port: int = 0) -> Iterator[Client]:
-    """Serve an app on a free port, or this one, until the block is left, within the bounds that `enfold serve` has."""
+def serve(app: Any, limits: Limits | None = None, *, port: int = 0) -> Iterator[Client]:
+    """Serve an app on a free port, or this one, until the block is left, within the limits that `enfold serve` has."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         config = uvicorn.Config(
             app,
-            http=bounded_protocol(bounds or Bounds()),
+            http=limited_protocol(limits or Limits()),
             log_level="critical",
             access_log=False,
             ws="none",

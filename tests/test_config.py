@@ -141,12 +141,12 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         ),
         (
             "enfold.toml",
-            "[bounds]\nheader = 5",
+            "[limits]\nheader = 5",
             'line 2: "header" is not known here: did you mean "headers"?',
         ),
         (
             "enfold.toml",
-            "[bounds]\nheaders = 0.5",
+            "[limits]\nheaders = 0.5",
             'line 2: "headers" must be a whole number above 0',
         ),
         (
@@ -220,9 +220,9 @@ def test_a_file_that_is_not_there_is_told() -> None:
         read_config("nowhere.json", {})
 
 
-def test_a_file_sets_bounds_of_the_server_by_their_names(tmp_path: Path) -> None:
-    config = read_config(write(tmp_path, "enfold.toml", "[bounds]\nheaders = 50\nheader_seconds = 2.5"), {})
-    assert config.bounds == {"headers": 50, "header_seconds": 2.5}
+def test_a_file_sets_limits_of_the_server_by_their_names(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, "enfold.toml", "[limits]\nheaders = 50\nheader_seconds = 2.5"), {})
+    assert config.limits == {"headers": 50, "header_seconds": 2.5}
 
 
 # --- opening ------------------------------------------------------------------------------------------------------

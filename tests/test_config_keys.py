@@ -43,7 +43,7 @@ def documents() -> dict[str, dict[str, Any]]:
             for key in [*common, *config_keys.BY_KIND[kind], "timeot"]:  # type: ignore[index]
                 entry = {key: value} if key == "command" else {**base, key: value}
                 made[f"{kind}.{key} = {value}"] = {"sources": {"x": entry}}
-        for table in ("policy", "app", "agents", "tasks", "idempotency", "bounds"):
+        for table in ("policy", "app", "agents", "tasks", "idempotency", "limits"):
             keys = SCHEMA["properties"][table]["properties"]
             made.update({f"{table}.{key} = {value}": {table: {key: value}} for key in keys})
         made[f"record = {value}"] = {"record": value}

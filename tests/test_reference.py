@@ -1,4 +1,4 @@
-"""The pages of the reference name what the code has: no option, rule, header, code, bound or variable is missing or invented."""
+"""The pages of the reference name what the code has: no option, rule, header, code, limit or variable is missing or invented."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from enfold.operations.spec import OperationOptions
 from enfold.sources.mcp.settings import MCPLimits
 from enfold.surfaces import hosts
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 
@@ -48,7 +48,7 @@ def constants(kind: type, *folders: str) -> Iterator[Any]:
                     yield node.value
 
 
-TASK_BOUNDS = ("limit", "kept_bytes_per_identity", "kept_bytes")
+TASK_LIMITS = ("limit", "kept_bytes_per_identity", "kept_bytes")
 
 
 def test_every_option_of_an_operation_is_on_the_page() -> None:
@@ -61,14 +61,14 @@ def test_every_code_is_on_the_page_with_its_status_and_exit() -> None:
 
 
 def test_every_bound_is_on_the_page_with_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+|none) \|", page("bounds.md"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+|none) \|", page("limits.md"), re.MULTILINE)
     shown = {name: None if number == "none" else float(number.replace(",", "")) for name, number in rows}
-    of_tasks = {name: each.default for name, each in signature(Tasks).parameters.items() if name in TASK_BOUNDS}
-    assert shown == {**msgspec.structs.asdict(Bounds()), **of_tasks}
+    of_tasks = {name: each.default for name, each in signature(Tasks).parameters.items() if name in TASK_LIMITS}
+    assert shown == {**msgspec.structs.asdict(Limits()), **of_tasks}
 
 
 def test_every_limit_of_an_mcp_server_is_on_its_page() -> None:
-    assert sorted(first_cells(section("mcp-client.md", "Bounds"))) == sorted(MCPLimits.__struct_fields__)
+    assert sorted(first_cells(section("mcp-client.md", "Limits"))) == sorted(MCPLimits.__struct_fields__)
 
 
 def test_every_command_is_on_the_page() -> None:

@@ -179,11 +179,11 @@ async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_to
     (tmp_path / "shop.py").write_text(SHOP)
     shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
     async with served(tmp_path, shop) as (registry, write):
-        write(f"[policy]\nstrict_output = true\n[bounds]\nheaders = 50\n{shop}")
+        write(f"[policy]\nstrict_output = true\n[limits]\nheaders = 50\n{shop}")
         await until_told(caplog, "Start the program anew")
         assert (registry.policy.strict_output, caplog.messages[-1]) == (
             True,
-            "Start the program anew: a change of bounds is only taken up then",
+            "Start the program anew: a change of limits is only taken up then",
         )
 
 

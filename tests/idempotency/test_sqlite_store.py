@@ -55,7 +55,7 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
     assert (await one.once(keyed(key("bob", "k"), run, 1))).data == 2
 
 
-async def test_first_results_have_bounds_of_bytes_and_outlive_processes_and_clocks(
+async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, ran = tmp_path / "results.db", []

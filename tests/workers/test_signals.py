@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 
 from enfold import CallError
 from enfold.commands.shared import signals
-from enfold.surfaces.limits import Bounds, divided
+from enfold.surfaces.limits import Limits, divided
 
 WAITS = """\
 import os, time
@@ -248,16 +248,16 @@ def is_listening(served: Served, path: str = "/healthz") -> bool:
     return True
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------------------------------------
 
 
 def test_workers_share_what_one_server_may_take_to_the_last_one() -> None:
-    bounds = Bounds(calls_at_once=7, calls_per_second=8.0)
-    shares = [divided(bounds, 4, number) for number in range(4)]
+    limits = Limits(calls_at_once=7, calls_per_second=8.0)
+    shares = [divided(limits, 4, number) for number in range(4)]
     assert [share.calls_at_once for share in shares] == [1, 2, 2, 2]
-    assert sum(share.connections for share in shares) == bounds.connections
+    assert sum(share.connections for share in shares) == limits.connections
     assert {share.calls_per_second for share in shares} == {2.0}
-    assert {share.header_bytes for share in shares} == {bounds.header_bytes}
+    assert {share.header_bytes for share in shares} == {limits.header_bytes}
 
 
 def test_all_workers_together_admit_no_more_calls_than_one_server(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_all_workers_together_admit_no_more_calls_than_one_server(tmp_path: Path
         except HTTPError as error:
             outcomes.append(error.code)
 
-    with serving("app.py", "--workers", "2", "--bound", "calls_at_once=2", cwd=tmp_path) as served:
+    with serving("app.py", "--workers", "2", "--limit", "calls_at_once=2", cwd=tmp_path) as served:
         wait_for(lambda: len(workers_of(served)) == 2)
         callers = [threading.Thread(target=call) for _ in range(8)]
         for caller in callers:

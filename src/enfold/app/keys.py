@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.surfaces.limits import FRACTIONS, Bounds
+from enfold.surfaces.limits import FRACTIONS, Limits
 
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
 JSONSchema: TypeAlias = dict[str, Any]
@@ -361,11 +361,11 @@ ISSUER: Final[Keys] = {
     ),
 }
 
-_BOUNDS: Final[Keys] = {
-    name: ConfigKey(_Number, "a number above 0", "see the page on bounds", default)
+_LIMITS: Final[Keys] = {
+    name: ConfigKey(_Number, "a number above 0", "see docs/limits.md", default)
     if name in FRACTIONS
-    else _count("see the page on bounds", default)
-    for name, default in msgspec.structs.asdict(Bounds()).items()
+    else _count("see docs/limits.md", default)
+    for name, default in msgspec.structs.asdict(Limits()).items()
 }
 
 # What stands at the top of a file. The keys of sources and of issuers depend on what they are.
@@ -387,6 +387,6 @@ TABLES: Final[Keys] = {
         is_list=True,
     ),
     "auth": ConfigKey(Any, "a table, or a list of tables", "whose tokens the server takes"),
-    "bounds": _table("a table", "what a stranger may take of the server; the page on bounds explains them", _BOUNDS),
+    "limits": _table("a table", "limits on the resources of the server that callers may use: docs/limits.md", _LIMITS),
     "record": _one_of("mutations", "all", about="which calls are recorded without being asked"),
 }

@@ -112,7 +112,7 @@ def _named_settings(options: Namespace) -> dict[str, Any]:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
-    from enfold.commands.shared.options import bounds_of  # a program has none
+    from enfold.commands.shared.options import limits_of  # a program has none
     from enfold.commands.shared.signals import ignore_hangups, run_in_loop
     from enfold.commands.shared.stores import opened_tasks, task_settings
 
@@ -124,7 +124,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
             opened_tasks(registry, task_settings(target), recorder=settings.get("recorder")) as tasks,
         ):
             registry.lifetime.new_store = partial(_new_store, target)
-            await run_stdio(registry, bounds=bounds_of(target), tasks=tasks, **settings)
+            await run_stdio(registry, limits=limits_of(target), tasks=tasks, **settings)
 
     run_in_loop(serve())
     return 0

@@ -36,7 +36,7 @@ from enfold.commands.serving.startup import (
 from enfold.commands.shared.advice import missing_target
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.shared.log import add_log_options, announce, metrics_mount, set_up_log, write_calls
-from enfold.commands.shared.options import add_agent_options, agent_settings, bounds_of, parse_command
+from enfold.commands.shared.options import add_agent_options, agent_settings, limits_of, parse_command
 from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.commands.shared.stores import (
     OrderKeys,
@@ -55,7 +55,7 @@ from enfold.log import counted
 from enfold.operations import Policy
 from enfold.operations.policy import CallLimits
 from enfold.runtime.registry import OperationRegistry, Registry
-from enfold.surfaces.limits import Bounds, check_divisible, divided
+from enfold.surfaces.limits import Limits, check_divisible, divided
 from enfold.version import install_command
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what st
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """How a registry is served: the options, who may come in, what is recorded, and within which bounds."""
+    """How a registry is served: the options, who may come in, what is recorded, and within which limits."""
 
     options: Any  # an argparse.Namespace
     tokens: Any  # what knows the callers, or None where everybody may come in
     is_local: bool  # whether only this machine can reach the server
-    bounds: Bounds
+    limits: Limits
     certificate: Certificate | None = None
     recorder: Any = None  # of the process that serves, or None
     worker: Worker | None = None  # where this is one of several processes
@@ -103,7 +103,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
         if options.workers == 1:
             return _run(terms, listening)
-        check_divisible(terms.bounds, options.workers)
+        check_divisible(terms.limits, options.workers)
         ignore_signals_at_exit()
         shared = msgspec.structs.replace(terms, secret=os.urandom(32))
         return run_workers(options.workers, lambda worker: _run_worker(shared, worker, listening))
@@ -132,8 +132,8 @@ def _run(terms: Terms, listening: socket) -> int:
 def _run_worker(shared: Terms, worker: Worker, listening: socket) -> int:
     from enfold.commands.main import exit_code_of
 
-    bounds = divided(shared.bounds, worker.count, worker.number)
-    terms = msgspec.structs.replace(shared, worker=worker, bounds=bounds)
+    limits = divided(shared.limits, worker.count, worker.number)
+    terms = msgspec.structs.replace(shared, worker=worker, limits=limits)
     return exit_code_of(lambda: _run(terms, listening))
 
 
@@ -166,7 +166,7 @@ def _terms(options: Namespace) -> Terms:
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
-    return Terms(options, tokens, is_local, bounds_of(options.target, options.bound), _certificate(options))
+    return Terms(options, tokens, is_local, limits_of(options.target, options.limit), _certificate(options))
 
 
 def _certificate(options: Namespace) -> Certificate | None:
@@ -202,11 +202,11 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
     parser.add_argument(
-        "--bound",
+        "--limit",
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="another bound than the default: docs/bounds.md",
+        help="override a limit (docs/limits.md)",
     )
     parser.add_argument("--no-console", action="store_true", help="leave out the page for people at /")
     parser.add_argument(
@@ -365,7 +365,7 @@ class _Serving:
 
     def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, grace: Grace) -> None:
         self._payloads = _payloads(terms.options)
-        policy = Policy(limits=_limits(terms.bounds), payloads=self._payloads)
+        policy = Policy(limits=_limits(terms.limits), payloads=self._payloads)
         self._registry = _hiding_errors(registry, terms).with_policy(policy)
         self._terms = terms
         self._tasks = tasks
@@ -383,8 +383,8 @@ class _Serving:
             "grace": terms.options.grace,
         }
         if worker is None:
-            return HTTPServer(app, terms.bounds, self._stop, **settings)
-        return WorkerServer(worker, SessionRouter(app, worker), terms.bounds, self._stop, **settings)
+            return HTTPServer(app, terms.limits, self._stop, **settings)
+        return WorkerServer(worker, SessionRouter(app, worker), terms.limits, self._stop, **settings)
 
     def _app(self) -> HTTPApp:
         from enfold.observability.metrics import CallCounts
@@ -408,7 +408,7 @@ class _Serving:
         worker = self._terms.worker
         self._mcp = to_mcp(
             self._registry,
-            bounds=self._terms.bounds,
+            limits=self._terms.limits,
             name=options.title,
             secret=self._terms.secret,
             session_prefix="" if worker is None else session_prefix(worker),
@@ -473,6 +473,6 @@ def _payloads(options: Namespace) -> Payloads | None:
     return Payloads()
 
 
-def _limits(bounds: Bounds) -> CallLimits | None:
-    at_once, per_second = bounds.calls_at_once, bounds.calls_per_second
+def _limits(limits: Limits) -> CallLimits | None:
+    at_once, per_second = limits.calls_at_once, limits.calls_per_second
     return None if at_once is per_second is None else CallLimits(at_once=at_once, per_second=per_second)

@@ -1,4 +1,4 @@
-"""Limits on what callers may use of a server, each with its name and default. The page on bounds explains them."""
+"""Limits on the resources of a server that callers may use. `docs/limits.md` describes each of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import msgspec
 from enfold.errors import CallError
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one server, under the names they have in a configuration and after `--bound`."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one server, named as in `[limits]` and after `--limit`.
 
-    # before a token is looked at
+    Every field is a number that holds for the whole server. Limits per identity, operation or source belong in
+    sub-tables beside them.
+    """
+
+    # before authentication
     header_bytes: int = 65_536  # of a request's first line and headers together
     headers: int = 100
-    header_seconds: float = 10.0  # until a connection has sent a whole head
-    pipelined: int = 16  # requests that are read while an earlier one of the connection is answered
+    header_seconds: float = 10.0  # to send the complete head of a request
+    pipelined: int = 16  # requests read while an earlier one on the connection is answered
     connections: int = 1_000
     connections_per_address: int = 250
-    stalled_seconds: float = 60.0  # a client may read nothing of an answer that waits for it
-    # per identity, and per address where nobody has one
+    stalled_seconds: float = 60.0  # that a client may stop reading a response
+    # per identity, or per address where authentication is off
     sessions: int = 10_000
     sessions_per_identity: int = 200
     resume_bytes: int = 64_000_000
@@ -31,46 +35,46 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     # per session or request
     subscriptions: int = 1_000
     batch_entries: int = 100
-    batch_bytes: int = 8_000_000  # of the answers to a batch
-    line_bytes: int = 67_108_864  # of a message on the standard input
+    batch_bytes: int = 8_000_000  # of the responses to a batch
+    line_bytes: int = 67_108_864  # of a message on standard input
 
 
-def read_bounds(given: Mapping[str, object]) -> Bounds:
-    """Other bounds by their names; what is not a bound, or no number above zero, is a VALIDATION_ERROR."""
+def read_limits(given: Mapping[str, object]) -> Limits:
+    """The defaults with these values; an unknown name or a number that is not above zero is a VALIDATION_ERROR."""
     for name, number in given.items():
-        if name not in Bounds.__struct_fields__:
+        if name not in Limits.__struct_fields__:
             from enfold.errors import nearest  # for a mistake alone
 
-            near = nearest(name, Bounds.__struct_fields__)
-            advice = f"did you mean {near}?" if near else f"use {', '.join(Bounds.__struct_fields__)}"
-            raise CallError("VALIDATION_ERROR", f"There is no bound {name[:100]}: {advice}")
+            near = nearest(name, Limits.__struct_fields__)
+            advice = f"did you mean {near}?" if near else f"use {', '.join(Limits.__struct_fields__)}"
+            raise CallError("VALIDATION_ERROR", f"There is no limit {name[:100]}: {advice}")
         if not _is_valid(name, number):
             kind = "a number" if name in FRACTIONS else "a whole number"
-            raise CallError("VALIDATION_ERROR", f"The bound {name} must be {kind} above zero")
-    return msgspec.structs.replace(Bounds(), **given)
+            raise CallError("VALIDATION_ERROR", f"The limit {name} must be {kind} above zero")
+    return msgspec.structs.replace(Limits(), **given)
 
 
-def divided(bounds: Bounds, count: int, number: int) -> Bounds:
-    """The bounds of one of several processes, by its number: its share of those that hold for all processes together."""
-    whole = {name: max(1, (getattr(bounds, name) + number) // count) for name in _set_among_shared(bounds)}
-    per_second = bounds.calls_per_second
-    return msgspec.structs.replace(bounds, **whole, calls_per_second=None if per_second is None else per_second / count)
+def divided(limits: Limits, count: int, number: int) -> Limits:
+    """The limits of one of several worker processes: its share of those that apply to all of them together."""
+    whole = {name: max(1, (getattr(limits, name) + number) // count) for name in _set_among_shared(limits)}
+    per_second = limits.calls_per_second
+    return msgspec.structs.replace(limits, **whole, calls_per_second=None if per_second is None else per_second / count)
 
 
-def check_divisible(bounds: Bounds, count: int) -> None:
-    """Refuse a bound that somebody has set too low to be shared by so many processes."""
-    for name in _set_among_shared(bounds):
-        most = getattr(bounds, name)
-        if most < count and most != getattr(Bounds(), name):
-            told = f"The bound {name}={most} cannot be shared by {count} workers: let it be {count} or more, or take {most}"
-            raise CallError("VALIDATION_ERROR", f"{told} {'worker' if most == 1 else 'workers'}")
+def check_divisible(limits: Limits, count: int) -> None:
+    """Refuse a configured limit that is smaller than the number of processes it is divided among."""
+    for name in _set_among_shared(limits):
+        most = getattr(limits, name)
+        if most < count and most != getattr(Limits(), name):
+            message = f"The limit {name}={most} cannot be divided among {count} workers"
+            raise CallError("VALIDATION_ERROR", f"{message}: raise it to at least {count} or lower --workers to {most}")
 
 
-def _set_among_shared(bounds: Bounds) -> list[str]:
-    return [name for name in _SHARED if getattr(bounds, name) is not None]
+def _set_among_shared(limits: Limits) -> list[str]:
+    return [name for name in _SHARED if getattr(limits, name) is not None]
 
 
-# The others are of one request, connection or session, which only one process has.
+# The others apply to one request, connection or session, which only one process serves.
 _SHARED: Final = (
     "connections",
     "connections_per_address",
@@ -80,7 +84,7 @@ _SHARED: Final = (
     "resume_bytes_per_identity",
     "calls_at_once",
 )
-# Bounds that need not be whole numbers.
+# Limits that may be fractions.
 FRACTIONS: Final = ("header_seconds", "stalled_seconds", "calls_per_second")
 
 

@@ -15,7 +15,7 @@ from tests.serving import Client, serve
 
 from enfold import OperationRegistry
 from enfold.surfaces.http import to_http
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 
 ops: Final = OperationRegistry("shop")
 
@@ -25,7 +25,7 @@ def greet(name: str) -> str:
     return f"Hello {name}"
 
 
-SMALL: Final = Bounds(header_bytes=4_000, headers=20, pipelined=4, connections=8, connections_per_address=6)
+SMALL: Final = Limits(header_bytes=4_000, headers=20, pipelined=4, connections=8, connections_per_address=6)
 HEALTH: Final = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -105,19 +105,19 @@ def test_a_large_body_and_the_next_head_in_one_piece_are_two_requests(client: Cl
 
 
 def test_a_head_that_does_not_come_in_time_is_a_408() -> None:
-    bounds = Bounds(header_seconds=0.2)
-    with serve(to_http(ops), bounds) as client, client.connect() as connection:
+    limits = Limits(header_seconds=0.2)
+    with serve(to_http(ops), limits) as client, client.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: local")
         assert everything(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
 def test_a_connection_that_says_nothing_is_closed() -> None:
-    with serve(to_http(ops), Bounds(header_seconds=0.2)) as client, client.connect() as connection:
+    with serve(to_http(ops), Limits(header_seconds=0.2)) as client, client.connect() as connection:
         assert everything(connection) == b""
 
 
 def test_a_body_that_nobody_reads_does_not_hold_the_connection_for_ever() -> None:
-    with serve(to_http(ops), Bounds(header_seconds=0.2)) as client, client.connect() as connection:
+    with serve(to_http(ops), Limits(header_seconds=0.2)) as client, client.connect() as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\nabc")
         assert everything(connection).startswith(b"HTTP/1.1 404 ")
 
@@ -188,7 +188,7 @@ def test_a_connection_beyond_the_bound_is_a_503_while_all_others_are_answered() 
         await release.wait()
         return "done"
 
-    with serve(to_http(slow), Bounds(connections_per_address=3)) as client, ExitStack() as stack:
+    with serve(to_http(slow), Limits(connections_per_address=3)) as client, ExitStack() as stack:
         waiting = [stack.enter_context(client.connect()) for _ in range(3)]
         for connection in waiting:
             connection.sendall(b"GET /functions/slow.wait HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
@@ -210,7 +210,7 @@ def test_a_client_that_reads_nothing_of_a_large_answer_is_given_up() -> None:
         begun.set()
         return "x" * 20_000_000
 
-    with serve(to_http(large), Bounds(stalled_seconds=0.2)) as client, client.connect() as connection:
+    with serve(to_http(large), Limits(stalled_seconds=0.2)) as client, client.connect() as connection:
         connection.sendall(b"GET /functions/large.text HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert begun.wait(30)
         while client.server.run_there(lambda: len(client.server.server_state.connections)):
@@ -328,7 +328,7 @@ def test_trailers_are_no_headers(client: Client) -> None:
     [(b"0\r\n", b"x-many: 1\r\n" * 200), (b"0\r\nx-long: ", b"a" * 2_000), (b"e;", b"a" * 2_000)],
     ids=["many trailers", "a trailer without end", "an extension without end"],
 )
-def test_what_follows_a_body_has_the_bounds_of_a_head(client: Client, start: bytes, more: bytes) -> None:
+def test_what_follows_a_body_has_the_limits_of_a_head(client: Client, start: bytes, more: bytes) -> None:
     with client.connect() as connection:
         connection.sendall(CHUNKED + start)
         try:

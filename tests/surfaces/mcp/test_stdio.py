@@ -299,8 +299,8 @@ def test_answers_to_requests_piped_in_are_not_lost(start: Start) -> None:
 
 def test_a_line_that_is_too_long_is_told_and_passed_over(start: Start) -> None:
     program = start(
-        source=SHOP.replace('name="Shop"', "bounds=Bounds(line_bytes=200_000)").replace(
-            "from enfold.mcp import", "from enfold.surfaces.limits import Bounds\nfrom enfold.mcp import"
+        source=SHOP.replace('name="Shop"', "limits=Limits(line_bytes=200_000)").replace(
+            "from enfold.mcp import", "from enfold.surfaces.limits import Limits\nfrom enfold.mcp import"
         )
     )
     program.initialize()

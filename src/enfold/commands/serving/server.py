@@ -12,8 +12,8 @@ import uvicorn
 from enfold.app.worker_processes import Accepting, Worker
 from enfold.commands.serving.startup import BACKLOG, Certificate
 from enfold.errors import CallError
-from enfold.surfaces.http.uvicorn_protocol import bounded_protocol
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.http.uvicorn_protocol import limited_protocol
+from enfold.surfaces.limits import Limits
 
 if TYPE_CHECKING:
     from socket import socket
@@ -24,13 +24,13 @@ LAST_WRITES: Final = 1.0  # seconds that answers have to be written, when calls 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The event loop that uvicorn prefers."""
-    return _config(None, Bounds()).get_loop_factory()
+    return _config(None, Limits()).get_loop_factory()
 
 
-def _config(app: Any, bounds: Bounds, **settings: Any) -> uvicorn.Config:
+def _config(app: Any, limits: Limits, **settings: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(bounds),
+        http=limited_protocol(limits),
         ws="none",
         log_level="warning",
         log_config=None,
@@ -45,7 +45,7 @@ class HTTPServer(uvicorn.Server):
     def __init__(
         self,
         app: Any,
-        bounds: Bounds,
+        limits: Limits,
         stop: Callable[[], None],
         *,
         certificate: Certificate | None,
@@ -57,8 +57,8 @@ class HTTPServer(uvicorn.Server):
         tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
         # By default uvicorn believes everybody on this machine, and whom the variable FORWARDED_ALLOW_IPS names.
         forwarded = {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies}
-        limits = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
-        super().__init__(_config(app, bounds, root_path=root_path, **limits, **forwarded, **tls))
+        stopping = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
+        super().__init__(_config(app, limits, root_path=root_path, **stopping, **forwarded, **tls))
         self._stop = stop
         self._shutdown_time = grace + ON_STOP_TIME
         self._is_hurried = asyncio.Event()

@@ -12,7 +12,7 @@ from enfold.commands.shared.advice import check_options, missing_target
 from enfold.commands.shared.targets import Target, config_of, read_target, script_target, split_command
 from enfold.errors import CallError, invalid_argument, nearest
 from enfold.runtime.registry import Registry
-from enfold.surfaces.limits import Bounds, read_bounds
+from enfold.surfaces.limits import Limits, read_limits
 
 if TYPE_CHECKING:
     from enfold.app import Config
@@ -84,16 +84,16 @@ class TargetParser(ArgumentParser):
 MODES = ("all", "search", "auto")
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------------------------------------
 
 
-def bounds_of(target: Target | None, words: Iterable[str] = ()) -> Bounds:
-    """The bounds for a target, with `NAME=NUMBER` for each that the command line sets."""
+def limits_of(target: Target | None, words: Iterable[str] = ()) -> Limits:
+    """The limits for a target, with `NAME=NUMBER` for each that the command line sets."""
     config = config_of(target)
-    return read_bounds({**({} if config is None else config.bounds), **dict(map(_bound, words))})
+    return read_limits({**({} if config is None else config.limits), **dict(map(_limit, words))})
 
 
-def _bound(words: str) -> tuple[str, object]:
+def _limit(words: str) -> tuple[str, object]:
     name, _, number = words.partition("=")
     try:
         return name.strip(), float(number) if "." in number else int(number)

@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol within bounds: of heads, of time, of requests that wait, and of connections.
+"""Uvicorn's HTTP protocol within limits: of heads, of time, of requests that wait, and of connections.
 
 It is the only file that knows uvicorn's protocol class; `enfold serve` gives it to uvicorn.
 """
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from enfold.log import Log
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 
 _SLICE: Final = 512  # bytes that are parsed at a time where many requests have come at once
 _ANSWER: Final = (
@@ -36,27 +36,27 @@ _on_response_complete: Final = HttpToolsProtocol.on_response_complete
 _log: Final = Log("enfold.connections")
 
 
-def bounded_protocol(bounds: Bounds) -> type[HttpToolsProtocol]:
+def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """A protocol class for one server: its connections are counted together."""
     return type(
         "BoundedProtocol",
         (_BoundedProtocol,),
-        {"__slots__": (), "bounds": bounds, "connection_limits": _ConnectionLimits(bounds)},
+        {"__slots__": (), "limits": limits, "connection_limits": _ConnectionLimits(limits)},
     )
 
 
 class _ConnectionLimits:
     """The connections of a server, by the address they come from."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._most = bounds.connections
-        self._most_of_one = bounds.connections_per_address
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.connections
+        self._most_of_one = limits.connections_per_address
         self._all: dict[_BoundedProtocol, None] = {}
         self._by_address: dict[str, dict[_BoundedProtocol, None]] = {}
         self._logged: dict[str, float] = {}
 
     def add(self, connection: _BoundedProtocol, address: str) -> str | None:
-        """Count a connection; where there are too many, an idle one is closed for it, or the bound that refuses it is given."""
+        """Count a connection; where there are too many, an idle one is closed for it, or the limit that refuses it is given."""
         own = self._by_address.get(address, {})
         if len(own) >= self._most_of_one and not _close_idle(own):
             return "connections_per_address"
@@ -74,12 +74,12 @@ class _ConnectionLimits:
             if not own:
                 del self._by_address[address]
 
-    def log_reached(self, bound: str, address: str) -> None:
-        """Write to the log that a bound was reached, at most once a second for each bound."""
+    def log_reached(self, limit: str, address: str) -> None:
+        """Write to the log that a limit was reached, at most once a second for each limit."""
         now = time.monotonic()
-        if now - self._logged.get(bound, -1.0) >= 1.0:
-            self._logged[bound] = now
-            _log.warning("The bound %s was reached by a connection from %s", bound, address or "an unknown address")
+        if now - self._logged.get(limit, -1.0) >= 1.0:
+            self._logged[limit] = now
+            _log.warning("The limit %s was reached by a connection from %s", limit, address or "an unknown address")
 
 
 def _close_idle(connections: dict[_BoundedProtocol, None]) -> bool:
@@ -119,7 +119,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         "has_asked",
     )
 
-    bounds: ClassVar[Bounds]
+    limits: ClassVar[Limits]
     connection_limits: ClassVar[_ConnectionLimits]
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -146,11 +146,11 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._flow = _HoldableFlow(transport)
         self._address = self.client[0] if self.client else ""
-        bound = self.connection_limits.add(self, self._address)
-        if bound is None:
+        limit = self.connection_limits.add(self, self._address)
+        if limit is None:
             self._start_head_timer()
         else:
-            self._refuse(503, b"Service Unavailable", bound, b"RESOURCE_EXHAUSTED", b"There are too many connections")
+            self._refuse(503, b"Service Unavailable", limit, b"RESOURCE_EXHAUSTED", b"There are too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connection_limits.remove(self, self._address)
@@ -169,10 +169,10 @@ class _BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
-        if self._held or len(self.pipeline) >= self.bounds.pipelined:
+        if self._held or len(self.pipeline) >= self.limits.pipelined:
             self._hold(data)
         elif len(data) > _SLICE and (
-            data.count(b"HTTP/1.") > self.bounds.pipelined or data.count(b"\n") > self.bounds.headers
+            data.count(b"HTTP/1.") > self.limits.pipelined or data.count(b"\n") > self.limits.headers
         ):
             self._feed_in_slices(data)
         else:
@@ -203,10 +203,10 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._stop_head_timer()
 
     def _check_progress(self) -> None:
-        """Start the timer for an incomplete head, or for the rest of a body whose request has been answered; check the bounds."""
-        if self._head_bytes > self.bounds.header_bytes:
+        """Start the timer for an incomplete head, or for the rest of a body whose request has been answered; check the limits."""
+        if self._head_bytes > self.limits.header_bytes:
             self._refuse_head("header_bytes")
-        elif len(self.headers) > self.bounds.headers:
+        elif len(self.headers) > self.limits.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
             self._stop_head_timer()  # whoever answers it waits for the body
@@ -214,9 +214,9 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def _feed_in_slices(self, data: bytes | bytearray) -> None:
-        """Parse piece by piece, so that a bound is met early; of requests only as many as may wait, the rest is kept."""
+        """Parse piece by piece, so that a limit is met early; of requests only as many as may wait, the rest is kept."""
         for start in range(0, len(data), _SLICE):
-            if len(self.pipeline) >= self.bounds.pipelined:
+            if len(self.pipeline) >= self.limits.pipelined:
                 self._hold(data[start:])
                 return
             self._feed(data[start : start + _SLICE])
@@ -249,9 +249,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     # what the parser has found
 
     def on_headers_complete(self) -> None:
-        if len(self.headers) > self.bounds.headers:
+        if len(self.headers) > self.limits.headers:
             self._refuse_head("headers")
-        elif self._head_bytes + self._piece_bytes > self.bounds.header_bytes and self._is_head_too_large():
+        elif self._head_bytes + self._piece_bytes > self.limits.header_bytes and self._is_head_too_large():
             self._refuse_head("header_bytes")
         elif self.parser.should_upgrade() and self._has_unread_body():
             self._refuse(400, b"Bad Request", "", b"VALIDATION_ERROR", _NO_TUNNEL)
@@ -289,13 +289,13 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _is_head_too_large(self) -> bool:
         lines = sum(len(name) + len(value) + 4 for name, value in self.headers)
-        return len(self.url) + lines > self.bounds.header_bytes
+        return len(self.url) + lines > self.limits.header_bytes
 
     # time
 
     def _start_head_timer(self) -> None:
         self._stop_head_timer()
-        self._head_timer = self.loop.call_later(self.bounds.header_seconds, self._give_up_on_head)
+        self._head_timer = self.loop.call_later(self.limits.header_seconds, self._give_up_on_head)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -321,7 +321,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _start_stall_timer(self) -> None:
         waiting = self.transport.get_write_buffer_size()
-        self._stall_timer = self.loop.call_later(self.bounds.stalled_seconds, self._check_stalled, waiting)
+        self._stall_timer = self.loop.call_later(self.limits.stalled_seconds, self._check_stalled, waiting)
 
     def _check_stalled(self, before: int) -> None:
         """Give up on a client that has read nothing for a while, though an answer waits for it."""
@@ -339,16 +339,16 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     # refusing
 
-    def _refuse_head(self, bound: str) -> None:
+    def _refuse_head(self, limit: str) -> None:
         if not self._is_in_head:
-            self.connection_limits.log_reached(bound, self._address)
+            self.connection_limits.log_reached(limit, self._address)
             self._refuse_malformed()
             return
         message = b"The head of a request is at most %d bytes in %d headers" % (
-            self.bounds.header_bytes,
-            self.bounds.headers,
+            self.limits.header_bytes,
+            self.limits.headers,
         )
-        self._refuse(431, b"Request Header Fields Too Large", bound, b"PAYLOAD_TOO_LARGE", message)
+        self._refuse(431, b"Request Header Fields Too Large", limit, b"PAYLOAD_TOO_LARGE", message)
 
     def _refuse_malformed(self) -> None:
         """Refuse what cannot be parsed: in a body it is that request's fault, in a head the requests before it are answered first."""
@@ -365,10 +365,10 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
             self._refuse(*_NOT_HTTP)
 
-    def _refuse(self, status: int, phrase: bytes, bound: str, code: bytes, message: bytes) -> None:
+    def _refuse(self, status: int, phrase: bytes, limit: str, code: bytes, message: bytes) -> None:
         """Answer in place of the app, unless earlier answers are on their way, and close the connection."""
-        if bound:
-            self.connection_limits.log_reached(bound, self._address)
+        if limit:
+            self.connection_limits.log_reached(limit, self._address)
         if not self.is_idle:
             self._close_after_answers()
             return

@@ -40,7 +40,7 @@ from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
 from enfold.operations import Identity
 from enfold.surfaces.asgi import IDENTITY, JSON, VERIFIER, Header, Headers, Presence, Scope, Send, late_body, respond
 from enfold.surfaces.authentication import Entrance
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller, revision_for
 from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.service import protocol_error
@@ -67,14 +67,14 @@ STATUSES: Final = {
 class MCPEndpoint:
     """What all requests to one server over HTTP share: its sessions, its open streams, its limits."""
 
-    __slots__ = ("bounds", "entrance", "listening", "max_body", "server", "sessions")
+    __slots__ = ("entrance", "limits", "listening", "max_body", "server", "sessions")
 
     def __init__(self, server: MCPServer, entrance: Entrance, max_body: int) -> None:
         self.server = server
         self.entrance = entrance
         self.max_body = max_body
-        self.bounds = server.settings.bounds
-        self.sessions = Sessions(self.bounds, server.settings.session_prefix)
+        self.limits = server.settings.limits
+        self.sessions = Sessions(self.limits, server.settings.session_prefix)
         # The open streams of `subscriptions/listen`, and the message that ends each.
         self.listening: dict[EventStream, AnyResponse] = {}
 
@@ -275,15 +275,15 @@ class Post(msgspec.Struct, eq=False):
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
         answers: list[bytes] = []
-        size, bounds = 0, self._endpoint.bounds
-        for message in parse_batch(body, bounds.batch_entries):
+        size, limits = 0, self._endpoint.limits
+        for message in parse_batch(body, limits.batch_entries):
             self._meta = message.meta
             if not message.is_request:
                 _handle_notification(session, message)
             else:
-                is_within = size <= bounds.batch_bytes
+                is_within = size <= limits.batch_bytes
                 exchange = self._exchange(message, caller)
-                answer = await self._endpoint.server.respond(exchange) if is_within else _not_run(exchange, bounds)
+                answer = await self._endpoint.server.respond(exchange) if is_within else _not_run(exchange, limits)
                 await asyncio.sleep(0)  # a long batch keeps nobody else waiting
                 answers.append(encode(answer))
                 size += len(answers[-1])
@@ -304,9 +304,9 @@ def _token_refusal(exchange: ClientExchange) -> AnyResponse:
     return error_response(exchange.id, protocol_error(refused_token()))
 
 
-def _not_run(exchange: ClientExchange, bounds: Bounds) -> AnyResponse:
+def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
     """The answer to a request of a batch that was not run, because the answers before it are too long already."""
-    message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
+    message = f"The answers to a batch are at most {limits.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
     return error_response(exchange.id, protocol_error(error))
 

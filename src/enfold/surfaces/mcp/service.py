@@ -27,7 +27,7 @@ from enfold.operations import Context, Identity, OperationSpec, new_request_id
 from enfold.operations.access import check_access, may_call, may_list
 from enfold.operations.questions import META, InputRequired, MissingCapability
 from enfold.runtime.registry import Registry, not_found
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.catalog import (
     DEFAULT_BUDGET,
     PREFIX,
@@ -73,7 +73,7 @@ class MCPSettings(msgspec.Struct, frozen=True):
     secret: bytes | None = None  # signs request states; several processes share one
     session_prefix: str = ""  # tells several processes whose session it is
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
-    bounds: Bounds = Bounds()
+    limits: Limits = Limits()
     tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
     expose: Any = "all"  # all, search or auto; or one of these for each namespace
     pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
@@ -282,8 +282,8 @@ class Service:
         """Refuse to follow more resources for one client than it may, or what has a very long name."""
         if any(len(uri) > MAX_URI for uri in uris):
             raise ProtocolError(INVALID_PARAMS, f"The URI of what is followed is at most {MAX_URI} characters long")
-        if len(uris) > self.settings.bounds.subscriptions:
-            raise too_many("subscriptions", self.settings.bounds.subscriptions)
+        if len(uris) > self.settings.limits.subscriptions:
+            raise too_many("subscriptions", self.settings.limits.subscriptions)
 
     def notify_of_changes(
         self, session: Session, identity: Identity | None, send: Callable[[OutgoingMessage], None]
@@ -386,7 +386,7 @@ def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolE
 
 
 def too_many(what: str, most: int) -> ProtocolError:
-    """The refusal of more than a bound allows."""
+    """The refusal of more than a limit allows."""
     message = f"There are at most {most} {what}"
     return protocol_error(CallError("RESOURCE_EXHAUSTED", message, {"reason": what}, retryable=False))
 

@@ -17,7 +17,7 @@ from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RequestId, encode
 from enfold.operations import Identity
 from enfold.surfaces.asgi import Presence
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Session
 
 MAX_STREAMS: Final = 32
@@ -77,11 +77,11 @@ class HTTPSession(Session, eq=False, kw_only=True):
 class Sessions:
     """The sessions by their ids, and by their owners: a new one takes the place of another of the same owner."""
 
-    def __init__(self, bounds: Bounds, prefix: str = "") -> None:
+    def __init__(self, limits: Limits, prefix: str = "") -> None:
         """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
-        self._bounds = bounds
+        self._limits = limits
         self._prefix = prefix
-        self._buffer = ResumeBuffer(bounds)
+        self._buffer = ResumeBuffer(limits)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 
@@ -123,7 +123,7 @@ class Sessions:
     def _make_room(self, owner: str) -> None:
         self._close_idle()
         own = self._owners.get(owner)
-        if own is not None and (len(own) >= self._bounds.sessions_per_identity or self._is_full()):
+        if own is not None and (len(own) >= self._limits.sessions_per_identity or self._is_full()):
             _log.warning("A session of %s ends for a newer one: they have %d", owner, len(own))
             self.close(_least_used(own))
         elif self._is_full():
@@ -132,7 +132,7 @@ class Sessions:
             raise CallError("RESOURCE_EXHAUSTED", "There are too many sessions: try again later", details)
 
     def _is_full(self) -> bool:
-        return len(self._sessions) >= self._bounds.sessions
+        return len(self._sessions) >= self._limits.sessions
 
     def _close_idle(self) -> None:
         """End the sessions that nobody has used for long."""
@@ -304,9 +304,9 @@ class ResumeBuffer:
     Where there are too many, the oldest streams of that owner, or of the owner who has most, are released.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._most = bounds.resume_bytes
-        self._most_of_one = bounds.resume_bytes_per_identity
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.resume_bytes
+        self._most_of_one = limits.resume_bytes_per_identity
         self._owners: dict[str, _Owned] = {}
         self.size = 0
 

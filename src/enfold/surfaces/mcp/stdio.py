@@ -63,7 +63,7 @@ def _connection(registry: Registry, identity: Identity | None, settings: dict[st
     chosen = MCPSettings(**settings)
     introduce(registry, {"mcp": "the standard streams"}, chosen.recorder)
     server = MCPServer(registry, chosen, has_identities=identity is not None)
-    return StdioChannel(server, take_streams(chosen.bounds.line_bytes), identity)
+    return StdioChannel(server, take_streams(chosen.limits.line_bytes), identity)
 
 
 class StdioChannel:
@@ -149,7 +149,7 @@ class StdioChannel:
     def _take_line(self, line: bytes) -> None:
         """Take a message, or an array of them, as the oldest revisions have it."""
         try:
-            most = self._server.settings.bounds.batch_entries
+            most = self._server.settings.limits.batch_entries
             messages = parse_batch(line, most) if line.lstrip().startswith(b"[") else [parse(line)]
         except ProtocolError as error:
             self.send(error_response(error.request_id, error))

@@ -219,8 +219,8 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
     _tasks_of(service, exchange)
     check_declared(exchange)
     ids = dict.fromkeys(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else {}
-    if len(ids) > service.settings.bounds.subscriptions:
-        raise too_many("subscriptions", service.settings.bounds.subscriptions)
+    if len(ids) > service.settings.limits.subscriptions:
+        raise too_many("subscriptions", service.settings.limits.subscriptions)
     handles: dict[str, TaskHandle] = {}
     try:
         _asked_format(exchange)

@@ -12,7 +12,7 @@ from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
 from enfold import Context, OperationRegistry
 from enfold.mcp import resource
 from enfold.mcp.json_rpc import ProtocolError, RPCNotification, parse_batch
-from enfold.surfaces.limits import Bounds
+from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.mcp.post import HTTPReply
 from enfold.surfaces.mcp.sessions import EventStream, ResumeBuffer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from enfold.auth.tokens import Tokens
 
-SMALL = Bounds(
+SMALL = Limits(
     sessions=6,
     sessions_per_identity=4,
     resume_bytes=300_000,
@@ -55,7 +55,7 @@ def calls(ops: OperationRegistry) -> asyncio.Event:
 
 
 async def test_whoever_opens_many_sessions_loses_only_their_own(ops: OperationRegistry, tokens: Tokens) -> None:
-    app = to_mcp(ops, tokens=tokens, bounds=SMALL)
+    app = to_mcp(ops, tokens=tokens, limits=SMALL)
     ann = Client(app, HANDSHAKE, "ann-token")
     await ann.initialize()
     bobs = [Client(app, HANDSHAKE, "bob-token") for _ in range(20)]
@@ -67,7 +67,7 @@ async def test_whoever_opens_many_sessions_loses_only_their_own(ops: OperationRe
 
 
 async def test_the_session_that_is_used_stays(ops: OperationRegistry) -> None:
-    app = to_mcp(ops, bounds=SMALL)
+    app = to_mcp(ops, limits=SMALL)
     used = Client(app, HANDSHAKE)
     await used.initialize()
     for _ in range(20):
@@ -76,7 +76,7 @@ async def test_the_session_that_is_used_stays(ops: OperationRegistry) -> None:
 
 
 async def test_a_session_with_a_running_call_goes_last(ops: OperationRegistry, calls: asyncio.Event) -> None:
-    app = to_mcp(ops, bounds=SMALL)
+    app = to_mcp(ops, limits=SMALL)
     busy = Client(app, HANDSHAKE)
     await busy.initialize()
     running = busy.begin("tools/call", {"name": "shop_wait"})
@@ -92,7 +92,7 @@ async def test_a_session_with_a_running_call_goes_last(ops: OperationRegistry, c
 async def test_the_running_call_of_a_session_that_ends_is_told_so(
     ops: OperationRegistry, calls: asyncio.Event, accept: str
 ) -> None:
-    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)
     await client.initialize()
     message = client.message("tools/call", {"name": "shop_wait"})
     running = client.post(message, {**client.headers(), "accept": accept})
@@ -105,7 +105,7 @@ async def test_the_running_call_of_a_session_that_ends_is_told_so(
 
 
 async def test_where_all_sessions_are_taken_somebody_new_has_to_wait(ops: OperationRegistry, tokens: Tokens) -> None:
-    app = to_mcp(ops, tokens=tokens, bounds=Bounds(sessions=2))
+    app = to_mcp(ops, tokens=tokens, limits=Limits(sessions=2))
     for _ in range(2):
         await Client(app, HANDSHAKE, "ann-token").initialize()
     bob = Client(app, HANDSHAKE, "bob-token")
@@ -120,7 +120,7 @@ async def test_where_all_sessions_are_taken_somebody_new_has_to_wait(ops: Operat
 async def test_what_is_kept_to_come_back_for_is_bounded_over_all_sessions(
     ops: OperationRegistry, tokens: Tokens, calls: asyncio.Event
 ) -> None:
-    app = to_mcp(ops, tokens=tokens, bounds=SMALL)
+    app = to_mcp(ops, tokens=tokens, limits=SMALL)
     for token in ("ann-token", "bob-token"):
         for _ in range(3):
             client = Client(app, HANDSHAKE, token)
@@ -136,7 +136,7 @@ async def test_what_is_kept_to_come_back_for_is_bounded_over_all_sessions(
 async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
     ops: OperationRegistry, calls: asyncio.Event
 ) -> None:
-    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)
     await client.initialize()
     arguments = {"name": "shop_text", "arguments": {"length": 400_000}}
     answer = await client.ask("tools/call", arguments, {"progressToken": 1})
@@ -147,7 +147,7 @@ async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
 async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
     ops: OperationRegistry, calls: asyncio.Event
 ) -> None:
-    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)
     await client.initialize()
     arguments = {"name": "shop_text", "arguments": {"length": 90_000}}
     first = [event_id async for event_id, _ in client.begin("tools/call", arguments, {"progressToken": 1}).answers()]
@@ -163,7 +163,7 @@ async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
 
 
 def test_the_largest_owner_makes_room_for_others() -> None:
-    kept = ResumeBuffer(Bounds(resume_bytes=100_000, resume_bytes_per_identity=80_000))
+    kept = ResumeBuffer(Limits(resume_bytes=100_000, resume_bytes_per_identity=80_000))
     large = [EventStream(kept, "ann") for _ in range(4)]
     for stream in large:
         stream.send(RPCNotification("text", "x" * 19_000))
@@ -192,7 +192,7 @@ def test_notifications_that_nobody_reads_are_bounded_in_bytes() -> None:
 async def test_a_session_follows_only_so_many_resources(make_client: MakeClient, ops: OperationRegistry) -> None:
     for number in range(5):
         resource(ops, f"shop://{number}", name=f"page{number}")(lambda: "text")
-    client = make_client(ops, HANDSHAKE, bounds=SMALL)
+    client = make_client(ops, HANDSHAKE, limits=SMALL)
     await client.initialize()
     for number in range(3):
         assert await client.result("resources/subscribe", {"uri": f"shop://{number}"}) == {}
@@ -207,7 +207,7 @@ async def test_a_request_to_listen_names_only_so_many_resources(
     make_client: MakeClient, ops: OperationRegistry
 ) -> None:
     resource(ops, "shop://{number}", name="page")(lambda number: number)
-    client = make_client(ops, bounds=SMALL)
+    client = make_client(ops, limits=SMALL)
     asked = {"resourceSubscriptions": [f"shop://{number}" for number in range(4)]}
     refused = await client.ask("subscriptions/listen", {"notifications": asked})
     assert refused["error"]["message"] == "There are at most 3 subscriptions"
@@ -224,7 +224,7 @@ def batch(*requests: dict[str, Any]) -> bytes:
 
 
 async def test_a_batch_has_only_so_many_messages(make_client: MakeClient, ops: OperationRegistry) -> None:
-    client = make_client(ops, "2025-03-26", bounds=SMALL)
+    client = make_client(ops, "2025-03-26", limits=SMALL)
     await client.initialize()
     refused = await client.post(batch(*[client.message("ping")] * 6)).began()
     assert refused.status == 400
@@ -235,7 +235,7 @@ async def test_a_batch_has_only_so_many_messages(make_client: MakeClient, ops: O
 async def test_the_answers_to_a_batch_end_at_a_size(
     make_client: MakeClient, ops: OperationRegistry, calls: asyncio.Event
 ) -> None:
-    client = make_client(ops, "2025-03-26", bounds=SMALL)
+    client = make_client(ops, "2025-03-26", limits=SMALL)
     await client.initialize()
     call = {"name": "shop_text", "arguments": {"length": 600}}
     answers = await client.post(batch(*[client.message("tools/call", call) for _ in range(5)])).json()

@@ -1,4 +1,4 @@
-"""What a hostile server may cost: each bound is really run into, and the source goes on."""
+"""What a hostile server may cost: each limit is really run into, and the source goes on."""
 
 from __future__ import annotations
 
