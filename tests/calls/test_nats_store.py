@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Line:
         self._port = server.port
         self._is_open = asyncio.Event()
         self._is_open.set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def listen(self) -> str:
         self._listening = await asyncio.start_server(self._connect, "127.0.0.1")
@@ -52,9 +54,14 @@ class Line:
     async def close(self) -> None:
         self.release()
         self._listening.close()
+        for writer in self._writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [back, writer]
         await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
