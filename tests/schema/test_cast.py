@@ -6,17 +6,15 @@ import copy
 import json
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schema.typebox import as_json
 
 from enfold.schema.cast import CastError, cast
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
-SAMPLE = Path(__file__).parent / "data" / "cast_sample.jsonl"
-SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "cast"
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -31,11 +29,6 @@ def deep(levels: int, around: Callable[[Any], Any], core: Any) -> Any:
     for _ in range(levels):
         core = around(core)
     return core
-
-
-def as_json(value: Any) -> str:
-    """A text that is the same for equal JSON: 1 and 1.0 are equal, 1 and true are not."""
-    return json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
 
 
 def test_a_valid_value_is_returned_as_the_same_object() -> None:
@@ -255,31 +248,6 @@ def test_a_cast_error_is_a_value_error_that_survives_pickling() -> None:
     assert isinstance(error, CastError)
     assert (error.kind, str(error)) == ("ValueCastError", "Never types cannot be cast")
     assert issubclass(CastError, ValueError)
-
-
-@pytest.mark.parametrize(
-    "path", [SAMPLE, SHARED / "open.jsonl", SHARED / "rawschema.jsonl"], ids=lambda path: path.stem
-)
-def test_every_line_of_a_corpus_is_answered_as_typebox_does(path: Path) -> None:
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there")
-    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    # TypeBox knows no format, so it refuses all of them; to us a format is an annotation.
-    lines = [line for line in lines if line["category"] != "quirk-format-unregistered"]
-    wrong = [line for line in lines if answer(line["schema"], line["value"]) != expected_answer(line)]
-    assert wrong == []
-
-
-def answer(schema: Any, value: Any) -> str:
-    try:
-        return as_json({"cast": cast(schema, value)})
-    except CastError as error:
-        return as_json({"error": {"type": error.kind, "message": error.message}})
-
-
-def expected_answer(line: dict[str, Any]) -> str:
-    told = line.get("fixed", line)
-    return as_json({"cast": told["cast"]} if "cast" in told else {"error": told["error"]})
 
 
 def linked(end: Any) -> dict[str, Any]:
