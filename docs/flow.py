@@ -78,12 +78,19 @@ def sentences(file: str) -> dict[int, str]:
 
 @cache
 def record() -> dict[str, list[Step]]:
-    """The steps of each kind of call that the benchmark of hops makes."""
-    from benchmarks.hops import calls
+    """The steps of one call over HTTP and one over MCP."""
+    from benchmarks.hops import http_call, registry, stateless_call
+
+    from enfold.surfaces.http import to_http
+    from enfold.surfaces.mcp import to_mcp
+
+    ops = registry()
 
     async def run() -> dict[str, list[Step]]:
-        async with calls() as named:
-            return {name: await recorded(call) for name, call in named.items() if name in KINDS.values()}
+        return {
+            "http": await recorded(http_call(to_http(ops), "bench.add_on_loop")),
+            "mcp": await recorded(stateless_call(to_mcp(ops), "bench_add_on_loop")),
+        }
 
     return asyncio.run(run())
 
@@ -104,12 +111,10 @@ async def recorded(call: Any) -> list[Step]:
 
 # --- as text ------------------------------------------------------------------------------------------------------
 
-KINDS = {"http": "HTTP, plain", "mcp": "MCP"}
-
 
 def picture(kind: str) -> str:
     """A sequence of arrows between files, as Mermaid draws it."""
-    steps = record()[KINDS[kind]]
+    steps = record()[kind]
     places = list(dict.fromkeys(["server", *(step.place for step in steps)]))
     names = {place: f"P{number}" for number, place in enumerate(places)}
     lines = [f"  participant {names[place]} as {place}" for place in places]
@@ -121,7 +126,7 @@ def table(kind: str) -> str:
     """A row for each step."""
     rows = [
         f"| {number} | {_name(step.place)} | {_name(step.function.replace('.<locals>', ''))} | {step.sentence} |"
-        for number, step in enumerate(record()[KINDS[kind]], 1)
+        for number, step in enumerate(record()[kind], 1)
     ]
     return "\n".join(["| step | file | function | what it does |", "|---|---|---|---|", *rows])
 

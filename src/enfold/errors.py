@@ -123,20 +123,20 @@ class CallError(Exception):
     def __reduce__(self) -> tuple[type[CallError], tuple[str, str, dict[str, Any], bool]]:
         return type(self), (self.code, self.message, self.details, self.retryable)
 
-    def hide_words(self) -> None:
+    def redact(self) -> None:
         """Remove what an unexpected exception says; the message of a CallError that a handler raised stays."""
         if self.hidden is not None:
             self.message = self.hidden
             self.details = {name: fact for name, fact in self.details.items() if name not in _FREE_TEXT}
 
-    def own_kind(self) -> tuple[str | None, bool | None]:
+    def kind_override(self) -> tuple[str | None, bool | None]:
         """Its category and `recoverable`; None for each that the table of codes gives anyway."""
         usual, row = code_row(self.code), self.row
         category = None if row.category == usual.category else row.category
         return category, None if row.recoverable == usual.recoverable else row.recoverable
 
-    def take_kind(self, category: str | None, recoverable: bool | None) -> None:
-        """Set what `own_kind` gave before the error was stored or sent."""
+    def override_kind(self, category: str | None, recoverable: bool | None) -> None:
+        """Set what `kind_override` gave before the error was stored or sent."""
         if category is not None:
             self.row = msgspec.structs.replace(self.row, category=category)
         if recoverable is not None:

@@ -21,8 +21,8 @@ from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketTransport
-from enfold.calls.worker.nats_once_store import NATSOnceStore
-from enfold.operations.idempotency import OnceStore
+from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
+from enfold.operations.idempotency import IdempotencyStore
 from enfold.surfaces.calls import Serving, serve_calls
 
 PROGRESS = ".progress"  # beside the log: how many items have been produced
@@ -75,9 +75,9 @@ async def serving(options: argparse.Namespace, transport: Transport) -> AsyncIte
     """Serve the operations of the fault table until the end of the block."""
     log = os.open(options.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     progress = os.open(options.log.with_suffix(PROGRESS), os.O_WRONLY | os.O_CREAT)
-    store: OnceStore | None = None
+    store: IdempotencyStore | None = None
     if options.store and isinstance(transport, NATSTransport):
-        store = NATSOnceStore(transport, replicas=options.store)
+        store = NATSIdempotencyStore(transport, replicas=options.store)
     ops = operations(log, progress)
     wire: Transport = FaultyTransport(transport, Faults(duplicate=1.0), 1) if options.twice else transport
     limits = WorkerLimits(options.running, options.waiting)

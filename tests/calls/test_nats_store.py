@@ -14,7 +14,7 @@ from tests.calls.networks import Server, free_port
 
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
-from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.settings import CallSettings
 from enfold.calls.transports.nats_streams import BUCKET
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
@@ -80,10 +80,10 @@ async def line(server: Server) -> AsyncIterator[Line]:
 
 
 @pytest.fixture
-async def stores(server: Server, line: Line) -> AsyncIterator[list[NATSOnceStore]]:
+async def stores(server: Server, line: Line) -> AsyncIterator[list[NATSIdempotencyStore]]:
     addresses = [await line.listen(), server.url]
     transports = [NATSTransport(address, name=f"w{number}") for number, address in enumerate(addresses)]
-    yield [NATSOnceStore(transport, lease=LEASE) for transport in transports]
+    yield [NATSIdempotencyStore(transport, lease=LEASE) for transport in transports]
     for transport in transports:
         await transport.close()
 
@@ -111,28 +111,28 @@ class Paying:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_call_that_runs_longer_than_a_lease_is_not_taken_for_dead(stores: list[NATSOnceStore]) -> None:
+async def test_a_call_that_runs_longer_than_a_lease_is_not_taken_for_dead(stores: list[NATSIdempotencyStore]) -> None:
     paying, second = Paying(), Paying("second")
-    first = asyncio.create_task(stores[0].once(call(paying)))
+    first = asyncio.create_task(stores[0].run_once(call(paying)))
     await paying.begun()
     with pytest.raises(CallError) as raised:
-        await stores[1].once(call(second, 3 * LEASE, reruns=True))
+        await stores[1].run_once(call(second, 3 * LEASE, reruns=True))
     assert (raised.value.code, raised.value.details) == ("TIMEOUT", {"reason": "in_progress"})
     paying.go_on.set()
     assert (await first).data == "paid"
-    assert (await stores[1].once(call(second))).data == "paid"
+    assert (await stores[1].run_once(call(second))).data == "paid"
     assert (paying.runs, second.runs) == (1, 0)
 
 
 async def test_an_entry_that_is_not_renewed_has_an_unknown_outcome_until_its_holder_is_back(
-    stores: list[NATSOnceStore], line: Line
+    stores: list[NATSIdempotencyStore], line: Line
 ) -> None:
     paying, second = Paying(), Paying("second")
-    first = asyncio.create_task(stores[0].once(call(paying, 60)))
+    first = asyncio.create_task(stores[0].run_once(call(paying, 60)))
     await paying.begun()
     line.hold()
     with pytest.raises(CallError) as raised:
-        await stores[1].once(call(second, 60))
+        await stores[1].run_once(call(second, 60))
     assert (raised.value.code, raised.value.retryable, second.runs) == ("OUTCOME_UNKNOWN", False, 0)
     line.release()
     paying.go_on.set()
@@ -144,10 +144,10 @@ async def test_an_entry_that_is_not_renewed_has_an_unknown_outcome_until_its_hol
 
 
 async def test_a_store_that_takes_no_outcome_does_not_use_up_the_grace_of_its_end(
-    stores: list[NATSOnceStore], line: Line
+    stores: list[NATSIdempotencyStore], line: Line
 ) -> None:
     paying = Paying()
-    first = asyncio.create_task(stores[0].once(call(paying)))
+    first = asyncio.create_task(stores[0].run_once(call(paying)))
     await paying.begun()
     line.hold()
     paying.go_on.set()
@@ -157,13 +157,15 @@ async def test_a_store_that_takes_no_outcome_does_not_use_up_the_grace_of_its_en
     line.release()
 
 
-async def test_a_late_outcome_does_not_replace_that_of_who_took_over(stores: list[NATSOnceStore], line: Line) -> None:
+async def test_a_late_outcome_does_not_replace_that_of_who_took_over(
+    stores: list[NATSIdempotencyStore], line: Line
+) -> None:
     paying, second = Paying("late"), Paying("second")
     second.go_on.set()
-    first = asyncio.create_task(stores[0].once(call(paying, 60)))
+    first = asyncio.create_task(stores[0].run_once(call(paying, 60)))
     await paying.begun()
     line.hold()
-    assert (await stores[1].once(call(second, 60, reruns=True))).data == "second"
+    assert (await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
     line.release()
     paying.go_on.set()
     assert (await first).data == "late"  # its own caller has had this effect
@@ -172,7 +174,7 @@ async def test_a_late_outcome_does_not_replace_that_of_who_took_over(stores: lis
     assert second.runs == 1
 
 
-async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSOnceStore], line: Line) -> None:
+async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSIdempotencyStore], line: Line) -> None:
     """Purging checks the revision."""
     second, begun, ends = Paying("second"), asyncio.Event(), asyncio.Event()
     second.go_on.set()
@@ -182,10 +184,10 @@ async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSOnc
         await ends.wait()
         raise CallError("UNAVAILABLE", "not now")
 
-    first = asyncio.create_task(stores[0].once(call(fail, 60)))
+    first = asyncio.create_task(stores[0].run_once(call(fail, 60)))
     await begun.wait()
     line.hold()
-    assert (await stores[1].once(call(second, 60, reruns=True))).data == "second"
+    assert (await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
     line.release()
     ends.set()
     with pytest.raises(CallError, match="not now"):
@@ -194,9 +196,9 @@ async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSOnc
     assert second.runs == 1
 
 
-async def told(store: NATSOnceStore, run: Run) -> str:
+async def told(store: NATSIdempotencyStore, run: Run) -> str:
     try:
-        return str((await store.once(call(run))).data)
+        return str((await store.run_once(call(run))).data)
     except CallError as error:
         return error.code
 
@@ -249,7 +251,7 @@ async def test_three_nodes_of_a_cluster_keep_the_entries(
         paying = Paying()
         paying.go_on.set()
         async with NATSTransport(servers[0].url, name="w") as transport:
-            store = NATSOnceStore(transport, replicas=given)
+            store = NATSIdempotencyStore(transport, replicas=given)
             async with asyncio.timeout(60):
                 while await told(store, paying) != "paid":  # noqa: ASYNC110  # until the cluster has a leader
                     await asyncio.sleep(0.1)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.calls.networks import Server, nats_server_program
 
-from enfold.calls.nats import NATSOnceStore, NATSTransport
-from enfold.middleware.idempotency_store import MemoryOnceStore
-from enfold.middleware.sqlite_store import SQLiteOnceStore
-from enfold.operations.idempotency import OnceStore
+from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
+from enfold.middleware.idempotency_store import MemoryIdempotencyStore
+from enfold.middleware.sqlite_store import SQLiteIdempotencyStore
+from enfold.operations.idempotency import IdempotencyStore
 
 
 @pytest.fixture(scope="session")
@@ -30,19 +30,21 @@ def nats(nats_program: str, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(params=["memory", "sqlite", "nats"])
-async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[OnceStore, OnceStore]]:
+async def stores(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[tuple[IdempotencyStore, IdempotencyStore]]:
     """Two stores that share their entries; in memory they are the same one."""
     if request.param == "memory":
-        store = MemoryOnceStore()
+        store = MemoryIdempotencyStore()
         yield store, store
     elif request.param == "sqlite":
-        yield SQLiteOnceStore(tmp_path / "keys.db"), SQLiteOnceStore(tmp_path / "keys.db")
+        yield SQLiteIdempotencyStore(tmp_path / "keys.db"), SQLiteIdempotencyStore(tmp_path / "keys.db")
     else:
         async with nats_stores(request.getfixturevalue("nats").url) as found:
             yield found
 
 
 @asynccontextmanager
-async def nats_stores(url: str) -> AsyncIterator[tuple[OnceStore, OnceStore]]:
+async def nats_stores(url: str) -> AsyncIterator[tuple[IdempotencyStore, IdempotencyStore]]:
     async with NATSTransport(url, name="w0") as first, NATSTransport(url, name="w1") as second:
-        yield NATSOnceStore(first), NATSOnceStore(second)
+        yield NATSIdempotencyStore(first), NATSIdempotencyStore(second)

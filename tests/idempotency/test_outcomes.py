@@ -11,7 +11,7 @@ import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, mcp_envelope
 from enfold.operations import Policy
-from enfold.operations.idempotency import OnceStore
+from enfold.operations.idempotency import IdempotencyStore
 from enfold.operations.policy import CallLimits
 
 ANN = Identity("ann")
@@ -20,15 +20,15 @@ ANN = Identity("ann")
 class Shop:
     """Two registries with the same operations, as two processes have them, on two stores that share their entries."""
 
-    def __init__(self, stores: tuple[OnceStore, OnceStore]) -> None:
+    def __init__(self, stores: tuple[IdempotencyStore, IdempotencyStore]) -> None:
         self.runs = 0
         self.left = 0  # how many runs saw that they were cancelled
         self.go_on = asyncio.Event()
         self.registries = [self._registry(store) for store in stores]
 
-    def _registry(self, store: OnceStore) -> OperationRegistry:
+    def _registry(self, store: IdempotencyStore) -> OperationRegistry:
         ops = OperationRegistry("shop")
-        ops.lifetime.once = store
+        ops.lifetime.idempotency_store = store
 
         async def pay(amount: int, raises: str = "", retryable: bool | None = None) -> int:
             self.runs += 1
@@ -89,7 +89,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(stores: tuple[OnceStore, OnceStore]) -> Shop:
+def shop(stores: tuple[IdempotencyStore, IdempotencyStore]) -> Shop:
     return Shop(stores)
 
 
@@ -238,9 +238,9 @@ async def test_many_repeats_on_two_processes_start_one_call(shop: Shop) -> None:
     assert shop.runs == 1
 
 
-async def test_on_start_that_fails_uses_no_key(stores: tuple[OnceStore, OnceStore]) -> None:
+async def test_on_start_that_fails_uses_no_key(stores: tuple[IdempotencyStore, IdempotencyStore]) -> None:
     ops, tries = OperationRegistry("shop"), 0
-    ops.lifetime.once = stores[0]
+    ops.lifetime.idempotency_store = stores[0]
 
     @ops.on_start
     async def connect() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
-from enfold.middleware.sqlite_store import SQLiteOnceStore
+from enfold.middleware.sqlite_store import SQLiteIdempotencyStore
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
 
 
@@ -25,7 +25,7 @@ def keyed(key: EntryKey, run: Run, seconds: float, digest: str = "digest", *, re
 
 async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
     ran, go_on = 0, asyncio.Event()
-    one, two = (SQLiteOnceStore(tmp_path / "results.db", per_identity=2) for _ in range(2))
+    one, two = (SQLiteIdempotencyStore(tmp_path / "results.db", per_identity=2) for _ in range(2))
 
     async def run() -> ResponseEnvelope[Any]:
         nonlocal ran
@@ -36,30 +36,30 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
     def key(owner: str, name: str) -> EntryKey:
         return EntryKey((owner, None), "shop.pay", name)
 
-    first = asyncio.create_task(one.once(keyed(key("ann", "k"), run, 30)))
+    first = asyncio.create_task(one.run_once(keyed(key("ann", "k"), run, 30)))
     while not ran:  # noqa: ASYNC110  # until it runs
         await asyncio.sleep(0.01)
     first.cancel()  # its caller has gone; the call goes on
     with pytest.raises(CallError, match="has not ended yet"):
-        await two.once(keyed(key("ann", "k"), run, 0.1))
+        await two.run_once(keyed(key("ann", "k"), run, 0.1))
     with pytest.raises(CallError, match="another input"):
-        await two.once(keyed(key("ann", "k"), run, 1, "other"))
-    again = asyncio.create_task(two.once(keyed(key("ann", "k"), run, 30)))
+        await two.run_once(keyed(key("ann", "k"), run, 1, "other"))
+    again = asyncio.create_task(two.run_once(keyed(key("ann", "k"), run, 30)))
     go_on.set()
     assert ((await again).data, ran) == (1, 1)
-    assert (await two.once(keyed(key("bob", "k"), run, 1))).data == 2
-    await two.once(keyed(key("ann", "k2"), run, 1))
+    assert (await two.run_once(keyed(key("bob", "k"), run, 1))).data == 2
+    await two.run_once(keyed(key("ann", "k2"), run, 1))
     with pytest.raises(CallError) as full:
-        await one.once(keyed(key("ann", "k3"), run, 1))
+        await one.run_once(keyed(key("ann", "k3"), run, 1))
     assert (full.value.code, ran) == ("RESOURCE_EXHAUSTED", 3)
-    assert (await one.once(keyed(key("bob", "k"), run, 1))).data == 2
+    assert (await one.run_once(keyed(key("bob", "k"), run, 1))).data == 2
 
 
 async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, ran = tmp_path / "results.db", []
-    store = SQLiteOnceStore(path, bytes_per_identity=3_000)
+    store = SQLiteIdempotencyStore(path, bytes_per_identity=3_000)
 
     async def result() -> ResponseEnvelope[Any]:
         ran.append(1)
@@ -69,18 +69,18 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
         return EntryKey((owner, None), "shop.pay", name)
 
     for owner, name in (("bob", "b"), ("ann", "0"), ("ann", "1"), ("ann", "2"), ("ann", "3")):
-        await store.once(keyed(key(owner, name), result, 1))
+        await store.run_once(keyed(key(owner, name), result, 1))
     for owner, name in (("bob", "b"), ("ann", "3"), ("ann", "2")):
-        await store.once(keyed(key(owner, name), result, 1))
+        await store.run_once(keyed(key(owner, name), result, 1))
     assert len(ran) == 5  # the newest are kept, and nobody else's have gone for them
-    await store.once(keyed(key("ann", "0"), result, 1))
+    await store.run_once(keyed(key("ann", "0"), result, 1))
     assert len(ran) == 6
     # A process that was killed in the middle leaves an unknown outcome; the clock has nothing to do with it.
     program = (
         "import asyncio, sys, time; from enfold.middleware.sqlite_store import *; from enfold.operations.idempotency import *\n"
         "async def run(): print('runs', flush=True); await asyncio.sleep(3600)\n"
         "key = EntryKey(('ann', None), 'shop.pay', 'k')\n"
-        "asyncio.run(SQLiteOnceStore(sys.argv[1]).once(KeyedCall(key, 'digest', run, time.monotonic() + 3600)))"
+        "asyncio.run(SQLiteIdempotencyStore(sys.argv[1]).run_once(KeyedCall(key, 'digest', run, time.monotonic() + 3600)))"
     )
     words = (sys.executable, "-c", program, str(path))
     other = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
@@ -89,13 +89,13 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
     later = time.time() + 9 * 3600
     monkeypatch.setattr("enfold.middleware.sqlite_store.time.time", lambda: later)
     with pytest.raises(CallError, match="has not ended yet"):
-        await store.once(keyed(key("ann", "k"), result, 0.2))
+        await store.run_once(keyed(key("ann", "k"), result, 0.2))
     other.kill()
     await other.wait()
     with pytest.raises(CallError) as raised:
-        await store.once(keyed(key("ann", "k"), result, 5))
+        await store.run_once(keyed(key("ann", "k"), result, 5))
     assert (raised.value.code, len(ran)) == ("OUTCOME_UNKNOWN", 6)
-    await store.once(keyed(key("ann", "k"), result, 5, reruns=True))
+    await store.run_once(keyed(key("ann", "k"), result, 5, reruns=True))
     assert len(ran) == 7
     # A file that cannot be written for a while: the effect is there once, and its result is kept when it can be.
     go_on, begun = asyncio.Event(), asyncio.Event()
@@ -105,7 +105,7 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
         await go_on.wait()
         return await result()
 
-    first = asyncio.create_task(store.once(keyed(key("ann", "away"), slow, 30)))
+    first = asyncio.create_task(store.run_once(keyed(key("ann", "away"), slow, 30)))
     await begun.wait()
     with closing(sqlite3.connect(path, isolation_level=None)) as blocking, blocking:
         blocking.execute("PRAGMA busy_timeout = 5000")
@@ -113,7 +113,7 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
         await store._do(lambda file: file.execute("PRAGMA busy_timeout = 1"))
         go_on.set()
         await first
-    await store.once(keyed(key("ann", "away"), result, 20))
+    await store.run_once(keyed(key("ann", "away"), result, 20))
     assert len(ran) == 8
 
 
@@ -121,7 +121,7 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
     """The file is removed or replaced under those who use it: what one has done from then on, none does again."""
     path, ran = tmp_path / "results.db", 0
     go_on, begun = asyncio.Event(), asyncio.Event()
-    one, two = SQLiteOnceStore(path), SQLiteOnceStore(path)
+    one, two = SQLiteIdempotencyStore(path), SQLiteIdempotencyStore(path)
 
     async def run() -> ResponseEnvelope[Any]:
         nonlocal ran
@@ -130,8 +130,8 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
         await go_on.wait()
         return local_envelope(ran, "shop.pay")
 
-    def call(store: SQLiteOnceStore, name: str) -> asyncio.Task[ResponseEnvelope[Any]]:
-        return asyncio.create_task(store.once(keyed(EntryKey(("ann", None), "shop.pay", name), run, 30)))
+    def call(store: SQLiteIdempotencyStore, name: str) -> asyncio.Task[ResponseEnvelope[Any]]:
+        return asyncio.create_task(store.run_once(keyed(EntryKey(("ann", None), "shop.pay", name), run, 30)))
 
     running = call(one, "under way")
     await begun.wait()
@@ -143,17 +143,17 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
 
 
 async def test_a_caller_who_leaves_as_their_key_is_taken_does_not_block_it(tmp_path: Path) -> None:
-    store, ran = SQLiteOnceStore(tmp_path / "results.db"), []
+    store, ran = SQLiteIdempotencyStore(tmp_path / "results.db"), []
 
     async def run() -> ResponseEnvelope[Any]:
         ran.append(1)
         return local_envelope(len(ran), "shop.pay")
 
     key = EntryKey(("ann", None), "shop.pay", "k")
-    leaving = asyncio.create_task(store.once(keyed(key, run, 5)))
+    leaving = asyncio.create_task(store.run_once(keyed(key, run, 5)))
     await asyncio.sleep(0)  # it has asked for the key, and not heard yet that it has it
     leaving.cancel()
-    assert (await store.once(keyed(key, run, 5))).data == 1
+    assert (await store.run_once(keyed(key, run, 5))).data == 1
     assert len(ran) == 1
 
 
@@ -168,17 +168,17 @@ async def test_entries_of_a_dead_process_expire(tmp_path: Path, monkeypatch: pyt
         "import asyncio, os, sys, time; from enfold.middleware.sqlite_store import *; from enfold.operations.idempotency import *\n"
         "async def run(): os._exit(0)\n"
         "key = EntryKey(('ann', None), 'shop.pay', 'k')\n"
-        "asyncio.run(SQLiteOnceStore(sys.argv[1]).once(KeyedCall(key, 'digest', run, time.monotonic() + 60)))"
+        "asyncio.run(SQLiteIdempotencyStore(sys.argv[1]).run_once(KeyedCall(key, 'digest', run, time.monotonic() + 60)))"
     )
     await asyncio.to_thread(subprocess.run, (sys.executable, "-c", program, str(path)), check=True)
     key = EntryKey(("ann", None), "shop.pay", "k")
-    store = SQLiteOnceStore(path)
+    store = SQLiteIdempotencyStore(path)
     with pytest.raises(CallError) as raised:
-        await store.once(keyed(key, result, 30))
+        await store.run_once(keyed(key, result, 30))
     assert raised.value.code == "OUTCOME_UNKNOWN"
     later = time.time() + 2 * 3600
     monkeypatch.setattr("enfold.middleware.sqlite_store.time.time", lambda: later)
-    await store.once(keyed(key, result, 30))
+    await store.run_once(keyed(key, result, 30))
     assert len(ran) == 1
 
 

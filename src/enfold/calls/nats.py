@@ -1,6 +1,6 @@
 """The transport of many machines, under its public name, and its shared store of first results."""
 
 from enfold.calls.transports.nats import NATSTransport
-from enfold.calls.worker.nats_once_store import NATSOnceStore
+from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
 
-__all__ = ["NATSOnceStore", "NATSTransport"]
+__all__ = ["NATSIdempotencyStore", "NATSTransport"]

@@ -58,9 +58,9 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
     """The registry, with a place for first results where the words have an idempotency key."""
     if "--idempotency-key" in asked:
-        from enfold.commands.shared.stores import first_results, task_settings
+        from enfold.commands.shared.stores import idempotency_store, task_settings
 
-        registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")))
+        registry.lifetime.idempotency_store = idempotency_store(task_settings(target, asked.get("--tasks")))
     return registry
 
 

@@ -17,7 +17,7 @@ from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.operations.idempotency import OnceStore
+    from enfold.operations.idempotency import IdempotencyStore
     from enfold.tasks import Tasks
 
 _AT_A_TERMINAL: Final = (
@@ -50,10 +50,10 @@ def _serve(target: Target, **settings: Any) -> int:
     return 0
 
 
-def _new_store(target: Target) -> OnceStore | None:
-    from enfold.commands.shared.stores import first_results, task_settings  # with the first idempotency key
+def _new_store(target: Target) -> IdempotencyStore | None:
+    from enfold.commands.shared.stores import idempotency_store, task_settings  # with the first idempotency key
 
-    return first_results(task_settings(target))
+    return idempotency_store(task_settings(target))
 
 
 def _interrupt(*_: object) -> None:

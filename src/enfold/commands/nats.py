@@ -116,7 +116,7 @@ async def _init(options: Namespace) -> int:
     from enfold.calls.protocol.transport import keeps_state  # these all are for this verb alone
     from enfold.calls.transports.addresses import reached
     from enfold.calls.transports.nats_streams import make_stream, reachable
-    from enfold.calls.worker.nats_once_store import idempotency_stream
+    from enfold.calls.worker.nats_idempotency_store import idempotency_stream
     from enfold.middleware.idempotency_store import KEEP
     from enfold.tasks.nats_streams import API_TIMEOUT, task_streams
 

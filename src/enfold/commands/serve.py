@@ -43,7 +43,7 @@ from enfold.commands.shared.stores import (
     TaskSettings,
     add_order_options,
     add_recording_options,
-    first_results,
+    idempotency_store,
     opened_tasks,
     recorder_of,
     task_settings,
@@ -299,7 +299,7 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
         ):
             shared = None if terms.worker is None else terms.worker.folder
             registry.lifetime.grace = lambda: grace.left
-            registry.lifetime.new_store = partial(first_results, settings, shared=shared)
+            registry.lifetime.new_store = partial(idempotency_store, settings, shared=shared)
             await _Serving(registry, terms, tasks, grace).serve(listening)
 
 
@@ -423,7 +423,7 @@ class _Serving:
             self._registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
         counts = CallCounts(self._registry)
         if worker is not None:
-            self._registry.reserved.elsewhere = Siblings(worker)
+            self._registry.reserved.siblings = Siblings(worker)
         mounts |= metrics_mount(self._registry, counts, has_identities=tokens is not None)
         log = keep_calls(self._registry, self._payloads)
         self._report = SelfReport(

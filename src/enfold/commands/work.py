@@ -13,7 +13,7 @@ from enfold.auth.tokens import AnyOf
 from enfold.calls.protocol.settings import WorkerLimits
 from enfold.calls.protocol.transport import Transport, keeps_state, peer_name
 from enfold.calls.transports.addresses import reached
-from enfold.calls.worker.nats_once_store import NO_JETSTREAM
+from enfold.calls.worker.nats_idempotency_store import NO_JETSTREAM
 from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
@@ -25,7 +25,7 @@ from enfold.commands.shared.stores import (
     TaskSettings,
     add_order_options,
     add_recording_options,
-    first_results,
+    idempotency_store,
     opened_tasks,
     recorder_of,
     shared_results,
@@ -35,7 +35,7 @@ from enfold.commands.shared.stores import (
 from enfold.commands.shared.targets import TOKEN, opened
 from enfold.log import counted
 from enfold.operations.access import may_list
-from enfold.operations.idempotency import OnceStore
+from enfold.operations.idempotency import IdempotencyStore
 from enfold.runtime.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls
 from enfold.surfaces.introspection import introduce
@@ -118,7 +118,7 @@ async def _serve(
     stopping, grace = asyncio.Event(), Grace(GRACE)
     store, why_alone = await _outcome_store(transport, settings)
     tasks = None if why_alone == NO_JETSTREAM else await _tasks_on(registry, transport, settings, recorder)
-    registry.lifetime.once = registry.lifetime.once or store
+    registry.lifetime.idempotency_store = registry.lifetime.idempotency_store or store
     with ended_by_signals(stopping.set):
         async with serve_calls(registry, transport, service=service, limits=limits, recorder=recorder) as serving:
             announce(_report(serving, transport, why_alone))
@@ -140,7 +140,7 @@ async def _tasks_on(
     return tasks
 
 
-async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[OnceStore | None, str | None]:
+async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[IdempotencyStore | None, str | None]:
     """The idempotency store of all workers, or one of our own in memory, and why it is not shared."""
     why = None
     if keeps_state(transport):
@@ -148,7 +148,7 @@ async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[
         why = await store.why_not()
         if why is None:
             return store, None
-    return first_results(msgspec.structs.replace(settings, target="")), why
+    return idempotency_store(msgspec.structs.replace(settings, target="")), why
 
 
 def _report(serving: Serving, transport: Transport, why_alone: str | None) -> Iterator[str]:

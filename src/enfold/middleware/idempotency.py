@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError
-from enfold.operations.idempotency import EntryKey, KeyedCall, OnceStore, input_digest, owned_by
+from enfold.operations.idempotency import EntryKey, IdempotencyStore, KeyedCall, input_digest, owned_by
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
@@ -43,7 +43,7 @@ class Idempotency:
             keyed = self._keyed(entry, call, next)
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
-            return await self._store().once(keyed)
+            return await self._store().run_once(keyed)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__
 
@@ -69,14 +69,14 @@ class Idempotency:
         own_time = 0.0 if self._funnel.is_upstream else spec.timeout  # an upstream may go on after any timeout
         return KeyedCall(entry, digest, run, time.monotonic() + left, own_time, spec.on_crash == "retry")
 
-    def _store(self) -> OnceStore:
+    def _store(self) -> IdempotencyStore:
         """The configured idempotency store, or one in memory that all surfaces of the registry share."""
         lifetime = self._lifetime
-        store = lifetime.once
+        store = lifetime.idempotency_store
         if store is None and lifetime.new_store is not None:
-            store = lifetime.once = lifetime.new_store()
+            store = lifetime.idempotency_store = lifetime.new_store()
         if store is None:
-            from enfold.middleware.idempotency_store import MemoryOnceStore  # which needs asyncio
+            from enfold.middleware.idempotency_store import MemoryIdempotencyStore  # which needs asyncio
 
-            store = lifetime.once = MemoryOnceStore()
+            store = lifetime.idempotency_store = MemoryIdempotencyStore()
         return store

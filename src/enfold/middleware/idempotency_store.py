@@ -64,7 +64,9 @@ def failure(error: CallError) -> Outcome:
         details = error.details
     except (TypeError, ValueError, RecursionError):
         details = {}
-    kept = Failure(error.code, error.message[:MAX_MESSAGE], details, error.retryable, error.hidden, *error.own_kind())
+    kept = Failure(
+        error.code, error.message[:MAX_MESSAGE], details, error.retryable, error.hidden, *error.kind_override()
+    )
     partial = success(error.partial) if isinstance(error.partial, ResponseEnvelope) else Outcome()
     return Outcome(partial.output, partial.warnings, error.provenance, kept)
 
@@ -104,7 +106,7 @@ def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
     error = CallError(told.code, told.message, dict(told.details), told.retryable)
     error.provenance, error.hidden = outcome.provenance, told.hidden
     error.partial = None if outcome.output is None else _envelope(outcome.output, outcome)
-    error.take_kind(told.category, told.recoverable)
+    error.override_kind(told.category, told.recoverable)
     raise error
 
 
@@ -132,7 +134,7 @@ DIED: Final = unknown("worker_died", "ended with the process that ran it")
 CANCELLED: Final = unknown("cancelled", "was cancelled")
 
 
-class FirstResults(ABC, Generic[C]):
+class BaseIdempotencyStore(ABC, Generic[C]):
     """An idempotency store. A subclass keeps the entries, by three steps; `C` is its record of a call that it has claimed."""
 
     def __init__(self, quota: KeyQuota | None = None) -> None:
@@ -140,7 +142,7 @@ class FirstResults(ABC, Generic[C]):
         self._first_calls: dict[EntryKey, _FirstCall] = {}  # that run in this process
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+    async def run_once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
         """The result of this call, or of the first one with its key."""
         pause = PAUSE
         while True:
@@ -342,7 +344,7 @@ class _MemoryEntry(msgspec.Struct, eq=False):
     expires_at: float = float("inf")
 
 
-class MemoryOnceStore(FirstResults[_MemoryEntry]):
+class MemoryIdempotencyStore(BaseIdempotencyStore[_MemoryEntry]):
     """The idempotency store of one process."""
 
     def __init__(

@@ -24,7 +24,7 @@ from enfold.middleware.idempotency_store import (
     KEEP,
     LONGEST_PAUSE,
     PER_IDENTITY,
-    FirstResults,
+    BaseIdempotencyStore,
     Outcome,
     refuse_other_input,
     settled,
@@ -38,27 +38,27 @@ NEVER: Final = 1e18  # when the entry of a call that runs is too old
 
 # `holder` is the process and the call; `outcome` is NULL while it runs, and where its process died.
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS first_results (
+CREATE TABLE IF NOT EXISTS idempotent_results (
     key TEXT PRIMARY KEY, owner TEXT NOT NULL, digest TEXT NOT NULL, holder TEXT NOT NULL,
     until REAL NOT NULL, outcome BLOB);
-CREATE INDEX IF NOT EXISTS first_results_of ON first_results (owner);
-CREATE INDEX IF NOT EXISTS first_results_until ON first_results (until);
+CREATE INDEX IF NOT EXISTS idempotent_results_of ON idempotent_results (owner);
+CREATE INDEX IF NOT EXISTS idempotent_results_until ON idempotent_results (until);
 """
-_RUNNING: Final = "SELECT holder FROM first_results WHERE outcome IS NULL"
+_RUNNING: Final = "SELECT holder FROM idempotent_results WHERE outcome IS NULL"
 # The oldest results of one identity that, with all newer ones, have too many bytes.
 _TOO_MUCH: Final = """
-DELETE FROM first_results WHERE key IN (
+DELETE FROM idempotent_results WHERE key IN (
     SELECT key FROM (
         SELECT key, SUM(LENGTH(outcome)) OVER (ORDER BY until DESC, key) AS together
-        FROM first_results WHERE owner = ? AND outcome IS NOT NULL
+        FROM idempotent_results WHERE owner = ? AND outcome IS NOT NULL
     ) WHERE together > ?)
 """
 _KEEP: Final = """
-INSERT INTO first_results VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO idempotent_results VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome, until = excluded.until WHERE holder = excluded.holder
 """
 # What a process that died has left is forgotten in the end.
-_EXPIRE: Final = "UPDATE first_results SET until = ? WHERE until = ? AND holder LIKE ?"
+_EXPIRE: Final = "UPDATE idempotent_results SET until = ? WHERE until = ? AND holder LIKE ?"
 _read: Final = msgspec.json.Decoder(Outcome).decode
 
 
@@ -77,7 +77,7 @@ class _RowClaim(msgspec.Struct, frozen=True):
     holder: str  # the process, and the call
 
 
-class SQLiteOnceStore(FirstResults[_RowClaim]):
+class SQLiteIdempotencyStore(BaseIdempotencyStore[_RowClaim]):
     """One file; who inserts an entry first runs the call, the others wait for its outcome."""
 
     def __init__(
@@ -145,8 +145,10 @@ class SQLiteOnceStore(FirstResults[_RowClaim]):
         """True where the call is ours to run, its outcome where it has ended, False while another runs it."""
         name, owner = call.key.digest(), msgspec.json.encode(call.key.owner).decode()
         with Transaction(file):
-            file.execute("DELETE FROM first_results WHERE until < ?", (time.time(),))
-            row = file.execute("SELECT digest, outcome, holder FROM first_results WHERE key = ?", (name,)).fetchone()
+            file.execute("DELETE FROM idempotent_results WHERE until < ?", (time.time(),))
+            row = file.execute(
+                "SELECT digest, outcome, holder FROM idempotent_results WHERE key = ?", (name,)
+            ).fetchone()
             if row is not None:
                 refuse_other_input(row[0], call.digest)
                 outcome = self._outcome(row[1], row[2])
@@ -154,12 +156,12 @@ class SQLiteOnceStore(FirstResults[_RowClaim]):
                     return False
                 if (found := settled(outcome, reruns=call.reruns)) is not None:
                     return found
-                file.execute("DELETE FROM first_results WHERE key = ?", (name,))
-            used = file.execute("SELECT count(*) FROM first_results WHERE owner = ?", (owner,)).fetchone()[0]
+                file.execute("DELETE FROM idempotent_results WHERE key = ?", (name,))
+            used = file.execute("SELECT count(*) FROM idempotent_results WHERE owner = ?", (owner,)).fetchone()[0]
             if used >= self._per_identity:
                 raise too_many_keys(self._per_identity, int(self._seconds))
             entry = (name, owner, claim.digest, claim.holder, NEVER)
-            file.execute("INSERT INTO first_results VALUES (?, ?, ?, ?, ?, NULL)", entry)
+            file.execute("INSERT INTO idempotent_results VALUES (?, ?, ?, ?, ?, NULL)", entry)
             return True
 
     def _outcome(self, text: bytes | None, holder: str) -> Outcome | None:
@@ -172,7 +174,7 @@ class SQLiteOnceStore(FirstResults[_RowClaim]):
         return process != self._process.name and bool(dead_holders(self._holders, [process], self._missing))
 
     def _forget_entry(self, file: sqlite3.Connection, key: EntryKey, claim: _RowClaim) -> None:
-        file.execute("DELETE FROM first_results WHERE key = ? AND holder = ?", (key.digest(), claim.holder))
+        file.execute("DELETE FROM idempotent_results WHERE key = ? AND holder = ?", (key.digest(), claim.holder))
 
     def _finish(self, file: sqlite3.Connection, key: EntryKey, claim: _RowClaim, text: bytes) -> None:
         """Keep an outcome, in a file that was made anew meanwhile, too."""

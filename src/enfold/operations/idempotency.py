@@ -46,10 +46,10 @@ class KeyedCall(msgspec.Struct, frozen=True):
     reruns: bool = False  # whether the handler may be started again where the outcome is unknown
 
 
-class OnceStore(Protocol):
+class IdempotencyStore(Protocol):
     """Keeps the outcomes of calls with an idempotency key: under one key the handler is started at most once."""
 
-    async def once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+    async def run_once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
         """The result of this call, or of the first one with its key; another input is a VALIDATION_ERROR.
 
         The handler runs to its end even if its caller stops waiting, who then gets a TIMEOUT. Where the outcome of the

@@ -100,7 +100,7 @@ class Failures:
 
             error.details = plain_details(error.details)
         if not self._policy.expose_errors:
-            error.hide_words()
+            error.redact()
         return error
 
     def with_ids(self, error: CallError, context: Context | None) -> CallError:

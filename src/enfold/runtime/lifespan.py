@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from enfold.middleware.tasks import DurableCalls
-    from enfold.operations.idempotency import OnceStore
+    from enfold.operations.idempotency import IdempotencyStore
 
 Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
 T = TypeVar("T")
@@ -34,9 +34,9 @@ class Lifetime:
         "_stop_watching",
         "_users",
         "grace",
+        "idempotency_store",
         "is_ready",
         "new_store",
-        "once",
         "tasks",
     )
 
@@ -48,8 +48,10 @@ class Lifetime:
         self._opening: asyncio.Future[None] | None = None
         self._stop_watching: Callable[[], None] | None = None
         self.is_ready = True  # as long as there is nothing to run
-        self.once: OnceStore | None = None  # the idempotency store, made with the first key
-        self.new_store: Callable[[], OnceStore | None] | None = None  # makes it; in memory where nothing else is said
+        self.idempotency_store: IdempotencyStore | None = None  # the idempotency store, made with the first key
+        self.new_store: Callable[[], IdempotencyStore | None] | None = (
+            None  # makes it; in memory where nothing else is said
+        )
         self.grace: Callable[[], float] = lambda: GRACE  # what is left of it when the last call has ended
         self.tasks: DurableCalls | None = None  # runs durable operations as tasks
 
@@ -104,8 +106,8 @@ class Lifetime:
         self._leave()
         if self._users:
             return
-        if self.once is not None:
-            await self.once.close(self.grace() if grace is None else grace)
+        if self.idempotency_store is not None:
+            await self.idempotency_store.close(self.grace() if grace is None else grace)
         if not self._is_open:
             return
         self._is_open = self.is_ready = False

@@ -213,7 +213,7 @@ class Registry(ABC):
         if prepared is not None:
             return prepared.error_for_caller(error)
         if not self.policy.expose_errors:
-            error.hide_words()
+            error.redact()
         return error
 
     # running

@@ -77,7 +77,7 @@ class Reserved:
         self._changed = changed
         self._offers: dict[str, Make] = {}
         self._made: dict[str, PreparedOperation] | None = None
-        self.elsewhere: OtherProcesses | None = None
+        self.siblings: OtherProcesses | None = None
         self.surfaces: dict[str, str] = {}  # the path of each surface by its name
         self.has_identities = False  # whether a surface has callers with identities
 
@@ -88,7 +88,7 @@ class Reserved:
             self._made = None
             self._changed()
 
-    def close_to_strangers(self) -> None:
+    def require_authentication(self) -> None:
         """Note that a surface has callers with identities: one mounted below it, without its own, must not be open to all."""
         self.has_identities, self._made = True, None
 

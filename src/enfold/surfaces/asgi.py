@@ -80,7 +80,7 @@ BODY_TIMEOUT: Final = 30.0
 SILENCE: Final = 10.0
 
 
-class Presence(msgspec.Struct, eq=False):
+class RequestWatcher(msgspec.Struct, eq=False):
     """From `begin` to `end`, the running task is cancelled when the body is late, the client disconnects, or `stop` is called.
 
     Nearly all requests are over before any of that is looked for: the timekeeper says which are slow. `break_silence`
@@ -220,7 +220,7 @@ def late_body() -> CallError:
     return CallError("TIMEOUT", "The body did not arrive in time", {"reason": "body"})
 
 
-class Exchange(Presence, eq=False, kw_only=True):
+class Exchange(RequestWatcher, eq=False, kw_only=True):
     """One request over ASGI, the client who waits for it, and the way back to them."""
 
     scope: Scope

@@ -20,7 +20,7 @@ from enfold.surfaces.hosts import Hosts
 _CHALLENGE: Final = b"www-authenticate"
 
 
-class Entrance:
+class Authentication:
     """Decides who may call one app."""
 
     def __init__(

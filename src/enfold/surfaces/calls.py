@@ -16,7 +16,7 @@ from enfold.calls.worker.handler import CallHandler
 from enfold.log import Log
 from enfold.operations import Identity, OperationSpec
 from enfold.operations.access import may_list
-from enfold.operations.idempotency import OnceStore
+from enfold.operations.idempotency import IdempotencyStore
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import TASK_VERBS
 
@@ -37,7 +37,7 @@ def serve_calls(
     version: str = "1.0.0",
     settings: CallSettings | None = None,
     limits: WorkerLimits | None = None,
-    store: OnceStore | None = None,
+    store: IdempotencyStore | None = None,
     verify: Verify | None = None,
     recorder: Recorder | None = None,
 ) -> Serving:

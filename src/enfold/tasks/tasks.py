@@ -261,7 +261,7 @@ class Tasks:
             self.registry.error_for_caller(task.operation, error)
             raise
 
-    def told_by(self, registry: Registry) -> Tasks:
+    def with_registry(self, registry: Registry) -> Tasks:
         """The same tasks as a surface tells of them that serves the registry under a policy of its own."""
         same = copy(self)
         same.registry = registry

@@ -305,7 +305,7 @@ def _warning(wire: dict[str, Any]) -> ResultWarning:
 
 def failed(request_id: str, error: CallError) -> Failed:
     """The event of a failure; code and message are cut to their limits."""
-    code, message, (category, recoverable) = error.code[:MAX_CODE], error.message[:MAX_MESSAGE], error.own_kind()
+    code, message, (category, recoverable) = error.code[:MAX_CODE], error.message[:MAX_MESSAGE], error.kind_override()
     kind = (UNSET if category is None else category, UNSET if recoverable is None else recoverable)
     return Failed(request_id, code, message, error.details, error.retryable, *kind)
 
@@ -313,7 +313,7 @@ def failed(request_id: str, error: CallError) -> Failed:
 def call_error(event: Failed) -> CallError:
     """The CallError of a failure event."""
     error = CallError(event.code, event.message, event.details, event.retryable)
-    error.take_kind(event.category or None, None if event.recoverable is UNSET else event.recoverable)
+    error.override_kind(event.category or None, None if event.recoverable is UNSET else event.recoverable)
     return error
 
 

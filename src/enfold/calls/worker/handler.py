@@ -45,7 +45,7 @@ from enfold.calls.protocol.transport import (
 )
 from enfold.calls.worker.admission import FROZEN, AdmissionControl, Counts, OperationCounts, Served, ServedCall
 from enfold.calls.worker.answers import AnswerSender, Producer
-from enfold.calls.worker.nats_once_store import NATSOnceStore
+from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
@@ -53,7 +53,7 @@ from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.access import is_hidden
-from enfold.operations.idempotency import OnceStore, checked_key
+from enfold.operations.idempotency import IdempotencyStore, checked_key
 from enfold.runtime.failures import never_waits
 from enfold.runtime.registry import Registry, not_found
 
@@ -82,7 +82,7 @@ class CallHandler:
         *,
         settings: CallSettings | None = None,
         limits: WorkerLimits | None = None,
-        store: OnceStore | None = None,
+        store: IdempotencyStore | None = None,
         verify: Verify | None = None,
         record: Record | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class CallHandler:
             self._control = await self._transport.subscribe(subject, self._take_control)
             self._admission.vouches = self._transport.capabilities.peer_identity
             if self._admission.vouches:
-                self.registry.reserved.close_to_strangers()
+                self.registry.reserved.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
@@ -131,20 +131,22 @@ class CallHandler:
     async def _install_store(self) -> None:
         """Keep outcomes for idempotency keys where all workers find them, if the servers of the transport can."""
         lifetime, transport, store = self.registry.lifetime, self._transport, self._store
-        if store is None and lifetime.once is None and keeps_state(transport):
-            store = NATSOnceStore(transport)
-        if isinstance(store, NATSOnceStore) and (why := await store.why_not()) is not None:
+        if store is None and lifetime.idempotency_store is None and keeps_state(transport):
+            store = NATSIdempotencyStore(transport)
+        if isinstance(store, NATSIdempotencyStore) and (why := await store.why_not()) is not None:
             _log.warning("Idempotency keys hold for each worker by itself: %s", why)
             store = None
         if store is not None:
-            self._store = lifetime.once = store
+            self._store = lifetime.idempotency_store = store
 
     async def _leave_store(self, grace: float) -> None:
         """Let calls end that run on under an idempotency key, and leave the store, which ends with the transport."""
         lifetime = self.registry.lifetime
-        if lifetime.once is not None:
-            await lifetime.once.close(grace)
-            lifetime.once = None if lifetime.once is self._store else lifetime.once
+        if lifetime.idempotency_store is not None:
+            await lifetime.idempotency_store.close(grace)
+            lifetime.idempotency_store = (
+                None if lifetime.idempotency_store is self._store else lifetime.idempotency_store
+            )
 
     async def offer(self, operation_id: str) -> None:
         """Take calls of an operation; raises a TransportError where the transport refuses."""

@@ -122,10 +122,10 @@ def metrics_mount(registry: Registry, counts: CallCounts, *, has_identities: boo
 
     if find_spec("prometheus_client") is not None:
         registry.observers.add(counts.count)
-    elsewhere = registry.reserved.elsewhere
+    siblings = registry.reserved.siblings
 
     async def others() -> list[CountsSnapshot]:
-        return [] if elsewhere is None else msgspec.convert(await elsewhere.ask("counts"), list[CountsSnapshot])
+        return [] if siblings is None else msgspec.convert(await siblings.ask("counts"), list[CountsSnapshot])
 
     mount: Any = to_metrics(counts, has_identities=has_identities, others=others)
     return {"/metrics": mount}

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from enfold.calls.protocol.transport import KeepingTransport
     from enfold.calls.transports.nats_streams import NATSUser
-    from enfold.calls.worker.nats_once_store import NATSOnceStore
+    from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
     from enfold.commands.shared.signals import Grace
-    from enfold.operations.idempotency import OnceStore
+    from enfold.operations.idempotency import IdempotencyStore
     from enfold.provenance import Recorder
     from enfold.runtime.registry import Registry
     from enfold.tasks import Tasks, TaskStore
@@ -162,7 +162,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
         return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
     store = open_store(settings)
     if hasattr(store, "path"):  # a file: first results are kept beside it
-        registry.lifetime.once = first_results(settings)
+        registry.lifetime.idempotency_store = idempotency_store(settings)
     return Tasks(registry, store, **terms)
 
 
@@ -233,10 +233,10 @@ async def tasks_on_servers(
     """
     from enfold.tasks import Tasks
 
-    store, first_calls = _store_on(transport, settings), shared_results(transport, settings)
+    store, idempotency = _store_on(transport, settings), shared_results(transport, settings)
     await store.check()
-    await first_calls.check()
-    registry.lifetime.once = first_calls
+    await idempotency.check()
+    registry.lifetime.idempotency_store = idempotency
     return Tasks(registry, store, **{**task_terms(settings), **how})
 
 
@@ -246,14 +246,14 @@ def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
     return NATSTasks(transport, replicas=settings.replicas, **settings.orders.checks(transport.name))
 
 
-def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSOnceStore:
+def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSIdempotencyStore:
     """The idempotency store that all workers of a NATS server share."""
-    from enfold.calls.worker.nats_once_store import NATSOnceStore  # only NATS needs it
+    from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore  # only NATS needs it
 
-    return NATSOnceStore(transport, replicas=settings.replicas, **_result_terms(settings))
+    return NATSIdempotencyStore(transport, replicas=settings.replicas, **_result_terms(settings))
 
 
-def first_results(settings: TaskSettings, *, shared: str | None = None) -> OnceStore | None:
+def idempotency_store(settings: TaskSettings, *, shared: str | None = None) -> IdempotencyStore | None:
     """The idempotency store of one machine: a file of the target's own, made with the first key, else memory.
 
     None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several processes that
@@ -265,12 +265,12 @@ def first_results(settings: TaskSettings, *, shared: str | None = None) -> OnceS
     if file is None and shared is not None:
         file = Path(shared, "idempotency.db")
     if file is None:
-        from enfold.middleware.idempotency_store import MemoryOnceStore
+        from enfold.middleware.idempotency_store import MemoryIdempotencyStore
 
-        return MemoryOnceStore(**terms)
-    from enfold.middleware.sqlite_store import SQLiteOnceStore
+        return MemoryIdempotencyStore(**terms)
+    from enfold.middleware.sqlite_store import SQLiteIdempotencyStore
 
-    return SQLiteOnceStore(file, **terms)
+    return SQLiteIdempotencyStore(file, **terms)
 
 
 def _results_file(settings: TaskSettings) -> Path | None:

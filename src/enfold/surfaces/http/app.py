@@ -38,7 +38,7 @@ from enfold.surfaces.asgi import (
     respond,
     run_lifespan,
 )
-from enfold.surfaces.authentication import Entrance
+from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.console import PARENTS, Console
 from enfold.surfaces.endpoints import NO_STORE, PREFIX, Dialect, Functions, FunctionSettings, Route, has_no_options
 from enfold.surfaces.hosts import Hosts
@@ -108,19 +108,23 @@ def to_http(
     if tasks is not None:
         from enfold.surfaces.http.tasks import TaskPages  # where there are no tasks, nothing of them is loaded
 
-        tasks = tasks.told_by(served)
+        tasks = tasks.with_registry(served)
         pages = TaskPages(tasks)
     settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
     if tokens is not None:
-        registry.reserved.close_to_strangers()
+        registry.reserved.require_authentication()
     functions = Functions(served.guarded(has_identities=tokens is not None, surface="http"), settings, _DIALECT)
-    entrance = Entrance(registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous)
-    public = Functions(served.public().guarded(surface="http"), settings, _DIALECT) if entrance.is_closed else None
+    authentication = Authentication(
+        registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous
+    )
+    public = (
+        Functions(served.public().guarded(surface="http"), settings, _DIALECT) if authentication.is_closed else None
+    )
     return HTTPApp(
         functions,
         public,
-        entrance,
+        authentication,
         mounts=sorted_mounts(mounts or {}),
         body_timeout=body_timeout,
         heartbeat=heartbeat,
@@ -142,7 +146,7 @@ class HTTPApp:
         self,
         functions: Functions,
         public: Functions | None,
-        entrance: Entrance,
+        authentication: Authentication,
         *,
         mounts: Sequence[Mount],
         body_timeout: float,
@@ -153,14 +157,14 @@ class HTTPApp:
         """`public` is what callers without a token get, where one is needed."""
         self._functions = functions
         self._public = public
-        self._entrance = entrance
+        self._authentication = authentication
         self._mounts = mounts
         self._body_timeout = body_timeout
         self._heartbeat = heartbeat
         self._console = console
         self._tasks = tasks
-        self._hosts = entrance.hosts
-        self._authenticator = entrance.authenticator
+        self._hosts = authentication.hosts
+        self._authenticator = authentication.authenticator
         self._format = functions.format
         self._observers = functions.registry.observers
         self._streams: set[Exchange] = set()
@@ -210,7 +214,7 @@ class HTTPApp:
             if has_options or query:
                 self._functions.read_options(request)
                 if self._authenticator is not None:
-                    request.identity = await self._entrance.authenticate(scope, headers, receive)
+                    request.identity = await self._authentication.authenticate(scope, headers, receive)
             if self._public is not None and b"authorization" not in headers:
                 answer = await self._answer_anonymous(exchange, request, self._public)
             else:
@@ -316,7 +320,7 @@ class HTTPApp:
         answer = self._functions.failure(request, error)
         if answer.status != 401 or self._authenticator is None:
             return answer
-        headers = self._entrance.with_challenge(answer.headers, exchange.scope, request.headers)
+        headers = self._authentication.with_challenge(answer.headers, exchange.scope, request.headers)
         return msgspec.structs.replace(answer, headers=headers)
 
     # streams
@@ -342,7 +346,7 @@ class HTTPApp:
         self._streams.add(exchange)
         self._observers.streams += 1
         try:
-            with self._entrance.while_admitted(request.headers, request.identity, exchange.refuse):
+            with self._authentication.while_admitted(request.headers, request.identity, exchange.refuse):
                 await stream.run(items)
         finally:
             self._observers.streams -= 1
@@ -361,7 +365,9 @@ class HTTPApp:
             and request.method in ("GET", "HEAD")
         ):
             resource = request.path.removeprefix(WELL_KNOWN) or "/"
-            document = self._entrance.metadata(exchange.scope, request.headers, resource, functions.application.name)
+            document = self._authentication.metadata(
+                exchange.scope, request.headers, resource, functions.application.name
+            )
             return Response(document, 200, [NO_STORE])
         if tasks is None and self._console is not None and request.method in ("GET", "HEAD"):
             page = self._console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
@@ -451,7 +457,7 @@ class HTTPApp:
             hosts = self._hosts
             if headers.get(b"host") not in hosts.passed or b"origin" in headers:
                 exchange.extra_headers = hosts.admit(scope, headers)
-            request.identity = await self._entrance.authenticate(scope, headers, receive)
+            request.identity = await self._authentication.authenticate(scope, headers, receive)
         except CallError as error:
             await self._refuse_mounted(exchange, request, error)
             return
@@ -470,7 +476,7 @@ class HTTPApp:
             return
         answer = self._functions.failure(request, error)
         scope = exchange.scope
-        told = self._entrance.with_challenge(answer.headers, scope, request.headers, scope["path"])
+        told = self._authentication.with_challenge(answer.headers, scope, request.headers, scope["path"])
         headers = [JSON, id_header(request), *told, *exchange.extra_headers]
         await respond(exchange.send, answer.status, answer.body, headers, is_head=request.method == "HEAD")
         self._observers.refused("http", error.code, request_id=request.known_id())

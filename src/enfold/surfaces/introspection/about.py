@@ -105,7 +105,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
                     yield found
                 with suppress(TimeoutError):
                     await asyncio.wait_for(
-                        changed.wait(), None if registry.reserved.elsewhere is None else POLL_INTERVAL
+                        changed.wait(), None if registry.reserved.siblings is None else POLL_INTERVAL
                     )
         finally:
             stop()
@@ -116,10 +116,10 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
 
 async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
     """The sources as they are in all processes that serve them: one that is down anywhere is down."""
-    own, elsewhere = _summaries(registry), registry.reserved.elsewhere
-    if elsewhere is None:
+    own, siblings = _summaries(registry), registry.reserved.siblings
+    if siblings is None:
         return own
-    others = msgspec.convert(await elsewhere.ask("sources"), list[list[SourceSummary]])
+    others = msgspec.convert(await siblings.ask("sources"), list[list[SourceSummary]])
     worst = {each.name: each for each in own}
     for each in (source for found in others for source in found):
         if each.name not in worst or _BEST_TO_WORST.index(each.state) > _BEST_TO_WORST.index(worst[each.name].state):

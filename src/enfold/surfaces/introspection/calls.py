@@ -97,12 +97,12 @@ class CallLog:
             loop.call_soon_threadsafe(arrived.set)
 
         self._listeners.append(listen)
-        elsewhere = self._registry.reserved.elsewhere
+        siblings = self._registry.reserved.siblings
         listening = None
-        if elsewhere is not None and is_endless:
-            listening = asyncio.ensure_future(elsewhere.listen("calls", lambda wire: listen(_read(wire))))
+        if siblings is not None and is_endless:
+            listening = asyncio.ensure_future(siblings.listen("calls", lambda wire: listen(_read(wire))))
         try:
-            told = [] if elsewhere is None else await elsewhere.ask("calls")
+            told = [] if siblings is None else await siblings.ask("calls")
             others = [_read(wire) for kept in told for wire in kept]
             arrivals = sorted([*others, *_drain(waiting)], key=lambda call: call.record.time)
             shown: dict[tuple[float, str], None] = {}  # the last ones: what ends while others are asked comes twice

@@ -33,14 +33,14 @@ from enfold.surfaces.asgi import (
     IS_CLOSED,
     JSON,
     Headers,
-    Presence,
     Receive,
+    RequestWatcher,
     Scope,
     Send,
     answer_other,
     respond,
 )
-from enfold.surfaces.authentication import Entrance
+from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
@@ -74,14 +74,14 @@ def to_mcp(
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     if settings.get("tasks") is not None:
-        settings["tasks"] = settings["tasks"].told_by(served)
+        settings["tasks"] = settings["tasks"].with_registry(served)
     introduce(registry, {"mcp": "mcp"}, settings.get("recorder"))
     server = MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None)
     hosts = Hosts(allowed_hosts, allowed_origins)
-    entrance = Entrance(
+    authentication = Authentication(
         registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
     )
-    return MCPApp(MCPEndpoint(server, entrance, max_body))
+    return MCPApp(MCPEndpoint(server, authentication, max_body))
 
 
 class MCPApp:
@@ -89,9 +89,9 @@ class MCPApp:
 
     def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
-        self._entrance = endpoint.entrance
-        self._hosts = endpoint.entrance.hosts
-        self._authenticator = endpoint.entrance.authenticator
+        self._authentication = endpoint.authentication
+        self._hosts = endpoint.authentication.hosts
+        self._authenticator = endpoint.authentication.authenticator
         self._observers = endpoint.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,21 +110,23 @@ class MCPApp:
             if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
                 self._hosts.check(scope, headers)
             # The app above has let the origin in, if there is one.
-            if not (self._entrance.is_closed or scope.get(IS_CLOSED)) and not (is_mounted and b"origin" in headers):
+            if not (self._authentication.is_closed or scope.get(IS_CLOSED)) and not (
+                is_mounted and b"origin" in headers
+            ):
                 self._hosts.check_site(headers)
             if self._authenticator is not None or scope.get(IS_CLOSED):
                 if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
                     await self._send_resource_metadata(scope, headers, send)
                     return
                 if identity is None:
-                    identity = await self._entrance.authenticate(scope, headers, receive)
-                if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
+                    identity = await self._authentication.authenticate(scope, headers, receive)
+                if identity is None and (self._authentication.is_closed or scope.get(IS_CLOSED)):
                     endpoint = self._public_or_401()
             if scope["method"] != "POST":
                 await self._answer_other_method(endpoint, scope, headers, identity, receive, send)
                 return
             post = Post(endpoint, headers, send, identity, reply, scope)
-            await post.run(Presence(receive, BODY_TIMEOUT))
+            await post.run(RequestWatcher(receive, BODY_TIMEOUT))
         except (ProtocolError, CallError) as refused:
             await self._refuse(refused, scope, headers, send, identity, is_stranger=endpoint is not self._endpoint)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
@@ -154,7 +156,7 @@ class MCPApp:
     def _public(self) -> MCPEndpoint:
         server = self._endpoint.server
         public = PublicServer(server.registry.public(), server.settings)
-        return MCPEndpoint(public, self._entrance, self._endpoint.max_body)
+        return MCPEndpoint(public, self._authentication, self._endpoint.max_body)
 
     def _public_or_401(self) -> MCPEndpoint:
         """The public operations, for a caller without a token where one is needed; 401 if there are none."""
@@ -164,7 +166,7 @@ class MCPApp:
 
     async def _send_resource_metadata(self, scope: Scope, headers: Headers, send: Send) -> None:
         resource = scope["path"].partition(WELL_KNOWN)[2]
-        document = self._entrance.metadata(scope, headers, resource, self._endpoint.server.info["name"])
+        document = self._authentication.metadata(scope, headers, resource, self._endpoint.server.info["name"])
         await respond(send, 200, document, [JSON])
 
     async def _refuse(
@@ -190,7 +192,7 @@ class MCPApp:
         else:
             told, code = ProtocolError(INVALID_REQUEST, error.message), error.code
             own = [JSON, *error_headers(error, status)]
-        challenged = self._entrance.with_challenge(own, scope, headers, scope["path"])
+        challenged = self._authentication.with_challenge(own, scope, headers, scope["path"])
         body = encode(error_response(told.request_id, told))
         await respond(send, status, body, challenged, is_head=scope["method"] == "HEAD")
         if not is_observed:
@@ -218,7 +220,7 @@ class MCPApp:
             if EVENTS not in headers.get(b"accept", b""):
                 raise not_acceptable("text/event-stream")
             with (
-                Presence(receive, has_body=False),
+                RequestWatcher(receive, has_body=False),
                 endpoint.while_admitted(scope, headers, identity, carried.end_stream),
             ):
                 await self._open_stream(endpoint.server, session, identity, headers, carried)

@@ -38,8 +38,19 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
 from enfold.operations import Identity
-from enfold.surfaces.asgi import IDENTITY, JSON, VERIFIER, Header, Headers, Presence, Scope, Send, late_body, respond
-from enfold.surfaces.authentication import Entrance
+from enfold.surfaces.asgi import (
+    IDENTITY,
+    JSON,
+    VERIFIER,
+    Header,
+    Headers,
+    RequestWatcher,
+    Scope,
+    Send,
+    late_body,
+    respond,
+)
+from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller, revision_for
 from enfold.surfaces.mcp.server import MCPServer
@@ -67,11 +78,11 @@ STATUSES: Final = {
 class MCPEndpoint:
     """What all requests to one server over HTTP share: its sessions, its open streams, its limits."""
 
-    __slots__ = ("entrance", "limits", "listening", "max_body", "server", "sessions")
+    __slots__ = ("authentication", "limits", "listening", "max_body", "server", "sessions")
 
-    def __init__(self, server: MCPServer, entrance: Entrance, max_body: int) -> None:
+    def __init__(self, server: MCPServer, authentication: Authentication, max_body: int) -> None:
         self.server = server
-        self.entrance = entrance
+        self.authentication = authentication
         self.max_body = max_body
         self.limits = server.settings.limits
         self.sessions = Sessions(self.limits, server.settings.session_prefix)
@@ -89,7 +100,9 @@ class MCPEndpoint:
     ) -> AbstractContextManager[None]:
         """For as long as a stream is open, `refuse` is called when the token of its caller becomes invalid."""
         is_from_above = scope.get(IDENTITY) is not None  # the app that mounts us has checked the token
-        return self.entrance.while_admitted(headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None)
+        return self.authentication.while_admitted(
+            headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None
+        )
 
     def stop(self) -> None:
         self.sessions.close_all()
@@ -111,26 +124,26 @@ class Post(msgspec.Struct, eq=False):
     _meta: dict[str, Any] = {}
     _size: int = 0  # of the body
 
-    async def run(self, presence: Presence) -> None:
+    async def run(self, watcher: RequestWatcher) -> None:
         """Read the message, and answer it unless its client cancels it or disconnects."""
         _check_form(self._headers, self._endpoint.max_body)
-        presence.break_silence = self._reply.break_silence
-        presence.begin()
+        watcher.break_silence = self._reply.break_silence
+        watcher.begin()
         try:
-            body = await presence.body(self._endpoint.max_body)
+            body = await watcher.body(self._endpoint.max_body)
             self._size = len(body)
             if body.startswith(b"["):
                 await self._handle_batch(body)
             else:
-                await self._handle(parse(body), presence)
+                await self._handle(parse(body), watcher)
         except asyncio.CancelledError:
-            await self._end_unanswered(presence)
+            await self._end_unanswered(watcher)
         finally:
-            presence.end()
+            watcher.end()
 
-    async def _end_unanswered(self, presence: Presence) -> None:
+    async def _end_unanswered(self, watcher: RequestWatcher) -> None:
         """End a cancelled request without an answer; a cancellation that came from elsewhere is raised again."""
-        ended = presence.end()
+        ended = watcher.end()
         if ended is None:
             raise asyncio.CancelledError
         if ended == "late":
@@ -143,14 +156,14 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._reply.abandon()
 
-    async def _handle(self, message: RPCMessage, presence: Presence) -> None:
+    async def _handle(self, message: RPCMessage, watcher: RequestWatcher) -> None:
         """Answer a message by the rules of its revision: by itself, or in its session."""
         meta = message.params.get("_meta")
         self._meta = meta = meta if isinstance(meta, dict) else {}
         if VERSION_KEY in meta or self._is_stateless(message):
             await self._handle_stateless(message)
         else:
-            await self._handle_in_session(message, presence)
+            await self._handle_in_session(message, watcher)
 
     async def _finish(self, answer: AnyResponse) -> None:
         status = STATUSES.get(answer.error.code, 200) if isinstance(answer, RPCErrorResponse) else 200
@@ -245,7 +258,7 @@ class Post(msgspec.Struct, eq=False):
         answer = self._endpoint.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
-    async def _handle_in_session(self, message: RPCMessage, presence: Presence) -> None:
+    async def _handle_in_session(self, message: RPCMessage, watcher: RequestWatcher) -> None:
         if message.method == "initialize" and message.is_request:
             await self._initialize(message)
             return
@@ -257,10 +270,10 @@ class Post(msgspec.Struct, eq=False):
             await self._answer(message, caller)
         else:
             # The client may reconnect for its answer: to disconnect is not to cancel.
-            presence.outlives_client = True
+            watcher.outlives_client = True
             self._reply.session, self._reply.identity = session, self._identity
             self._request_id = request_id = message.request_id
-            session.running[request_id] = presence
+            session.running[request_id] = watcher
             try:
                 await self._answer(message, session)
             finally:

@@ -16,7 +16,7 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RequestId, encode
 from enfold.operations import Identity
-from enfold.surfaces.asgi import Presence
+from enfold.surfaces.asgi import RequestWatcher
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Session
 
@@ -30,7 +30,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
     """One client, from its handshake to its DELETE."""
 
     id: str
-    running: dict[RequestId, Presence] = msgspec.field(default_factory=dict)
+    running: dict[RequestId, RequestWatcher] = msgspec.field(default_factory=dict)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
     notifications: EventStream | None = None  # the stream that a GET opens, for what belongs to no request
     identity_id: str | None = None  # the one person who may use it

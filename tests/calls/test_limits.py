@@ -20,13 +20,13 @@ from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
 from enfold.calls.caller.peers import PeerDirectory, PeerLimits
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.events import WorkerListing
 from enfold.calls.protocol.settings import NEVER, WorkerLimits
 from enfold.calls.transports.nats_streams import NATSUser, make_stream, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.calls.worker.nats_once_store import idempotency_stream
-from enfold.middleware.idempotency_store import MemoryOnceStore
+from enfold.calls.worker.nats_idempotency_store import idempotency_stream
+from enfold.middleware.idempotency_store import MemoryIdempotencyStore
 from enfold.operations import OperationSpec
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
 from enfold.surfaces.calls import serve_calls
@@ -134,56 +134,56 @@ class _Effects:
 
 
 async def test_one_identity_s_keys_do_not_push_out_another_s() -> None:
-    store, effects = MemoryOnceStore(), _Effects()
-    first = await store.once(_call(_key("ann", "k"), effects, 5))
+    store, effects = MemoryIdempotencyStore(), _Effects()
+    first = await store.run_once(_call(_key("ann", "k"), effects, 5))
     refused = 0
     for number in range(10_050):
         try:
-            await store.once(_call(_key("mallory", str(number)), effects, 5))
+            await store.run_once(_call(_key("mallory", str(number)), effects, 5))
         except CallError as error:
             assert (error.code, error.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")  # noqa: PT017
             refused += 1
     assert refused == 50
-    assert (await store.once(_call(_key("ann", "k"), effects, 5))).data == first.data
-    assert (await store.once(_call(_key("mallory", "0"), effects, 5))).data == 2
+    assert (await store.run_once(_call(_key("ann", "k"), effects, 5))).data == first.data
+    assert (await store.run_once(_call(_key("mallory", "0"), effects, 5))).data == 2
 
 
 async def test_large_results_push_out_only_their_own() -> None:
-    store = MemoryOnceStore(bytes_per_identity=10_000)
+    store = MemoryIdempotencyStore(bytes_per_identity=10_000)
     first, large = _Effects(), _Effects("x" * 4_000)
-    await store.once(_call(_key("ann", "k"), first, 5))
+    await store.run_once(_call(_key("ann", "k"), first, 5))
     for number in range(10):
-        await store.once(_call(_key("mallory", str(number)), large, 5))
-    await store.once(_call(_key("ann", "k"), first, 5))
-    await store.once(_call(_key("mallory", "0"), large, 5))
+        await store.run_once(_call(_key("mallory", str(number)), large, 5))
+    await store.run_once(_call(_key("ann", "k"), first, 5))
+    await store.run_once(_call(_key("mallory", "0"), large, 5))
     assert (first.count, large.count) == (1, 11)
 
 
 async def test_entries_are_forgotten_after_their_time_of_those_too_who_do_not_come_back() -> None:
-    store, effects = MemoryOnceStore(keep=0.05, per_identity=1), _Effects()
-    await store.once(_call(_key("ann", "k"), effects, 5))
+    store, effects = MemoryIdempotencyStore(keep=0.05, per_identity=1), _Effects()
+    await store.run_once(_call(_key("ann", "k"), effects, 5))
     with pytest.raises(CallError):
-        await store.once(_call(_key("ann", "other"), effects, 5))
+        await store.run_once(_call(_key("ann", "other"), effects, 5))
     await asyncio.sleep(0.06)
-    await store.once(_call(_key("bob", "k"), effects, 5))
+    await store.run_once(_call(_key("bob", "k"), effects, 5))
     assert set(store._owners) == {("bob", None)}
-    await store.once(_call(_key("ann", "k"), effects, 5))
+    await store.run_once(_call(_key("ann", "k"), effects, 5))
     assert effects.count == 3
 
 
 async def test_a_repeat_waits_for_the_first_no_longer_than_its_own_time() -> None:
-    store, go_on = MemoryOnceStore(), asyncio.Event()
+    store, go_on = MemoryIdempotencyStore(), asyncio.Event()
 
     async def slow() -> ResponseEnvelope[Any]:
         await go_on.wait()
         return local_envelope(1, "shop.pay")
 
-    first = asyncio.create_task(store.once(_call(_key("ann", "k"), slow, 5)))
+    first = asyncio.create_task(store.run_once(_call(_key("ann", "k"), slow, 5)))
     await asyncio.sleep(0.01)
     with pytest.raises(CallError) as raised:
-        await store.once(_call(_key("ann", "k"), slow, 0.02))
+        await store.run_once(_call(_key("ann", "k"), slow, 0.02))
     assert raised.value.code == "TIMEOUT"
-    repeat = asyncio.create_task(store.once(_call(_key("ann", "k"), slow, 5)))
+    repeat = asyncio.create_task(store.run_once(_call(_key("ann", "k"), slow, 5)))
     await asyncio.sleep(0)
     go_on.set()
     assert (await first).data == (await repeat).data == 1
@@ -191,7 +191,7 @@ async def test_a_repeat_waits_for_the_first_no_longer_than_its_own_time() -> Non
 
 @pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
 async def test_only_errors_that_are_final_are_kept(code: str, runs: int) -> None:
-    store, ran = MemoryOnceStore(), 0
+    store, ran = MemoryIdempotencyStore(), 0
 
     async def fail() -> ResponseEnvelope[Any]:
         nonlocal ran
@@ -200,7 +200,7 @@ async def test_only_errors_that_are_final_are_kept(code: str, runs: int) -> None
 
     for _ in range(2):
         with pytest.raises(CallError) as raised:
-            await store.once(_call(_key("ann", "k"), fail, 5))
+            await store.run_once(_call(_key("ann", "k"), fail, 5))
         assert raised.value.code == code
     assert ran == runs
 
@@ -262,7 +262,7 @@ async def test_a_key_without_end_is_refused() -> None:
 
 
 @pytest.fixture
-async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, NATSOnceStore]]:
+async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, NATSIdempotencyStore]]:
     """The stores of two workers, of which the server lets each serve its own namespace."""
     specs = [OperationSpec(namespace=namespace, name="pay") for namespace in ("shop", "bank")]
     users = [NATSUser(Identity(name), (name,), password=PASSWORD) for name in ("shop", "bank")]
@@ -276,34 +276,36 @@ async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, N
     await transports["operator"].connect()
     client = transports["operator"].client
     await make_stream(client, client.jetstream(), idempotency_stream())
-    yield {name: NATSOnceStore(transport, per_identity=3) for name, transport in transports.items()}
+    yield {name: NATSIdempotencyStore(transport, per_identity=3) for name, transport in transports.items()}
     for transport in transports.values():
         await transport.close()
     server.close()
 
 
-async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(stores: dict[str, NATSOnceStore]) -> None:
+async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(
+    stores: dict[str, NATSIdempotencyStore],
+) -> None:
     key = EntryKey(("ann", None), "bank.pay", "k")
     forged, true = _Effects("forged"), _Effects("true")
     with pytest.raises(CallError) as raised:
-        await stores["shop"].once(_call(key, forged, 1.5))
+        await stores["shop"].run_once(_call(key, forged, 1.5))
     assert (raised.value.code, forged.count) == ("UNAVAILABLE", 0)
     for _ in range(2):
-        assert (await stores["bank"].once(_call(key, true, 5))).data == "true"
+        assert (await stores["bank"].run_once(_call(key, true, 5))).data == "true"
     with pytest.raises(CallError):  # nor does it read them
-        await stores["shop"].once(_call(key, forged, 1.5))
+        await stores["shop"].run_once(_call(key, forged, 1.5))
     assert (forged.count, true.count) == (0, 1)
 
 
-async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSOnceStore]) -> None:
+async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSIdempotencyStore]) -> None:
     effects = _Effects()
     for number in range(3):
-        await stores["shop"].once(_call(_key("mallory", str(number)), effects, 5))
+        await stores["shop"].run_once(_call(_key("mallory", str(number)), effects, 5))
     with pytest.raises(CallError) as raised:
-        await stores["shop"].once(_call(_key("mallory", "one more"), effects, 5))
+        await stores["shop"].run_once(_call(_key("mallory", "one more"), effects, 5))
     assert (raised.value.code, raised.value.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")
-    assert (await stores["shop"].once(_call(_key("mallory", "0"), effects, 5))).data == 1
-    assert (await stores["shop"].once(_call(_key("ann", "k"), effects, 5))).data == 4
+    assert (await stores["shop"].run_once(_call(_key("mallory", "0"), effects, 5))).data == 1
+    assert (await stores["shop"].run_once(_call(_key("ann", "k"), effects, 5))).data == 4
 
 
 # --- connections of a hub -----------------------------------------------------------------------------------------

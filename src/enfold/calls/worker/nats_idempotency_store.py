@@ -22,7 +22,7 @@ from enfold.middleware.idempotency_store import (
     KEEP,
     PAUSE,
     PER_IDENTITY,
-    FirstResults,
+    BaseIdempotencyStore,
     KeyQuota,
     Outcome,
     failure,
@@ -63,7 +63,7 @@ class _BucketClaim(msgspec.Struct, eq=False):
     is_over: bool = False  # given back, or taken over by another: we write nothing there any more
 
 
-class NATSOnceStore(FirstResults[_BucketClaim]):
+class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
     """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
 
     def __init__(
