@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.serving import serve
+from tests.sources.openapi.documents import documents
 
 from enfold import Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -21,7 +22,6 @@ from enfold.version import install_command
 
 ROOT = Path(__file__).parents[2]
 LITTLE = str(ROOT / "tests" / "sources" / "mcp" / "little_server.py")
-DOCUMENTS = ROOT.parent / "shared" / "data" / "openapi" / "documents"
 
 PETS: dict[str, Any] = {
     "openapi": "3.1.0",
@@ -84,9 +84,9 @@ def test_a_json_file_is_recognised_by_what_is_in_it(tmp_path: Path, content: str
     assert read_target(str(file)).kind == kind
 
 
-@pytest.mark.skipif(not DOCUMENTS.exists(), reason="the shared documents are not there")
-def test_every_json_document_of_the_shared_set_is_one() -> None:
-    files = sorted(set(DOCUMENTS.glob("*.json")) - {DOCUMENTS / "manifest.json"})
+def test_every_json_document_is_recognized() -> None:
+    files = [document.path for document in documents() if document.path.suffix == ".json"]
+    assert len(files) > 0
     assert [file.name for file in files if read_target(str(file)).kind != "document"] == []
 
 

@@ -1,4 +1,4 @@
-"""The official TypeScript clients list the tools of OpenAPI documents: a few here, the shared set in `make conformance`."""
+"""The official TypeScript clients list the tools of OpenAPI documents: a few here, all in `make conformance`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.conformance.typescript_clients import can_run, lines
 from tests.conftest import not_run
+from tests.sources.openapi.documents import documents
 
 ODD = [r"^[A-Za-z0-9\-\_]+$", r"[\w-.]", "(?i)x", "{a}", "[b-a]"]
 
@@ -28,3 +29,11 @@ def test_the_clients_list_a_document_whose_patterns_they_cannot_compile(tmp_path
     path.write_text(json.dumps(document()))
     listed = [(line["client"], line.get("tools"), line.get("error")) for line in lines([path])]
     assert listed == [("sdk", 2, None), ("client", 2, None)]
+
+
+def test_the_clients_list_every_operation_of_our_documents() -> None:
+    if not can_run():
+        not_run("@modelcontextprotocol/sdk")
+    listed = list(lines(document.path for document in documents()[1:3]))
+    assert [line for line in listed if "error" in line or line["tools"] != line["wanted"]] == []
+    assert [line["tools"] for line in listed if line["client"] == "sdk"] == [9, 9]

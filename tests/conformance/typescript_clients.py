@@ -1,6 +1,6 @@
 """The official TypeScript clients list the tools of OpenAPI documents: `python -m tests.conformance.typescript_clients`.
 
-It takes the shared set of real documents, or those named on the command line, and needs node and the packages
+It takes the documents of the tests, or those named on the command line, and needs node and the packages
 `@modelcontextprotocol/sdk` and `@modelcontextprotocol/client` below `.parts`. It ends with 0 when every client listed
 every operation of every document.
 """
@@ -15,20 +15,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.sources.openapi.documents import documents
+
 from enfold.sources.openapi import from_openapi
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 PARTS: Final = ROOT / ".parts"
-SHARED: Final = ROOT.parent / "shared" / "data" / "openapi"
 NOT_RUN: Final = 2
 
 
-def main(documents: list[str]) -> int:
+def main(paths: list[str]) -> int:
     if not can_run():
         sys.stderr.write("not run: this needs node and the MCP packages below .parts\n")
         return NOT_RUN
-    chosen = [Path(each) for each in documents] or shared_documents()
+    chosen = [Path(each) for each in paths] or [each.path for each in documents()]
     wrong = 0
     for line in lines(chosen):
         is_right = line.get("tools") == line.get("wanted") and "error" not in line
@@ -44,16 +45,10 @@ def can_run() -> bool:
     return shutil.which("node") is not None and all((packages / each).exists() for each in ("sdk", "client"))
 
 
-def shared_documents() -> list[Path]:
-    """The real documents that lie beside the checkout."""
-    manifest = SHARED / "manifest.json"
-    return [SHARED / entry["file"] for entry in json.loads(manifest.read_text())] if manifest.exists() else []
-
-
-def lines(documents: Iterable[Path]) -> Iterable[dict[str, Any]]:
+def lines(paths: Iterable[Path]) -> Iterable[dict[str, Any]]:
     """What each client says of each document, beside the number of tools it should have listed."""
     server = json.dumps([sys.executable, str(HERE / "openapi_server.py")])
-    for document in documents:
+    for document in paths:
         wanted = len(from_openapi(document, base_url="http://127.0.0.1:9"))
         program = ["node", str(HERE / "list_tools.mjs"), str(PARTS), server, str(document)]
         done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=300)

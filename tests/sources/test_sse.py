@@ -1,14 +1,15 @@
-"""Server-sent events: the published vectors under every chunking, and a sample of our own."""
+"""Server-sent events: a table of streams, and random ones compared with the algorithm of the HTML standard."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent
@@ -60,6 +61,53 @@ def test_the_published_vectors_hold_under_every_chunking(vector: dict[str, Any])
         events, decoder = decode(chunks)
         assert [{"event": each.event, "data": each.data, "id": each.id} for each in events] == vector["expected"]
         assert (decoder.retry, decoder.last_event_id) == (vector["retry"], vector["last_event_id"])
+
+
+def by_the_standard(raw: bytes) -> tuple[list[ServerSentEvent], int | None, str]:
+    """Events, reconnection time and last event id of a whole stream, by the steps of the HTML standard."""
+    events, retry = list[ServerSentEvent](), None
+    data, kind, seen_id, last_id = list[str](), "", "", ""
+    text = raw.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    *lines, _ = re.split(r"\r\n|\r|\n", text)  # What follows the last line end is not a line yet.
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            last_id = seen_id
+            if data:
+                events.append(ServerSentEvent("\n".join(data), kind or "message", last_id))
+            data, kind = [], ""
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id" and "\0" not in value:
+            seen_id = value
+        elif name == "retry" and re.fullmatch(r"[0-9]+", value):
+            retry = int(value)
+    return events, retry, last_id
+
+
+FIELDS = ["data", "event", "id", "retry", "other", "", "\ufeffdata", " data", "Data"]
+SEPARATORS = [":", ": ", ":  ", ""]
+CONTENTS = ["", "a", "é😀", "10", "-1", "1_0", "٣", "a:b", '{"a": 1}', "\0", "\u2028", " x"]
+ENDS = ["\n", "\r", "\r\n", "\n\n", "\r\r", "\r\n\r\n"]
+sse_lines = st.tuples(*map(st.sampled_from, (FIELDS, SEPARATORS, CONTENTS, ENDS))).map("".join)
+sse_streams = st.tuples(st.sampled_from(["", "\ufeff", "\ufeff\ufeff"]), st.lists(sse_lines, max_size=12)).map(
+    lambda stream: (stream[0] + "".join(stream[1])).encode()
+)
+
+
+@settings(max_examples=300)
+@given(sse_streams, st.sampled_from(["whole", 1, 2, 3, 7]))
+def test_a_stream_is_decoded_by_the_steps_of_the_standard(raw: bytes, size: int | str) -> None:
+    events, decoder = decode(cut(raw, size))
+    assert (events, decoder.retry, decoder.last_event_id) == by_the_standard(raw)
+
+
+def test_every_stream_of_the_table_is_decoded_by_the_steps_of_the_standard() -> None:
+    for name, raw, expected in SAMPLE:
+        assert by_the_standard(raw)[0] == expected, name
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12))

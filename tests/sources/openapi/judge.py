@@ -26,6 +26,7 @@ from urllib.parse import quote_plus
 import httpx2
 import msgspec
 from tests.sources.openapi.arguments import NoValueError, make_arguments
+from tests.sources.openapi.documents import documents
 
 from enfold import CallError, OperationRegistry, OperationType
 from enfold.operations import Operation
@@ -33,7 +34,6 @@ from enfold.sources.openapi import ImportedOperations, OpenAPILimits, from_opena
 from enfold.sources.openapi.document import read_document
 
 ROOT: Final = Path(__file__).parents[3]
-SHARED: Final = ROOT.parent / "shared" / "data" / "openapi"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 REACHED: Final = b"HTTP/1.1 200 OK\r\nx-reached: yes\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -322,13 +322,13 @@ def _free_port() -> int:
 
 
 def main() -> int:
-    """Judge the given documents, or all that lie beside the checkout."""
+    """Judge the given documents, or all documents of the tests."""
     parser = argparse.ArgumentParser(description="Prism as a judge of the requests we send.")
     parser.add_argument("documents", nargs="*", type=Path)
     parser.add_argument("--most", type=int, default=20, help="operations of each document (%(default)s)")
     chosen = parser.parse_args()
     logging.disable()  # empty answers are no news here
-    verdicts = list(_judged(chosen.documents or _beside(), chosen.most))
+    verdicts = list(_judged(chosen.documents or [each.path for each in documents()], chosen.most))
     judged = [each for each in verdicts if each.right]
     wrong = sum(len(each.violations) for each in verdicts)
     operations, right = sum(each.operations for each in judged), sum(each.right for each in judged)
@@ -348,11 +348,6 @@ def _judged(documents: list[Path], most: int) -> Iterator[Verdict]:
         sys.stdout.write(f"{verdict}\n")
         sys.stdout.flush()
         yield verdict
-
-
-def _beside() -> list[Path]:
-    listed = json.loads((SHARED / "manifest.json").read_text())
-    return [SHARED / each["file"] for each in listed if each["operations"]]
 
 
 if __name__ == "__main__":

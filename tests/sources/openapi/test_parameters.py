@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sources.openapi import styles
 
 from enfold import CallError
 
@@ -72,6 +73,9 @@ OLD_TABLE: list[tuple[str, dict[str, Any], str]] = [
     ("query", {}, "color=blue,black,brown"),
     ("path", {"collectionFormat": "pipes"}, "blue%7Cblack%7Cbrown"),
     ("path", {}, "blue,black,brown"),
+    ("query", {"collectionFormat": "csv"}, "color=blue,black,brown"),
+    ("query", {"collectionFormat": "ssv"}, "color=blue%20black%20brown"),
+    ("query", {"collectionFormat": "tsv"}, "color=blue%09black%09brown"),
     ("header", {"collectionFormat": "tsv"}, "blue\tblack\tbrown"),
 ]
 
@@ -128,6 +132,48 @@ async def test_lists_in_a_list_of_version_2_are_written_by_their_own_collection_
     written = received.body.decode() if location == "formData" else on_the_wire(received, location)
     assert written is not None
     assert written.replace("%2C", ",") == expected.replace("%2C", ",")
+
+
+@pytest.mark.parametrize("row", list(styles.rows()), ids=lambda row: row.id)
+async def test_every_style_is_written_by_the_rules_of_the_specification(
+    serve: Serve, connect: Connect, http: Words, row: styles.Row
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    written = {"style": row.style, "explode": row.explode, "required": row.location == "path", "schema": {}}
+    path = f"/x/{{{styles.NAME}}}" if row.location == "path" else "/x"
+    document = http.document({"parameters": [{"name": styles.NAME, "in": row.location, **written}]}, path=path)
+    await connect(document, base_url=server.url).execute("x", {styles.NAME: row.value})
+    assert on_the_wire(server.received[0], row.location) == row.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type", "value", "expected"),
+    [
+        ("q", "application/x-www-form-urlencoded", {"a": "x + y", "b": True}, "a=x+%2B+y&b=true"),
+        ("q", "application/json", {"n": [1, 2], "f": None}, "%7B%22n%22%3A%5B1%2C2%5D%2C%22f%22%3Anull%7D"),
+        ("q", "application/jsonpath", "$.a[1:2]", "%24.a%5B1%3A2%5D"),
+    ],
+)
+async def test_a_parameter_can_be_the_whole_query_string(
+    serve: Serve, connect: Connect, http: Words, name: str, media_type: str, value: Any, expected: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    parameter = {"name": name, "in": "querystring", "content": {media_type: {"schema": {}}}}
+    registry = connect(http.document({"parameters": [parameter]}, version="3.2.0"), base_url=server.url)
+    await registry.execute("x", {name: value})
+    assert server.received[0].query == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("filter[name]", "filter%5Bname%5D=x"), ("❤️", "%E2%9D%A4%EF%B8%8F=x"), ("a b", "a%20b=x")]
+)
+async def test_the_name_of_a_query_parameter_is_percent_encoded(
+    serve: Serve, connect: Connect, http: Words, name: str, expected: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    parameter = {"name": name, "in": "query", "schema": {"type": "string"}}
+    await connect(http.document({"parameters": [parameter]}), base_url=server.url).execute("x", {name: "x"})
+    assert server.received[0].query == expected
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
