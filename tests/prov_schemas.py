@@ -1,4 +1,4 @@
-"""The schemas of prov-spec, as published or in our sample, and what an independent validator says by them."""
+"""Validation against the schemas of prov-spec: the published ones where present, else the sample in `provenance/data`."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_details_that_are_plain_text_and_a_category_nobody_knows_are_read() -> N
 
 def test_the_examples_of_the_specification_decode_and_encode_to_equal_json() -> None:
     if not SPECIFICATION.exists():
-        pytest.skip("the specification is not here")
+        pytest.skip("the published specification is not in ../shared/seeds")
     # On that page the next heading follows the first block without a space.
     success, failure = re.findall(
         r"__ENVELOPE_V1__:[A-Za-z0-9+/]{40,}?(?:=+|(?=Error Response))", SPECIFICATION.read_text()
