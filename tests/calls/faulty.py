@@ -149,4 +149,4 @@ class FaultyTransport:
 
 def _carrying_text(capabilities: Capabilities) -> Capabilities:
     """What happens to messages must happen to all of them: nothing goes past them as a value, or by another client."""
-    return msgspec.structs.replace(capabilities, in_process=False, keeps_state=False)
+    return msgspec.structs.replace(capabilities, keeps_state=False)

@@ -16,8 +16,6 @@ from enfold.calls import CALL_EVENT_SCHEMA, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import Message, Transport
-from enfold.calls.transports.memory import Router
-from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 
 
@@ -141,20 +139,6 @@ async def test_a_subscriber_sees_the_events_of_calls_in_memory(patterns: list[st
     assert calls[0]["payload"]["input"] == {"x": 1, "y": 2}
     assert calls[1]["payload"]["output"]["data"] == 3
     assert calls[0]["payload"]["requestId"] == calls[1]["payload"]["requestId"]
-
-
-async def test_calls_are_handed_over_as_values_while_nobody_looks_on() -> None:
-    router = Router()
-    bus = MemoryTransport(router=router)
-    async with serve_calls(shop(), bus), from_calls(bus.join("caller")) as operations:
-        mine = OperationRegistry()
-        operations.keep(mine)
-        needs_text = [router.needs_text]
-        subscription = await bus.join("spy").subscribe("op.>", lambda _: None)
-        needs_text.append(router.needs_text)
-        assert (await mine.execute("shop.add", {"x": 1, "y": 2})).data == 3
-        await subscription.close()
-        assert [*needs_text, router.needs_text] == [False, True, False]
 
 
 async def test_a_subscriber_sees_what_a_peer_responds_to_its_own_call() -> None:

@@ -21,15 +21,11 @@ from enfold.calls.protocol.events import (
     Heartbeat,
     Payload,
     Requested,
-    Responded,
     Resume,
-    carried,
-    copied,
     envelope_of,
     event_ids,
     failed,
     read_event,
-    read_request,
     responded,
     write_event,
 )
@@ -66,68 +62,6 @@ def test_an_event_on_the_wire_has_its_type_and_version_and_validates(payload: Pa
     assert (wire["v"], wire["type"], set(wire)) == (1, TYPES[type(payload)], {"v", "type", "id", "payload"})
     jsonschema_rs.validate(CALL_EVENT_SCHEMA[wire["type"]], wire["payload"])
     jsonschema_rs.validate(CALL_MESSAGE_SCHEMA, wire)
-
-
-@pytest.mark.parametrize(
-    "envelope",
-    [
-        local_envelope({"a": [1, None]}, "shop.add"),
-        local_envelope(b"\x00\xff", "shop.add"),
-        msgspec.structs.replace(local_envelope(1, "shop.add"), provenance={"run": "1"}),
-        http_envelope(b"\x00", content_type="image/png"),
-    ],
-    ids=["plain", "bytes", "with provenance", "http"],
-)
-def test_the_quick_way_to_write_a_result_writes_the_same(envelope: ResponseEnvelope[Any]) -> None:
-    assert write_event("e1", Responded(ID, envelope)) == write_event("e1", responded(ID, envelope))
-
-
-class Nobody:
-    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None: ...
-
-
-def test_a_request_carried_in_one_process_is_what_it_would_be_on_the_wire() -> None:
-    sent = Requested(ID, "shop.add", {"pair": (1, 2), "bytes": b"\x00"}, 1000, credits=4)
-    on_the_wire = read_event(write_event("e1", sent)).payload
-    back = Nobody()
-    assert read_request(carried(sent, back)) == (on_the_wire, back)
-    assert read_request(write_event("e1", sent)) == (on_the_wire, None)
-    assert read_event(carried(sent, back)).payload == on_the_wire
-
-
-def test_a_result_handed_over_in_one_process_is_what_it_would_be_on_the_wire() -> None:
-    envelope = local_envelope({"pair": (1, 2), "bytes": b"\x00", "none": float("nan")}, "shop.add")
-    written: Any = read_event(write_event("e1", Responded(ID, envelope))).payload
-    assert copied(envelope, 100) == envelope_of(written)
-
-
-@pytest.mark.parametrize(
-    "envelope",
-    [
-        local_envelope("x" * 100, "shop.add"),
-        local_envelope(object(), "shop.add"),
-        msgspec.structs.replace(local_envelope(1, "shop.add"), provenance={"run": "1"}),
-        http_envelope(b"\x00", content_type="image/png"),
-    ],
-    ids=["too large", "no JSON", "with provenance", "http"],
-)
-def test_what_is_more_than_a_small_plain_result_is_told_as_a_message(envelope: ResponseEnvelope[Any]) -> None:
-    assert copied(envelope, 100) is None
-
-
-def test_every_reader_of_a_carried_request_has_an_input_of_its_own() -> None:
-    sent = Requested(ID, "shop.add", {"items": [1]}, 1000)
-    event = carried(sent, Nobody())
-    first: Any = read_request(event)[0]
-    first.input["items"].append(2)
-    second: Any = read_request(event)[0]
-    assert (second.input, sent.input) == ({"items": [1]}, {"items": [1]})
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}.__iter__(), float], ids=["object", "iterator", "type"])
-def test_what_is_no_json_data_is_not_carried_either(value: object) -> None:
-    with pytest.raises(FormatError):
-        carried(Requested(ID, "shop.echo", {"value": value}), Nobody())
 
 
 def test_the_output_of_a_response_is_an_envelope() -> None:

@@ -21,7 +21,6 @@ from enfold.calls.protocol.events import (
     Payload,
     Requested,
     Responded,
-    carried,
     event_ids,
     failed,
     read_event,
@@ -74,7 +73,6 @@ class PendingRequestMap:
         self._retry = retry or Retry()
         self._sign = sign
         self._ids = event_ids()
-        self._in_process = False
         self._prefix = ""
         self._waiting: dict[str, WaitingCall] = {}
         self._aborted = AbortedCalls(self._send_to, self._settings.heartbeat)
@@ -234,8 +232,7 @@ class PendingRequestMap:
             headers = self._sign(request, context, self._transport.name)
         if spans.inject is not None and (trace := spans.inject()):
             headers = {**(headers or {}), **trace}
-        is_carried = self._in_process and request.provenance is None
-        data = carried(request, waiting) if is_carried else write_event(next(self._ids), request)
+        data = write_event(next(self._ids), request)
         await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
 
     def _tried_again(self, waiting: W) -> W:
@@ -273,19 +270,18 @@ class PendingRequestMap:
 
     async def _answer(self, payload: Payload) -> None:
         request_id = payload.request_id
-        waiting = self._waiting.get(request_id)
-        if waiting is not None and not self._in_process:
-            waiting.hear(payload, None, monotonic())
-            return
         replies: ReplyAddresses | None = getattr(self._transport, "replies", None)
-        reply = self._prefix + request_id if waiting is not None else replies and replies.find(request_id)
-        if not reply:
+        reply = None if replies is None else replies.find(request_id)
+        if replies is None or reply is None:
+            waiting = self._waiting.get(request_id)
+            if waiting is not None:
+                waiting.hear(payload, None, monotonic())
             return
         try:
             await self._transport.publish(reply, write_event(next(self._ids), payload))
         except (FormatError, TransportError) as error:
             raise failures.unsent_answer(error) from error
-        if replies is not None and not (isinstance(payload, Responded) and payload.seq is not None):
+        if not (isinstance(payload, Responded) and payload.seq is not None):
             replies.forget(request_id)
 
     # giving up
@@ -360,7 +356,6 @@ class PendingRequestMap:
 
     async def _listen(self) -> None:
         await self._transport.connect()
-        self._in_process = self._transport.capabilities.in_process
         self._prefix = f"{self._transport.inbox()}."
         self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
 

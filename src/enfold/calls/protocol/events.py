@@ -160,26 +160,20 @@ def _read_class(payload: type[Any], name: str) -> Any:
 
 _READ: Final = tuple(_read_class(payload, name) for payload, name in TYPES.items())
 _encode: Final = msgspec.json.Encoder().encode
-_decode_value: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 _NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
-_replace: Final = msgspec.structs.replace
 _decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).decode  # noqa: UP007  # of a tuple
 
 
 def write_event(event_id: str, payload: Payload) -> bytes:
     """The event as JSON text; what is no JSON data raises a FormatError."""
-    if type(payload) is Responded and type(payload.output) is ResponseEnvelope:
-        payload = _with_wire_form(payload)
     try:
         return _encode(_Written(VERSION, TYPES[type(payload)], event_id, payload))
     except _NOT_JSON as error:
         raise FormatError(f"Not JSON data: {error}") from error
 
 
-def read_event(data: Any) -> Event:
-    """The event that a text holds; anything else, another version included, raises a FormatError."""
-    if type(data) is CarriedEvent:  # a transport of one process gives what it was given
-        data = write_event("", data.request)
+def read_event(data: bytes) -> Event:
+    """Parse an event; raises a FormatError for anything else, including another version."""
     try:
         event: Event = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -187,77 +181,6 @@ def read_event(data: Any) -> Event:
     if event.v != VERSION:
         raise FormatError(f"Not an event we know: it is of version {event.v}")
     return event
-
-
-def _with_wire_form(payload: Responded) -> Responded:
-    """The event with its envelope in wire form."""
-    envelope = payload.output
-    if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
-        return responded(payload.request_id, envelope)
-    meta = _LocalMeta(envelope.meta.operation_id, envelope.meta.timestamp)
-    return Responded(payload.request_id, _LocalOutput(envelope.data, meta))
-
-
-class _LocalMeta(msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local"):
-    operation_id: str
-    timestamp: int
-
-
-class _LocalOutput(msgspec.Struct, frozen=True):
-    """The wire form of a local envelope as values: quicker to make than dictionaries, and the same on the wire."""
-
-    data: Any
-    meta: _LocalMeta
-
-
-# --- events between peers of one process --------------------------------------------------------------------------
-
-
-class CarriedEvent(msgspec.Struct, frozen=True):
-    """A request between peers of one process: its input is JSON text, so that they share no object; `back` gets the result."""
-
-    text: bytes
-    request: Requested
-    back: ResultTaker
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    def __bytes__(self) -> bytes:
-        """The event as text, for a subscriber who reads events."""
-        return write_event(next(event_ids()), self.request)
-
-
-class ResultTaker(Protocol):
-    """The caller's end of a request in the same process."""
-
-    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None: ...
-
-
-def carried(request: Requested, back: ResultTaker) -> Any:
-    """A request for a peer of this process, in place of the bytes of a message."""
-    try:
-        return CarriedEvent(_encode(request.input), request, back)
-    except _NOT_JSON as error:
-        raise FormatError(f"Not JSON data: {error}") from error
-
-
-def read_request(data: Any) -> tuple[Payload, ResultTaker | None]:
-    """The payload of a message to a worker, and who takes the result where the caller is in this process."""
-    if type(data) is CarriedEvent:
-        return _replace(data.request, input=_decode_value(data.text)), data.back
-    return read_event(data).payload, None
-
-
-def copied(envelope: ResponseEnvelope[Any], limit: int) -> ResponseEnvelope[Any] | None:
-    """A copy of a result for a caller in this process; None where it must be sent as a message."""
-    if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
-        return None
-    try:
-        text = _encode(envelope.data)
-    except _NOT_JSON:
-        return None
-    return ResponseEnvelope(_decode_value(text), envelope.meta) if len(text) <= limit else None
 
 
 # --- results and failures -----------------------------------------------------------------------------------------
@@ -274,8 +197,6 @@ def responded(
 def envelope_of(event: Responded) -> ResponseEnvelope[Any]:
     """The envelope an event carries, the same as it was sent; what is none raises a FormatError."""
     output = event.output
-    if type(output) is ResponseEnvelope:
-        return output
     try:
         data, meta = output["data"], output["meta"]
         operation_id, timestamp = meta["operationId"], meta["timestamp"]

@@ -54,11 +54,6 @@ def leads_back(message: Message, *, rewritten: bool) -> bool:
 Receive: TypeAlias = Callable[[Message], None]
 
 
-def reads_values(receive: Receive) -> bool:
-    """Whether a receiver takes requests of its own process as values; others are given the bytes of an event."""
-    return getattr(getattr(receive, "__self__", None), "reads_values", False) is True
-
-
 class ReplyAddresses:
     """Where answers go to the requests that this peer has received, by request id; the oldest are forgotten."""
 
@@ -66,8 +61,8 @@ class ReplyAddresses:
         self._replies: dict[str, str] = {}
 
     def noting(self, subject: str, receive: Receive) -> Receive:
-        """A receiver that notes the reply addresses of requests, unless it answers them by itself."""
-        if not takes_requests(subject) or reads_values(receive):
+        """Wrap a receiver so that the reply addresses of its requests are remembered."""
+        if not takes_requests(subject):
             return receive
 
         def note(message: Message) -> None:
@@ -92,7 +87,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_payload: int = 1024 * 1024  # of data and headers together
     no_responders: bool = True  # it says when nobody listens
     peer_identity: bool = True  # it vouches for who sends
-    in_process: bool = False  # what it carries stays in this process: events need not be text
     rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
     keeps_state: bool = False  # its servers keep streams and buckets, for tasks and first results
 

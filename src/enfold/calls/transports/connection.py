@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from asyncio import _enter_task, _leave_task
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,9 +16,7 @@ from enfold.operations import Identity
 from enfold.version import install_command
 
 if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
     from websockets.asyncio.connection import Connection
-    from websockets.asyncio.server import ServerConnection
 
 
 SUBPROTOCOL: Final = "enfold.calls.v1"
@@ -105,105 +101,15 @@ def require_websockets() -> None:
         raise CallError("UNAVAILABLE", f"A hub needs websockets: {install_command('websocket')}", retryable=False)
 
 
-# --- what comes in ------------------------------------------------------------------------------------------------
-
-
-class _DirectConnection:
-    """A connection that handles messages in the callback that read them, without a queue and a task between.
-
-    Taking is quick and never waits, so that a peer which sends too fast is slowed down by its own socket.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._take: Take | None = None
-        self._listener: asyncio.Task[Any] | None = None
-        self._parts: list[bytes] = []
-        self._early: list[bytes] = []
-        self._arrived = asyncio.Event()
-
-    async def first(self) -> bytes:
-        await self._arrived.wait()
-        if not self._early:
-            raise DisconnectedError
-        return self._early.pop(0)
-
-    def start(self, take: Take) -> None:
-        self._take, self._listener = take, asyncio.current_task()
-        early, self._early = self._early, []
-        for message in early:
-            take(message)
-
-    # what the library calls
-
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)  # type: ignore[misc]  # of the class it is mixed into, as below
-        self._arrived.set()
-
-    def data_received(self, data: bytes) -> None:
-        listener = self._listener
-        if listener is None:
-            super().data_received(data)  # type: ignore[misc]
-            return
-        # Handlers that never wait run in here, and may ask which task they run in.
-        loop = asyncio.get_running_loop()
-        _enter_task(loop, listener)
-        try:
-            super().data_received(data)  # type: ignore[misc]
-        finally:
-            _leave_task(loop, listener)
-
-    def process_event(self, event: Any) -> None:
-        """Handle data frames; the handshake, pings and the rest are the library's."""
-        opcode = getattr(event, "opcode", None)
-        if opcode is None or opcode > BINARY:
-            super().process_event(event)  # type: ignore[misc]
-        elif event.fin and not self._parts:
-            self._hand_over(event.data)
-        else:
-            if event.data:  # empty ones could go on without end, within any limit of size
-                self._parts.append(event.data)
-            if event.fin:
-                parts, self._parts = self._parts, []
-                self._hand_over(b"".join(parts))
-
-    def _hand_over(self, data: Any) -> None:
-        message = data if type(data) is bytes else bytes(data)
-        if self._take is not None:
-            self._take(message)
-        else:
-            self._early.append(message)
-            self._arrived.set()
-
-
-@cache
-def server_connection() -> type[ServerConnection]:
-    """The hub's end of a connection."""
-    from websockets.asyncio.server import ServerConnection
-
-    return type("DirectServerConnection", (_DirectConnection, ServerConnection), {})
-
-
-@cache
-def client_connection() -> type[ClientConnection]:
-    """The client's end of a connection."""
-    from websockets.asyncio.client import ClientConnection
-
-    return type("DirectClientConnection", (_DirectConnection, ClientConnection), {})
-
-
-async def first_message(connection: Connection) -> bytes:
-    """The first message of a connection, before `listen`."""
-    direct: Any = connection
-    message: bytes = await direct.first()
-    return message
-
-
 async def listen(connection: Connection, take: Take) -> None:
-    """Pass every message of a connection to `take`, earlier ones included, until it is closed."""
-    direct: Any = connection
-    direct.start(take)
-    await connection.wait_closed()
+    """Pass every message of a connection to `take` until it is closed."""
+    from websockets.exceptions import ConnectionClosed
+
+    with suppress(ConnectionClosed):
+        while True:
+            # Empty fragments are dropped: they count towards no limit, and a peer could send them without end.
+            parts = [part async for part in connection.recv_streaming(decode=False) if part]
+            take(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 # --- what goes out ------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from enfold.calls.transports.connection import (
     listen,
     read_frame,
     require_websockets,
-    server_connection,
     write_frame,
 )
 from enfold.calls.transports.memory import MAX_PAYLOAD, Listener, MemoryTransport, Router
@@ -80,7 +79,7 @@ class Hub:
         self.is_open = is_open
         self.counts = HubCounts()
         self.max_payload = max_payload
-        self.router = Router(in_process=False)
+        self.router = Router()
         self.transport = MemoryTransport(
             "hub", identity, max_payload=max_payload, router=self.router, vouches=not is_open
         )
@@ -332,7 +331,6 @@ class WebSocketHub:
             host,
             port,
             ssl=tls,
-            create_connection=server_connection(),
             process_request=self._admit,
             subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
             max_size=self.hub.max_payload + HEADROOM,

@@ -23,8 +23,6 @@ from enfold.calls.protocol.transport import (
     offer_subject,
     operation_of,
     peer_name,
-    reads_values,
-    takes_requests,
 )
 from enfold.operations import Identity
 
@@ -41,15 +39,6 @@ class Listener(msgspec.Struct, frozen=True, eq=False):
     receive: Receive
     queue: str | None
     owner: object = None  # for whom it was made
-    reads_values: bool = False  # whether it takes requests of its own process as values
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether it reads requests, or the answers to other peers, as the bytes of events."""
-        first, _, rest = self.pattern.partition(".")
-        if self.reads_values:
-            return False
-        return takes_requests(self.pattern) or (first == "_INBOX" and rest.startswith((ANY, REST)))
 
 
 class _Node:
@@ -69,14 +58,10 @@ class _Node:
 class Router:
     """Finds who listens, and hands each message to all of them, or to one of a group in turn."""
 
-    def __init__(self, *, in_process: bool = True) -> None:
-        """`in_process` says that all who listen are in this process; a hub's clients are not."""
-        self.in_process = in_process
+    def __init__(self) -> None:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, Receive] = {}
-        self.needs_text = False  # whether a subscriber reads requests as the bytes of events, and not as values
-        self._readers = 0
         self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 
     def add(self, listener: Listener) -> None:
@@ -84,7 +69,6 @@ class Router:
         for token in listener.pattern.split("."):
             node = node.below.setdefault(token, _Node())
         node.here[id(listener)] = listener
-        self._count_readers(int(listener.needs_text))
         self._routes.clear()
 
     def remove(self, listener: Listener) -> None:
@@ -93,16 +77,10 @@ class Router:
             if token not in path[-1].below:
                 return
             path.append(path[-1].below[token])
-        if path[-1].here.pop(id(listener), None) is not None:
-            self._count_readers(-int(listener.needs_text))
-            if listener.queue is not None:
-                self._remember(listener.pattern)
+        if path[-1].here.pop(id(listener), None) is not None and listener.queue is not None:
+            self._remember(listener.pattern)
         self._prune(path, listener.pattern.split("."))
         self._routes.clear()
-
-    def _count_readers(self, more: int) -> None:
-        self._readers += more
-        self.needs_text = self._readers > 0
 
     def route(self, message: Message) -> bool:
         """Deliver a message; whether anybody listens."""
@@ -221,7 +199,6 @@ class MemoryTransport:
         self.capabilities = Capabilities(
             max_payload,
             peer_identity=identity is not None if vouches is None else vouches,
-            in_process=self._router.in_process,
         )
         self._max_payload = max_payload
         self._inbox = inbox_of(self.name, new_boot())
@@ -251,15 +228,13 @@ class MemoryTransport:
     ) -> None:
         if self._is_closed or headers is not None or len(data) > self._max_payload:
             self._check(data, headers)
-        if self._router.needs_text:
-            data = bytes(data)
         message = Message(subject, data, reply, headers, self.name, self.identity)
         if not self._router.route(message) and reply is not None:
             self._router.route(Message(reply, signal=self._router.without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
         noting = self.replies.noting(subject, receive)
-        listener = Listener(subject, noting, queue, self, reads_values(receive))
+        listener = Listener(subject, noting, queue, self)
         self._router.add(listener)
         self._listeners.add(listener)
         return MemorySubscription(self, listener)

@@ -28,8 +28,6 @@ from enfold.calls.transports.connection import (
     Frame,
     Op,
     Outbox,
-    client_connection,
-    first_message,
     listen,
     read_frame,
     require_websockets,
@@ -162,7 +160,6 @@ class WebSocketTransport:
             additional_headers=self._headers,
             subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
             user_agent_header=None,
-            create_connection=client_connection(),
             **options,
         )
         try:
@@ -177,7 +174,7 @@ class WebSocketTransport:
             await connection.close()
 
     async def _greet(self, connection: ClientConnection) -> None:
-        frame, _ = read_frame(await asyncio.wait_for(first_message(connection), PATIENCE))
+        frame, _ = read_frame(await asyncio.wait_for(connection.recv(), PATIENCE))
         if frame.op is not Op.HELLO:
             raise FormatError("The hub did not say hello")
         self.name = frame.subject

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from enfold.calls.protocol import failures
-from enfold.calls.protocol.events import Requested, ResultTaker
+from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.settings import WorkerLimits
 from enfold.calls.protocol.transport import Message, leads_back
 from enfold.calls.worker.answers import Producer
@@ -26,7 +26,6 @@ class Served(msgspec.Struct, frozen=True):
 
     operation_id: str
     prepared: PreparedOperation
-    may_wait: bool
     counts: OperationCounts
 
 
@@ -59,7 +58,6 @@ class ServedCall(msgspec.Struct, eq=False):
     peer: str | None
     owner: Owner  # whose slot it has
     reply: str
-    back: ResultTaker | None  # who hears the result, where that is in this process
     deadline: float | None
     arrived_at: float
     spoke_at: float

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import islice
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.calls.protocol import failures
@@ -18,8 +17,6 @@ from enfold.calls.protocol.events import (
     Failed,
     Payload,
     Responded,
-    ResultTaker,
-    copied,
     event_ids,
     failed,
     write_event,
@@ -51,18 +48,9 @@ class AnswerSender:
         self._transport = transport
         self._pause = settings.tick
         self._ids = event_ids()
-        self._max_payload = transport.capabilities.max_payload
         self._connected = asyncio.Event()
         self._connected.set()
         self._background = Background()
-
-    def hand_over(self, back: ResultTaker, envelope: ResponseEnvelope[Any]) -> bool:
-        """Give a result to a caller in this process as a value; False where it must be sent as a message."""
-        result = copied(envelope, self._max_payload)
-        if result is None:
-            return False
-        back.take_result(result, monotonic())
-        return True
 
     async def reply(self, call: ServedCall, payload: Payload) -> None:
         """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""

@@ -10,7 +10,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.calls.protocol import failures
-from enfold.calls.protocol.connection import start
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
@@ -23,11 +22,9 @@ from enfold.calls.protocol.events import (
     Payload,
     Requested,
     Responded,
-    ResultTaker,
     Resume,
     failed,
     read_event,
-    read_request,
     responded,
 )
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
@@ -54,7 +51,6 @@ from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.access import is_hidden
 from enfold.operations.idempotency import IdempotencyStore, checked_key
-from enfold.runtime.failures import never_waits
 from enfold.runtime.registry import Registry, not_found
 
 if TYPE_CHECKING:
@@ -72,8 +68,6 @@ Record: TypeAlias = "Callable[[OperationSpec, dict[str, Any] | None, Identity | 
 
 class CallHandler:
     """Serves a registry's operations to the peers of a transport."""
-
-    reads_values: Final = True  # of requests that come from its own process
 
     def __init__(
         self,
@@ -103,7 +97,6 @@ class CallHandler:
         self._offers: dict[str, Subscription] = {}
         self._served: dict[str, Served] = {}  # by the subject of a request
         self._stop_watching: Callable[[], None] | None = None
-        self._in_process = transport.capabilities.in_process
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue = self._admission.queue
@@ -209,65 +202,63 @@ class CallHandler:
             return
         self.counts.received += 1
         try:
-            request, back = read_request(message.data)
+            request = read_event(message.data).payload
         except FormatError:
             self.counts.malformed += 1
             return
         if type(request) is not Requested:
             self.counts.refused += 1
-        elif back is not None and self._in_process:
-            self._admit(message, request, back)
         elif self._admission.accepts(message, request):
-            self._admit(message, request, None)
+            self._admit(message, request)
 
-    def _admit(self, message: Message, request: Requested, back: ResultTaker | None) -> None:
-        now, admission, request_id = monotonic(), self._admission, request.request_id
+    def _admit(self, message: Message, request: Requested) -> None:
+        """Run a request, queue it, or answer with the reason why not."""
         try:
-            served = self._served.get(message.subject) or self._prepare(message.subject)
-            prepared = served.prepared
-            if request.operation_id != served.operation_id:
-                raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")  # noqa: TRY301  # told below like the others
-            deadline = admission.deadline(request, prepared.spec, now)
-            identity = message.identity if self._verify is None else self._verify(message, request)
-            if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
-                raise not_found(request.operation_id)  # noqa: TRY301  # told below like the others
-            owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
-            call = ServedCall(
-                request, served, identity, message.peer, owner, message.reply or "", back, deadline, now, now
-            )
-            if self._observers.is_on:
-                call.headers, call.size = message.headers, len(message.data) if back is None else None
-            if request_id in self._calls:
-                raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
-            displaced = admission.reserve(call, self._running)
+            call = self._new_call(message, request)
+            displaced = self._admission.reserve(call, self._running)
         except CallError as error:
             self._refuse(message, request, error)
-        except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
+            return
+        except Exception as fault:  # noqa: BLE001  # one bad request must not end the subscription
             facts = (request.operation_id, request.request_id)
-            _log.error("A request of %s could not be taken (request %s)", *facts, error=fault, request_id=request_id)
+            _log.error("Request of %s failed (request %s)", *facts, error=fault, request_id=request.request_id)
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
+            return
+        self._calls[request.request_id] = call
+        if displaced is not None:
+            self._displace(displaced)
+        if self._running >= self._admission.limits.running:
+            self._queue.put(call)
         else:
-            self._calls[request_id] = call
-            if displaced is not None:
-                self._displace(displaced)
-            if self._running >= admission.limits.running:
-                self._queue.put(call)
-            elif served.may_wait or request.idempotency_key is not None:
-                self._launch(call)
-            else:  # it never waits, and a task would cost more than it
-                self._running += 1
-                call.task = start(self._run(call))
-            if self._clock is None and self._calls:
-                self._tick_soon()
+            self._launch(call)
+        if self._clock is None:
+            self._tick_soon()
+
+    def _new_call(self, message: Message, request: Requested) -> ServedCall:
+        """Check a request; raises the CallError that refuses it."""
+        now = monotonic()
+        served = self._served.get(message.subject) or self._prepare(message.subject)
+        prepared = served.prepared
+        if request.operation_id != served.operation_id:
+            raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")
+        deadline = self._admission.deadline(request, prepared.spec, now)
+        identity = message.identity if self._verify is None else self._verify(message, request)
+        if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
+            raise not_found(request.operation_id)
+        if request.request_id in self._calls:
+            raise CallError("VALIDATION_ERROR", "Another call has this request id")
+        owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
+        call = ServedCall(request, served, identity, message.peer, owner, message.reply or "", deadline, now, now)
+        if self._observers.is_on:
+            call.headers, call.size = message.headers, len(message.data)
+        return call
 
     def _prepare(self, subject: str) -> Served:
         """Look up an operation once for all its calls, until the registry changes."""
         operation_id = operation_of(subject)
         prepared = self._guarded.prepared(operation_id)
         counts = self.operations.setdefault(operation_id, OperationCounts())
-        is_task = prepared.spec.durable == "required"
-        may_wait = prepared.is_stream or is_task or not never_waits(prepared.operation.handler)
-        served = Served(operation_id, prepared, may_wait, counts)
+        served = Served(operation_id, prepared, counts)
         if len(self._served) >= MAX_SERVED:
             self._served.clear()
         if self._stop_watching is not None:
@@ -308,8 +299,7 @@ class CallHandler:
                 envelope = await prepared.execute(request.input, context)
                 if watch is not None:
                     watch.record_result(envelope)
-                if call.back is None or not self._answers.hand_over(call.back, envelope):
-                    await self._answers.reply(call, Responded(request_id, envelope))
+                await self._answers.reply(call, responded(request_id, envelope))
         except CallError as raised:
             error = raised
             await self._publish(call, failed(request_id, as_started(raised)))
