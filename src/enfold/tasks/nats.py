@@ -256,7 +256,7 @@ class NATSTasks:
         async with self._reached():
             subscription = await self._streams.listen(task_key(first.order, ">"), hear)
         try:
-            async with aclosing(wakeups.watch(task_id, partial(self.get, owner, task_id), POLL)) as changes:
+            async with aclosing(wakeups.watch(owner, task_id, partial(self.get, owner, task_id), POLL)) as changes:
                 async for task in changes:
                     yield task
         finally:

@@ -197,20 +197,18 @@ class FileThread:
         connection: sqlite3.Connection | None = None
         is_closing = False
         while not is_closing:
-            batch, is_closing = self._next(jobs)
+            readers, writers, is_closing = self._next(jobs)
             # Who only reads is answered before the disk is waited for.
-            for writes in (False, True):
-                connection = self._answer(connection, [asked for asked in batch if asked.writes is writes])
+            if readers:
+                connection = self._answer(connection, readers)
+            if writers:
+                connection = self._answer(connection, writers)
             if connection is not None and not is_closing:
-                connection = self._poll(
-                    connection, [asked.result for asked in batch if asked.writes and not asked.error]
-                )
+                connection = self._poll(connection, [asked.result for asked in writers if not asked.error])
         _close(connection)
 
     def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
-        """Run a batch and deliver its answers; returns the connection, or None where it must be reopened."""
-        if not batch:
-            return connection
+        """Run a batch of readers or of writers, and deliver its answers; returns the connection, or None where it must be reopened."""
         try:
             connection = connection or self._open()
             _run(connection, batch)
@@ -233,16 +231,19 @@ class FileThread:
             return None
         return connection
 
-    def _next(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> tuple[list[_QueuedJob], bool]:
-        """The next batch of jobs, and whether the thread is to end after it."""
-        batch: list[_QueuedJob] = []
+    def _next(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> tuple[list[_QueuedJob], list[_QueuedJob], bool]:
+        """The next jobs, those that read and those that write, and whether the thread is to end after them."""
+        readers: list[_QueuedJob] = []
+        writers: list[_QueuedJob] = []
         with suppress(queue.Empty):
-            while len(batch) < MAX_BATCH:
-                asked = jobs.get_nowait() if batch else jobs.get(timeout=self._pause)
-                if asked is None:
-                    return batch, True
-                batch.append(asked)
-        return batch, False
+            asked = jobs.get(timeout=self._pause)
+            while asked is not None:
+                (writers if asked.writes else readers).append(asked)
+                if len(readers) + len(writers) >= MAX_BATCH:
+                    return readers, writers, False
+                asked = jobs.get_nowait()
+            return readers, writers, True
+        return readers, writers, False
 
 
 def _run(connection: sqlite3.Connection, batch: list[_QueuedJob]) -> None:

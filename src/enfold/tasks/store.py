@@ -232,47 +232,44 @@ SHORTEST: Final = 0.001  # seconds
 WORK: Final = ""  # the subject of workers; all others wait for the id of a task
 
 Changes: TypeAlias = Mapping[str, Task | None]  # by subject; None where the task has to be read
+MAX_RECENT: Final = 64  # changed tasks that watchers get without a read
 
 
 class Waiter:
-    """Waits for changes of one subject on its own event loop, and keeps the last one until it is taken."""
+    """Waits for changes of one subject on its own event loop."""
 
     def __init__(self, release: Callable[[Waiter], object]) -> None:
         self.loop = asyncio.get_running_loop()
-        self.is_woken = False
-        self.task: Task | None = None  # the task as it is after the change, where that is known
+        self._is_woken = False
         self._future: asyncio.Future[None] | None = None
         self._release = release
 
-    def wake(self, task: Task | None) -> None:
-        self.is_woken, self.task = True, task
+    def wake(self) -> None:
+        self._is_woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self, seconds: float | None) -> bool:
-        """Whether there was a change since the last one was taken, or within so many seconds."""
+        """Whether there was a change since the last call, or there is one within so many seconds."""
         # Not `wait_for`: up to Python 3.11 it can swallow a cancellation.
-        if not self.is_woken:
+        if not self._is_woken:
             self._future = self.loop.create_future()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._future
-        return self.is_woken
-
-    def take(self) -> Task | None:
-        """The task of the last change; from now on it counts as seen."""
-        task, self.is_woken, self.task = self.task, False, None
-        return task
+        is_woken, self._is_woken = self._is_woken, False
+        return is_woken
 
     def close(self) -> None:
         self._release(self)
 
 
 class Wakeups:
-    """The waiters of one store, by subject. Several event loops may wait."""
+    """The waiters of one store, by subject, and the tasks that this process has just stored. Several loops may wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[Waiter, str] = {}
+        self._recent: dict[str, Task] = {}  # as they were stored last, by subject
         self.works = 0  # how often there was new work
 
     def __bool__(self) -> bool:
@@ -284,26 +281,37 @@ class Wakeups:
         self._waiting[waiter] = subject
         return waiter
 
+    def recent(self, subject: str) -> Task | None:
+        """The task of the last change; None where it has to be read."""
+        return self._recent.get(subject)
+
+    def forget(self, subject: str) -> None:
+        """Have the task read from now on, until the next change."""
+        self._recent.pop(subject, None)
+
     async def watch(
-        self, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
+        self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
     ) -> AsyncGenerator[Task]:
         """A task now, and after every change, until it has ended or is gone.
 
-        `look` reads it from the store, at first, after changes that do not bring the task, and every `again` seconds.
+        A task that this process has just stored comes from memory. `look` reads the others from the store, and every
+        `again` seconds.
         """
         seen: Task | None = None
         waiter = self.expect(task_id)
         try:
-            task = await _look(waiter, look)
-            while task is not None:
+            is_woken = True
+            while True:
+                recent = self.recent(task_id) if is_woken else None
+                task = _current_copy(recent, owner) or await look()
+                if task is None:
+                    return
                 if task != seen:
                     yield task
                     seen = task
                     if task.is_ended:
                         return
-                await waiter.wait(_until_looked_at(task, again))
-                handed = waiter.take()
-                task = await _look(waiter, look) if handed is None else _own_copy(handed)
+                is_woken = await waiter.wait(_until_looked_at(task, again))
         finally:
             waiter.close()
 
@@ -311,29 +319,37 @@ class Wakeups:
         """Wake those who wait for one of the subjects, or all of them; may be called from any thread."""
         if changes is None or WORK in changes:
             self.works += 1
+        self._remember(changes)
         here = _running_loop()
         for waiter, subject in list(self._waiting.items()):
             if changes is not None and subject not in changes:
                 continue
-            task = None if changes is None else changes[subject]
             if waiter.loop is here:
-                waiter.wake(task)
+                waiter.wake()
             else:
                 with suppress(RuntimeError):  # its loop is closed
-                    waiter.loop.call_soon_threadsafe(waiter.wake, task)
+                    waiter.loop.call_soon_threadsafe(waiter.wake)
+
+    def _remember(self, changes: Changes | None) -> None:
+        if changes is None:
+            self._recent = {}
+            return
+        for subject, task in changes.items():
+            self._recent.pop(subject, None)
+            if task is not None:
+                self._recent[subject] = task
+        while len(self._recent) > MAX_RECENT:
+            del self._recent[next(iter(self._recent))]
 
 
-async def _look(waiter: Waiter, look: Callable[[], Awaitable[Task | None]]) -> Task | None:
-    waiter.take()
-    task = await look()
-    waiter.task = None  # a change meanwhile may be older than what was read: look again
-    return task
-
-
-def _own_copy(task: Task) -> Task:
-    """The task for one of several watchers: as if it was read from the store, they share no result."""
+def _current_copy(task: Task | None, owner: str | None) -> Task | None:
+    """The task as its owner would read it from the store, sharing no result; None where only the store can tell."""
+    if task is None or owner not in (None, task.owner):
+        return None
     if task.outcome is None:
-        return task
+        return task if task.order.deadline > now_ms() else None
+    if transitions.is_forgotten(task, now_ms()):
+        return None
     outcome = msgspec.json.decode(msgspec.json.encode(task.outcome), type=Outcome)
     return msgspec.structs.replace(task, outcome=outcome)
 

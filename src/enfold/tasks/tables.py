@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -170,8 +170,8 @@ class TableTasks:
             is_drained, self._drained = self._drained == (served, works), None
             claims = [] if is_drained else await self._claim_now(served(), n, but)
             if not claims and await waiter.wait(wait):
-                works, queued = self._wakeups.works, waiter.take()
-                claims = await self._claim_now(served(), n, but, queued)
+                works = self._wakeups.works
+                claims = await self._claim_now(served(), n, but, self._wakeups.recent(WORK))
         finally:
             waiter.close()
         if claims and len(claims) < n and not but:
@@ -199,7 +199,7 @@ class TableTasks:
         return await self._write(partial(self._signal, owner, task_id, signal))
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), WATCH_POLL)
+        return self._wakeups.watch(owner, task_id, partial(self.get, owner, task_id), WATCH_POLL)
 
     async def expire(self) -> None:
         while await self._write(self._expire):
@@ -360,28 +360,26 @@ class TableTasks:
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
+        self._wakeups.forget(task.id)  # who is answered before `_poll` must not see it as it was
         self._changed[task.id] = size <= MAX_HANDED
         if task.is_queued:
             self._changed[WORK] = True
 
     def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> None:
-        """Wake those who wait for what has changed, and hand them the tasks that have just been stored."""
+        """Wake those who wait for what has changed; `results` have the tasks that have just been stored."""
         del connection
-        if self._changed:
-            stored = {task.id: task for result in results for task in _tasks_in(result)}
-            queued = next((task for task in stored.values() if task.is_queued), None)
-            changes = {key: stored.get(key) if is_small else None for key, is_small in self._changed.items()}
-            self._wakeups.wake({**changes, WORK: queued} if WORK in changes else changes)
-            self._changed = {}
-
-
-def _tasks_in(result: Any) -> Iterator[Task]:
-    """The tasks that a job has returned."""
-    for each in result if isinstance(result, list) else [result]:
-        if isinstance(each, Task):
-            yield each
-        elif isinstance(each, Claim):
-            yield each.task
+        if not self._changed:
+            return
+        changes: dict[str, Task | None] = dict.fromkeys(self._changed)
+        for result in results:
+            for each in result if isinstance(result, list) else (result,):
+                task = each.task if isinstance(each, Claim) else each
+                if isinstance(task, Task) and self._changed.get(task.id):
+                    changes[task.id] = task
+                    if task.is_queued:
+                        changes[WORK] = task
+        self._changed = {}
+        self._wakeups.wake(changes)
 
 
 def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
