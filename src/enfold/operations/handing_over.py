@@ -15,7 +15,6 @@ from enfold.errors import CallError
 
 if TYPE_CHECKING:
     from enfold.operations.context import Context
-    from enfold.operations.operation import RunningTask
 
 # In the meta of a context: what makes a handle of another server's task, and the question about a task handed over.
 TAKES_TASK: Final = "enfold/takes-task"
@@ -53,42 +52,6 @@ class TaskQuestion(msgspec.Struct):
 def task_taker(context: Context) -> TakeTask | None:
     """What takes the task of a server for the caller of this very call; None where nobody does."""
     return None if context.meta is None or context.is_nested else context.meta.get(TAKES_TASK)
-
-
-def hand_over(context: Context, task: Mapping[str, Any]) -> None:
-    """Hand a task over by raising it, where the caller of this very call takes one; what a handler calls is waited for."""
-    take = task_taker(context)
-    taken = None if take is None else take(task)
-    if taken is not None:
-        raise HandedOver(taken)
-
-
-def run_for(context: Context) -> RunningTask | None:
-    """The task here whose work this very call does; what a handler calls is called again when it is run again."""
-    return None if context.is_nested else context.task
-
-
-def noted_task(context: Context) -> str | None:
-    """The id of the server's task that an earlier attempt has begun: it is waited for, and nothing is called again."""
-    task = run_for(context)
-    return None if task is None else task.notes.get(SERVER_TASK)
-
-
-async def note_task(context: Context, task_id: str) -> bool:
-    """Note which task of a server does the work, for later attempts; False while that cannot be stored."""
-    task = run_for(context)
-    if task is not None and task.notes.get(SERVER_TASK) != task_id:
-        try:
-            await task.note(SERVER_TASK, task_id)
-        except CallError:
-            return False
-    return True
-
-
-def is_left(context: Context) -> bool:
-    """Whether a server's task is to go on although nobody waits for it now: a later attempt of the task here will."""
-    task = run_for(context)
-    return task is not None and task.is_left and SERVER_TASK in task.notes
 
 
 def task_question(context: Context) -> TaskQuestion | None:

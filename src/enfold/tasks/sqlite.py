@@ -23,6 +23,7 @@ import msgspec
 from enfold.log import Log
 from enfold.storage import ProcessLock, SharedFile, Transaction, dead_holders, forget_dead, living_holders, run_script
 from enfold.tasks import transitions
+from enfold.tasks.model import Task
 from enfold.tasks.store import WORK, now_ms
 from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, AfterJobs, Job, TableTasks
 
@@ -76,6 +77,9 @@ class SQLiteTasks(TableTasks):
             self._lock = ProcessLock(self._holders)
             self._lock.hold()
         return self._lock.name
+
+    def _is_ours(self, task: Task) -> bool:
+        return self._lock is not None and task.fence.partition(".")[0] == self._lock.name
 
     def _expire(self, connection: sqlite3.Connection) -> bool:
         forget_dead(self._holders, {name for (name,) in connection.execute(_HOLDERS)})

@@ -313,6 +313,10 @@ class TableTasks:
         """The name under which this process holds tasks."""
         return "this"
 
+    def _is_ours(self, task: Task) -> bool:  # noqa: ARG002  # for stores of several processes
+        """Whether only this process works on the task, or may begin to."""
+        return True
+
     def _change_held(self, claim: Claim, step: Callable[..., Task], connection: sqlite3.Connection) -> Task:
         before = _held(claim, connection)
         after = step(before, now=now_ms())
@@ -375,9 +379,10 @@ class TableTasks:
             for each in result if isinstance(result, list) else (result,):
                 task = each.task if isinstance(each, Claim) else each
                 if isinstance(task, Task) and self._changed.get(task.id):
-                    changes[task.id] = task
                     if task.is_queued:
                         changes[WORK] = task
+                    if task.is_ended or self._is_ours(task):
+                        changes[task.id] = task
         self._changed = {}
         self._wakeups.wake(changes)
 

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from enfold import Context
-from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, Turns
+from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, SourceTerms, Turns
 from enfold.sources.mcp.settings import MCPLimits
 
 
 def caller() -> MCPCaller:
     """A caller with a client of its own."""
-    return MCPCaller(Context(meta={"mcp": SimpleNamespace(client=object(), capabilities={})}), {}, MCPLimits())
+    client = SimpleNamespace(client=object(), capabilities={}, session=None, meta={})
+    return MCPCaller(Context(meta={"mcp": client}), SourceTerms({}, MCPLimits()))
 
 
 def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:
@@ -27,11 +28,12 @@ def only_caller(possible: PossibleCallers, *calls: OutgoingCall) -> MCPCaller | 
 async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> None:
     """The answer that begins a task ends its request, and its question may come in the same breath."""
     ann, bob, possible = caller(), caller(), PossibleCallers(held=600)
-    begun, nap = call(1, ann, task={}), call(2, bob)
-    possible.note_answer(1, begun, {"task": {"taskId": "t"}})
+    nap = call(2, bob)
+    possible.note_answer(1)
+    possible.note_task("t", ann)
     assert only_caller(possible, nap) is None
     assert only_caller(possible, call(3, ann, "tasks/result", taskId="t")) is ann
-    possible.note_answer(3, call(3, ann, "tasks/result", taskId="t"), {})
+    possible.note_task_end("t")
     assert only_caller(possible, nap) is bob
 
 
@@ -40,7 +42,7 @@ async def test_with_too_many_calls_given_up_nobody_is_asked_any_more() -> None:
     for number in range(MAX_ABANDONED + 1):
         possible.note_abandoned(call(number, ann))
     for number in range(MAX_ABANDONED):
-        possible.note_answer(number, None, {})
+        possible.note_answer(number)
     assert only_caller(possible, call(MAX_ABANDONED + 1, ann)) is None
 
 

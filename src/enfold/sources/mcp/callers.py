@@ -18,7 +18,8 @@ import msgspec
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
 from enfold.operations import Context
-from enfold.operations.questions import InputRequired, MissingCapability, Peer, Question, offers, peer_of
+from enfold.operations.handing_over import SERVER_TASK, task_taker
+from enfold.operations.questions import ClientSession, InputRequired, MissingCapability, Peer, Question, offers, peer_of
 from enfold.sources.mcp.settings import Answerers, MCPLimits
 
 SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
@@ -45,62 +46,85 @@ class _AskedQuestions(msgspec.Struct, frozen=True, eq=False):
     answers: asyncio.Future[dict[str, Any]]
 
 
-class MCPCaller:
-    """The caller of a call at a server; a client that calls again with answers gives it the context of that call."""
+class SourceTerms(msgspec.Struct, frozen=True):
+    """What a source adds to each of its calls: answers to the server's questions, limits, and the log level it asks for."""
 
-    def __init__(self, context: Context, answers: Answerers, limits: MCPLimits) -> None:
-        self.context = context
-        self._left_bytes = limits.notice_bytes
-        self._answers = answers
+    answers: Answerers
+    limits: MCPLimits
+    log_level: str | None = None
+
+
+class MCPCaller:
+    """Who makes a call at a server: what the server may ask, and who receives its progress, log and questions."""
+
+    def __init__(self, context: Context, terms: SourceTerms) -> None:
+        self._left_bytes = terms.limits.notice_bytes
+        self._answers = terms.answers
+        self._log_level = terms.log_level
         self._count = 0
         self._asked: list[_AskedQuestions] = []
         self.has_news = asyncio.Event()  # there is a question, or the call has ended
+        self.attach(context)
+
+    def attach(self, context: Context) -> None:
+        """Read from the context who is there; a client that calls again with answers brings another one."""
+        self.context = context
+        self.peer = peer = peer_of(context)
+        self.is_heard = context.is_heard
+        self.task = None if context.is_nested else context.task  # the durable task here whose work this call does
+        self.take_task = task_taker(context)  # makes a task of the server's, where the caller takes one over
+        self.client: object | None = None
+        self.session: ClientSession | None = None
+        self.meta: dict[str, Any] = {}  # what of the client's own `_meta` is passed on
+        self.can_be_asked = False  # whether a client answers at least one kind of question
+        self.log_level = self._log_level if self.is_heard else None
+        if peer is not None:
+            self.client, self.session, self.meta = peer.client, peer.session, passed_meta(peer.meta)
+            self.can_be_asked = not peer.capabilities.keys().isdisjoint(_CAPABILITIES.values())
+            if self.is_heard:
+                self.log_level = getattr(peer, "log_level", self._log_level)
+
+    @property
+    def server_task(self) -> str | None:
+        """The server's task that an earlier attempt has begun: it is waited for, and nothing is called again."""
+        return None if self.task is None else self.task.notes.get(SERVER_TASK)
+
+    @property
+    def leaves_task(self) -> bool:
+        """Whether the server's task goes on although this attempt ends: a later one will wait for it."""
+        return self.task is not None and self.task.is_left and SERVER_TASK in self.task.notes
+
+    async def note_task(self, task_id: str) -> bool:
+        """Note for later attempts which task of the server does the work; False while that cannot be stored."""
+        if self.task is not None and self.task.notes.get(SERVER_TASK) != task_id:
+            try:
+                await self.task.note(SERVER_TASK, task_id)
+            except CallError:
+                return False
+        return True
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """What the server may ask: whatever the caller or the source can answer."""
-        peer = peer_of(self.context)
         own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
-        return {**own, **(peer.capabilities if peer is not None else {})}
+        return own if self.peer is None else {**own, **self.peer.capabilities}
 
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What the server is told of the caller's own `_meta`."""
-        peer = peer_of(self.context)
-        return {} if peer is None else passed_meta(peer.meta)
-
-    @property
-    def client(self) -> object | None:
-        peer = peer_of(self.context)
-        return None if peer is None else peer.client
-
-    @property
-    def can_be_asked(self) -> bool:
-        """Whether there is a client that answers at least one kind of question."""
-        peer = peer_of(self.context)
-        return peer is not None and any(name in peer.capabilities for name in _CAPABILITIES.values())
-
-    @property
-    def is_heard(self) -> bool:
-        return self.context.is_heard
-
-    def hear(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: dict[str, Any]) -> None:
         if self._left_bytes < 0:
             return
         self._left_bytes -= len(encode(params))
         if self._left_bytes < 0:
             self.context.log("RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)", "warning")
         elif method == "notifications/progress":
-            self._hear_progress(params)
+            self._notify_progress(params)
         else:
-            self._hear_log(params)
+            self._notify_log(params)
 
     def stream_closed(self) -> None:
-        peer = peer_of(self.context)
-        if peer is not None:
-            peer.close_stream()
+        if self.peer is not None:
+            self.peer.close_stream()
 
-    def _hear_progress(self, params: dict[str, Any]) -> None:
+    def _notify_progress(self, params: dict[str, Any]) -> None:
         progress, total, message = params.get("progress"), params.get("total"), params.get("message")
         if isinstance(progress, int | float):
             self.context.progress(
@@ -109,7 +133,7 @@ class MCPCaller:
                 message if isinstance(message, str) else None,
             )
 
-    def _hear_log(self, params: dict[str, Any]) -> None:
+    def _notify_log(self, params: dict[str, Any]) -> None:
         data, given = params.get("data"), params.get("level")
         level = given if isinstance(given, str) else "info"
         if isinstance(data, str):
@@ -129,7 +153,7 @@ class MCPCaller:
     async def ask_all(self, requests: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The answers to several questions, by their keys."""
         questions = {key: _question(request) for key, request in requests.items()}
-        peer = peer_of(self.context)
+        peer = self.peer
         mine = {
             key: each
             for key, each in questions.items()
@@ -198,7 +222,7 @@ class SuspendedCalls:
         call = self._pop(peer.memory.pop(SUSPENDED, None))
         if call is None:
             call = _RunningCall(caller, asyncio.get_running_loop().create_task(start(caller)))
-        call.caller.context = caller.context
+        call.caller.attach(caller.context)
         try:
             return await call.result(peer)
         except InputRequired:
@@ -314,17 +338,19 @@ class PossibleCallers:
             self._abandoned[call.id] = _Abandoned(call.caller.client, call.caller.can_be_asked)
             asyncio.get_running_loop().call_later(self._held, self._abandoned.pop, call.id, None)
 
-    def note_answer(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
-        """Note that the server answered a request, which may have begun or ended a task."""
+    def note_answer(self, request_id: object) -> None:
+        """Note that the server answered a request, which may have been abandoned."""
         self._abandoned.pop(request_id, None)
-        if call is not None and call.caller is not None:
-            task_id = begun_task(call, result)
-            if call.method in ("tasks/result", "tasks/cancel"):
-                self._tasks.pop(call.params.get("taskId"), None)
-            elif task_id is not None:
-                if len(self._tasks) >= MAX_ABANDONED:
-                    self._has_overflown = True
-                self._tasks[task_id] = call.caller
+
+    def note_task(self, task_id: str, caller: MCPCaller) -> None:
+        """Note that a call has begun a task."""
+        if len(self._tasks) >= MAX_ABANDONED:
+            self._has_overflown = True
+        self._tasks[task_id] = caller
+
+    def note_task_end(self, task_id: object) -> None:
+        """Note that the result of a task has come, or that it was cancelled."""
+        self._tasks.pop(task_id, None)
 
     def note_end(self) -> None:
         """Let those look again who wait for a call to end."""
@@ -369,12 +395,6 @@ class _Abandoned(msgspec.Struct, frozen=True):
 
     client: object | None
     can_be_asked: bool
-
-
-def begun_task(call: OutgoingCall, result: dict[str, Any]) -> str | None:
-    """The id of the task that a call of the revision 2025-11-25 has begun, if it has."""
-    task_id = fields_of(result.get("task")).get("taskId")
-    return task_id if "task" in call.params and isinstance(task_id, str) else None
 
 
 class Turns:

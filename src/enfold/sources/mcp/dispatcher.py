@@ -35,7 +35,7 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapability
 from enfold.sources.decoders import Replacements, parse_numbers
-from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns, begun_task
+from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns
 from enfold.sources.mcp.settings import MCPLimits
 from enfold.sources.secrets import KnownSecrets
 
@@ -216,12 +216,12 @@ class Dispatcher:
                 return
             messages = [repaired]
         for message in messages:
-            if message.is_request:
-                self._take_question(message, call)
-            elif message.is_notification:
-                self._take_notification(str(message.method), message.params, call)
-            else:
+            if message.method is UNSET:
                 self._take_answer(message)
+            elif message.id is UNSET:
+                self._take_notification(message.method, message.params, call)
+            else:
+                self._take_question(message, call)
 
     def _refuse_list(self, text: bytes) -> bool:
         """Whether a text is the page of a list that is too large to be read at all; who waits for it learns of it."""
@@ -236,24 +236,30 @@ class Dispatcher:
         return True
 
     def _take_answer(self, message: RPCMessage) -> None:
-        result = message.result if message.error is UNSET else UNSET
+        result = {} if message.result is UNSET or message.error is not UNSET else message.result
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
-        self._note_answer(message.id, call, {} if result is UNSET else result)
-        if call is None or call.answer.done():
-            return
-        if message.error is not UNSET:
-            call.answer.set_exception(read_rpc_error(message.error))
-        else:
-            call.answer.set_result({} if result is UNSET else result)
-
-    def _note_answer(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
-        """Note which calls and tasks can still ask something; of a call that is waited for, `_close` ends the turn."""
-        self._possible_callers.note_answer(request_id, call, result)
+        self._possible_callers.note_answer(message.id)
         if call is None:
-            self._end_turn(("call", request_id))
-        elif call.method in ("tasks/result", "tasks/cancel"):
+            self._end_turn(("call", message.id))  # of a call that is waited for, `_close` ends the turn
+            return
+        if call.method.startswith("tasks/") or "task" in call.params:
+            self._note_task(call, result)
+        if call.answer.done():
+            return
+        if message.error is UNSET:
+            call.answer.set_result(result)
+        else:
+            call.answer.set_exception(read_rpc_error(message.error))
+
+    def _note_task(self, call: OutgoingCall, result: dict[str, Any]) -> None:
+        """Note that a task of the revision 2025-11-25 has begun or ended, which can ask something meanwhile."""
+        if call.method in ("tasks/result", "tasks/cancel"):
+            self._possible_callers.note_task_end(call.params.get("taskId"))
             self._end_turn(("task", call.params.get("taskId")))
-        elif (task_id := begun_task(call, result)) is not None:
+            return
+        task_id = fields_of(result.get("task")).get("taskId")
+        if isinstance(task_id, str) and "task" in call.params and call.caller is not None:
+            self._possible_callers.note_task(task_id, call.caller)
             self._turns.pass_on(("call", call.id), ("task", task_id))
 
     def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
@@ -271,7 +277,7 @@ class Dispatcher:
         else:
             self._notice(method, params)
         if caller is not None:
-            caller.hear(method, params)
+            caller.notify(method, params)
 
     def _caller_in_progress(self, params: dict[str, Any], stream_of: OutgoingCall | None) -> MCPCaller | None:
         """The caller of the call that has been given this progress token; on a call's own stream only its own."""

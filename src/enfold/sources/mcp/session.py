@@ -71,21 +71,23 @@ class UpstreamSession:
         caller: MCPCaller | None = None,
         *,
         capabilities: Mapping[str, Any] | None = None,
-        wants_progress: bool = False,
-        log_level: str | None = None,
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> dict[str, Any]:
-        """The result of a request, of whose progress the server is asked to tell, and of what it logs."""
+        """The result of a request; where its caller listens, the server is asked for progress and log messages.
+
+        `capabilities` are what the server may ask, in a revision in which each request says so.
+        """
+        log_level = None if caller is None else caller.log_level
         if log_level is not None:
-            await self.hear_logs(log_level)
+            await self.set_log_level(log_level)
         call = self._dispatcher.open(method, params, caller, headers, begun)
         meta: dict[str, Any] = {}
         if self.revision.is_stateless:
             meta = _stateless_meta(self.revision, capabilities or {})
             if log_level is not None:
                 meta[LOG_LEVEL_KEY] = log_level
-        if wants_progress:
+        if caller is not None and caller.is_heard:
             meta["progressToken"] = call.id
         if meta:
             params["_meta"] = {**params.get("_meta", {}), **meta}
@@ -94,7 +96,7 @@ class UpstreamSession:
             _check_kind(method, result)
         return result
 
-    async def hear_logs(self, level: str) -> None:
+    async def set_log_level(self, level: str) -> None:
         """Set the log level of an older server; in the newest revision each request names it."""
         is_enough = self._log_level is not None and urgency_of(self._log_level) <= urgency_of(level)
         if self.revision.is_stateless or "logging" not in self.capabilities or is_enough:
@@ -172,7 +174,7 @@ class PooledSession:
         self,
         settings: ServerSettings,
         source: MCPCaller,
-        log_level: str,
+        log_level: str | None,
         notice: Notice,
         on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
         on_state: Callable[[], None],
@@ -203,7 +205,7 @@ class PooledSession:
     async def session(self) -> UpstreamSession:
         """The open session; many callers at once open it only once."""
         session = self.current
-        if session is not None and session.is_open:
+        if session is not None and session.connection.is_open:
             return session
         async with self._opening:
             if self.current is not None and self.current.is_open:
@@ -240,7 +242,8 @@ class PooledSession:
             raise
         self.current = session
         await session.listen()
-        await session.hear_logs(self._log_level)
+        if self._log_level is not None:
+            await session.set_log_level(self._log_level)
         if self._was_open:
             await self._on_reconnect(session)
         self._was_open = True

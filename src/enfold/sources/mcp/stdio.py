@@ -308,7 +308,8 @@ class _Lines:
         for line in ended:
             self._add(line)
             self._end_line()
-        self._add(rest)
+        if rest:
+            self._add(rest)
 
     def _add(self, part: bytes) -> None:
         if not part:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError, fields_of
 from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
-from enfold.operations.handing_over import HandedOver, TaskQuestion, is_left, note_task
+from enfold.operations.handing_over import HandedOver, TaskQuestion
 from enfold.sources.mcp.callers import MCPCaller
 from enfold.sources.mcp.dispatcher import protocol_failure, read_rpc_error
 
@@ -29,7 +29,7 @@ async def wait_for_task(send: Send, name: str, begun: Mapping[str, Any], caller:
     try:
         outcome = await _PolledTask(send, name, task_id, caller).outcome(begun)
     except BaseException:
-        if not is_left(caller.context):
+        if not caller.leaves_task:
             await cancel_quietly(send, task_id)
         raise
     if isinstance(outcome, CallError):
@@ -88,7 +88,7 @@ class _PolledTask:
     async def outcome(self, begun: Mapping[str, Any]) -> dict[str, Any] | CallError:
         task, interval, is_noted = begun, poll_seconds(begun), False
         while True:
-            is_noted = is_noted or await note_task(self._caller.context, self._task_id)
+            is_noted = is_noted or await self._caller.note_task(self._task_id)
             self._tell_progress(task.get("statusMessage"))
             if task is not begun:
                 outcome = _outcome(self._name, task)
@@ -133,7 +133,7 @@ class _PolledTask:
             return
         self._message = message
         self._steps += 1
-        self._caller.hear("notifications/progress", {"progress": self._steps, "message": message})
+        self._caller.notify("notifications/progress", {"progress": self._steps, "message": message})
 
 
 def _outcome(name: str, task: Mapping[str, Any]) -> dict[str, Any] | CallError | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -16,9 +16,9 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observability import spans
 from enfold.operations import Context
-from enfold.operations.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, task_taker
-from enfold.operations.questions import EVERY_QUESTION, ClientSession, peer_of
-from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls
+from enfold.operations.handing_over import HandedOver, TaskQuestion
+from enfold.operations.questions import EVERY_QUESTION, ClientSession
+from enfold.sources.mcp.callers import MCPCaller, SourceTerms, SuspendedCalls
 from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
 from enfold.sources.mcp.session import PooledSession, UpstreamSession
 from enfold.sources.mcp.settings import Address, Answerers, Command, ServerSettings
@@ -56,8 +56,7 @@ class Upstream:
     ) -> None:
         is_shared_process = isinstance(settings.server, Command) and settings.per == "source"
         self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
-        self._answers = answers
-        self._log_level = log_level
+        self._terms = SourceTerms(answers, settings.limits, log_level)
         self._on_change = on_change
         self._on_state = on_state
         self._on_log = on_log
@@ -68,15 +67,15 @@ class Upstream:
         self._subscriptions = ResourceSubscriptions(self.pool.session)
         self._older_pool: PooledSession | None = None  # of an address of both eras, for callers of the older one
         self._has_older_era = settings.protocol == "auto"  # as far as is known
-        self._client_pools: dict[object, PooledSession] = {}  # with `per = "session"`
+        self._client_pools: dict[object | None, PooledSession] = {}  # with `per = "session"`
         self._closing: set[asyncio.Task[None]] = set()
         self.running = 0  # calls made for callers
 
     def _new_pool(self, settings: ServerSettings, *, shows_output: bool) -> PooledSession:
         return PooledSession(
             settings,
-            MCPCaller(Context(), self._answers, settings.limits),
-            self._log_level,
+            MCPCaller(Context(), self._terms),
+            self._terms.log_level,
             self._notice,
             self._reconnected,
             self._on_state,
@@ -122,30 +121,34 @@ class Upstream:
 
     # --- calls
 
-    async def call(self, request: ServerRequest, context: Context) -> dict[str, Any]:
+    def call(self, request: ServerRequest, context: Context) -> Coroutine[Any, Any, dict[str, Any]]:
         """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
-        return await self._run(partial(self._converse, request), context)
+        return self._run(partial(self._converse, request), context)
 
     async def _run(self, begin: Callable[[MCPCaller], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
         """The result of a conversation with the server, which may take several requests."""
-        caller = MCPCaller(context, self._answers, self._settings.limits)
-        peer = peer_of(context)
+        caller = MCPCaller(context, self._terms)
         self.running += 1
         try:
-            result: dict[str, Any] = await (begin(caller) if peer is None else self._suspended.run(caller, peer, begin))
+            result: dict[str, Any] = await (
+                begin(caller) if caller.peer is None else self._suspended.run(caller, caller.peer, begin)
+            )
         finally:
             self.running -= 1
         return result
 
     async def _converse(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
-        begun = noted_task(caller.context) if request.method == "tools/call" else None
+        begun = caller.server_task if caller.task is not None and request.method == "tools/call" else None
         result = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
         for _ in range(self._settings.limits.rounds):
             kind = result.get("resultType")
             if kind == "task":
-                if not self._answers:  # which could not be given to a task that is followed by its caller
-                    hand_over(caller.context, result)
+                taken = None if caller.take_task is None or self._terms.answers else caller.take_task(result)
+                if (
+                    taken is not None
+                ):  # where the source answers nothing: it could not, once the caller follows the task
+                    raise HandedOver(taken)
                 return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result
@@ -158,24 +161,24 @@ class Upstream:
         return await self._run(partial(self._run_as_task, params), context)
 
     async def _run_as_task(self, params: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
-        task_id: Any = noted_task(caller.context)
+        task_id: Any = caller.server_task
         if task_id is None:
             begun = await self._converse(ServerRequest("tools/call", {**params, "task": {}}, idempotent=False), caller)
             task_id = fields_of(begun.get("task")).get("taskId")
             if not isinstance(task_id, str):
                 return begun  # it has run as an ordinary call after all
-            await note_task(caller.context, task_id)
+            await caller.note_task(task_id)
         try:
             return await self._converse(ServerRequest("tasks/result", {"taskId": task_id}), caller)
         except asyncio.CancelledError:
-            if not is_left(caller.context):
-                nobody = MCPCaller(Context(), {}, self._settings.limits)
+            if not caller.leaves_task:
+                nobody = MCPCaller(Context(), SourceTerms({}, self._settings.limits))
                 await cancel_quietly(partial(self._send_about_task, nobody), task_id)
             raise
 
     async def ask_about_task(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
         """The result of a task that was handed over to its caller, once it is there."""
-        caller = MCPCaller(context, self._answers, self._settings.limits)
+        caller = MCPCaller(context, self._terms)
         return await ask_about_task(partial(self._send_about_task, caller), self.name, question)
 
     async def _send_about_task(self, caller: MCPCaller, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -200,27 +203,13 @@ class Upstream:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
         meta = caller.meta if spans.inject is None else _with_trace(caller.meta, spans.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
-        speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
-        # Who takes a task and has no client beside it is shown its questions as it is.
-        answers_later = peer_of(caller.context) is None and not self._answers and task_taker(caller.context) is not None
-
-        def send(session: UpstreamSession) -> Awaitable[dict[str, Any]]:
-            is_shown_all = answers_later and declares_tasks(session.capabilities)
-            offered = EVERY_QUESTION if is_shown_all else caller.capabilities
-            return session.request(
-                request.method,
-                dict(params),
-                caller,
-                capabilities=(with_tasks if speaks_of_tasks else without_tasks)(offered),
-                wants_progress=caller.is_heard,
-                log_level=self._level_for(caller),
-                headers=request.headers,
-            )
-
         for is_last in (False, True):
             pool, session = await self._session_for(caller)
+            offered = self._offered(request, caller, session) if session.revision.is_stateless else None
             try:
-                return await send(session)
+                return await session.request(
+                    request.method, dict(params), caller, capabilities=offered, headers=request.headers
+                )
             except LostError as lost:
                 if is_last or lost.may_have_run:
                     raise lost.for_caller(idempotent=request.idempotent) from None
@@ -230,12 +219,14 @@ class Upstream:
                 await pool.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _level_for(self, caller: MCPCaller) -> str | None:
-        """What an MCP client wants to hear, or else what the source is to ask for."""
-        if not caller.is_heard:
-            return None
-        level: str | None = getattr(peer_of(caller.context), "log_level", self._log_level)
-        return level
+    def _offered(self, request: ServerRequest, caller: MCPCaller, session: UpstreamSession) -> dict[str, Any]:
+        """The capabilities that a request names: what the caller and the source can be asked, and tasks where they fit."""
+        # A caller who takes over a task, and is no MCP client itself, is shown the questions of the task as they are.
+        answers_later = caller.peer is None and not self._terms.answers and caller.take_task is not None
+        is_shown_all = answers_later and declares_tasks(session.capabilities)
+        offered = EVERY_QUESTION if is_shown_all else caller.capabilities
+        speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
+        return (with_tasks if speaks_of_tasks else without_tasks)(offered)
 
     async def _session_for(self, caller: MCPCaller) -> tuple[PooledSession, UpstreamSession]:
         """The session for a caller, and the pool it is of.
@@ -243,16 +234,15 @@ class Upstream:
         An address of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other.
         A process has one connection, which has one era.
         """
-        peer = peer_of(caller.context)
-        if peer is not None and peer.session is not None:
+        if caller.session is not None:
             if self._settings.per == "session":
-                pool = self._pool_of(peer.client, peer.session)
+                pool = self._pool_of(caller.client, caller.session)
                 return pool, await pool.session()
             if isinstance(self._settings.server, Address) and caller.can_be_asked:
                 return await self._session_of_older_era()
         return self.pool, await self.pool.session()
 
-    def _pool_of(self, client: object, session: ClientSession) -> PooledSession:
+    def _pool_of(self, client: object | None, session: ClientSession) -> PooledSession:
         """The connection that one client has for itself, until its session ends."""
         pool = self._client_pools.get(client)
         if pool is None:
@@ -261,7 +251,7 @@ class Upstream:
             session.when_over(partial(self._close_pool_of, client))
         return pool
 
-    def _close_pool_of(self, client: object) -> None:
+    def _close_pool_of(self, client: object | None) -> None:
         pool = self._client_pools.pop(client, None)
         if pool is not None:
             closing = asyncio.get_running_loop().create_task(pool.close())
