@@ -29,6 +29,8 @@ NAMES: Final = (
     "calls",
     "provenance",
 )
+ON_REQUEST: Final = ("scale",)  # starts a fleet of processes and takes minutes
+_NAMES_HELP: Final = f"one of {', '.join(NAMES)}; all of them by default; or {', '.join(ON_REQUEST)}"
 
 
 def main() -> int:
@@ -36,16 +38,18 @@ def main() -> int:
     chosen = _arguments()
     prepare(BARE)
     prepare(PEERS)
-    worst = max(_run(name, chosen.rounds) for name in chosen.names or NAMES)
+    options = ["--quick"] if chosen.quick else []
+    worst = max(_run(name, chosen.rounds, options) for name in chosen.names or NAMES)
     if chosen.publish:
-        published(chosen.names or NAMES)
+        published(name for name in chosen.names or NAMES if name in NAMES)
     return worst
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Enfold beside its peers and its floors.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(NAMES)}; all of them by default")
+    parser.add_argument("names", nargs="*", metavar="name", help=_NAMES_HELP)
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help=f"at least {MIN_ROUNDS} (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="with `scale` alone: a smaller fleet, for about a minute")
     parser.add_argument(
         "--publish",
         action="store_true",
@@ -53,13 +57,15 @@ def _arguments() -> argparse.Namespace:
     )
     chosen = parser.parse_args()
     for name in chosen.names:
-        if name not in NAMES:
-            parser.error(f"there is no benchmark {name}: choose from {', '.join(NAMES)}")
+        if name not in NAMES + ON_REQUEST:
+            parser.error(f"there is no benchmark {name}: choose from {', '.join(NAMES + ON_REQUEST)}")
+    if chosen.quick and tuple(chosen.names) != ON_REQUEST:
+        parser.error("--quick is an option of the benchmark scale alone")
     return chosen
 
 
-def _run(name: str, rounds: int) -> int:
-    command = [str(PEERS.python), "-m", f"benchmarks.{name}", str(rounds)]
+def _run(name: str, rounds: int, options: list[str]) -> int:
+    command = [str(PEERS.python), "-m", f"benchmarks.{name}", str(rounds), *options]
     return abs(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 

