@@ -1,4 +1,4 @@
-"""Tasks kept in the memory of one process: for tests, and where no file can be written. They die with it."""
+"""Tasks kept in the memory of one process: for tests, and where no file can be written. They end with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _MemoryJobs:
         self._lock = threading.Lock()  # loops of several threads may share the store
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         run_script(TABLES, self._connection)
-        weakref.finalize(self, self._connection.close)  # the tasks live as long as the store, whoever has closed it
+        weakref.finalize(self, self._connection.close)  # the tasks live as long as the store object, even after `close`
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
         results: list[Any]
@@ -49,4 +49,4 @@ class _MemoryJobs:
         return answer
 
     def close(self) -> None:
-        """Nothing waits: there is nothing to end."""
+        """Nothing to do: no job waits."""

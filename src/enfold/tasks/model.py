@@ -30,7 +30,7 @@ TASK_ID: Final = r"^[A-Za-z0-9_-]{32}\Z"
 
 
 class Status(StrEnum):
-    """How a task is, in the words of MCP; `failed` is any CallError, `completed` may be a tool's own error result."""
+    """The state of a task, in MCP's terms; `failed` is any CallError, `completed` may be a tool's own error result."""
 
     WORKING = "working"
     INPUT_REQUIRED = "input_required"
@@ -62,7 +62,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str | None = None  # of the call that ordered it
     provenance: dict[str, Any] | None = None  # what is to be recorded: `{mode, parents}`
     select: str | None = None  # what of the result is wanted
-    signature: str = ""  # of who has accepted it, where workers ask for one
+    signature: str = ""  # of the process that accepted it, if workers require one
 
     @property
     def expires(self) -> int:
@@ -78,7 +78,7 @@ class Elsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task at one moment. `fence` names the attempt that holds it, and is empty while nobody does."""
+    """A task at one moment. `fence` names the attempt that holds it, and is empty while no worker does."""
 
     order: Order
     updated: int
@@ -138,20 +138,20 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def status_message(progress: Progress) -> str:
-    """`3 of 10: reading`, as far as the handler has said."""
+    """`3 of 10: reading`, as far as the handler has reported."""
     done = f"{progress.progress:g}" + ("" if progress.total is None else f" of {progress.total:g}")
     return done if not progress.message else f"{done}: {progress.message}"
 
 
 def new_task_id() -> str:
-    """192 random bits, which nobody can guess; in a shell it must not look like an option."""
+    """192 random bits, which cannot be guessed; in a shell it must not look like an option."""
     while (made := urlsafe_b64encode(os.urandom(24)).decode()).startswith("-"):
         pass
     return made
 
 
 def owner_of(identity: Identity | None) -> str:
-    """Whose a task is: the identity, and on whose behalf it acts. Without identities everybody is the same owner."""
+    """Whose a task is: the identity, and on whose behalf it acts. Without identities all callers are the same owner."""
     if identity is None:
         return ""
     names = [identity.id] if identity.on_behalf_of is None else [identity.id, identity.on_behalf_of]

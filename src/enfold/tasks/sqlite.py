@@ -1,7 +1,7 @@
 """Tasks kept in one SQLite file, shared by the processes of a machine. They survive the death of all of them.
 
-Whoever runs tasks holds a lock file that the kernel lets go when its process dies; the others look at it several times a
-second, and take over. Changes of other processes are seen as often, by the file's version.
+A process that runs tasks holds a lock file, which the kernel releases when the process dies. The others check it several
+times a second and take over; by the file's version they see what other processes have changed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SQLiteTasks(TableTasks):
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = self._file.open()
-        if not self._seen:  # who waits from now on looks first: of what was before nobody is told
+        if not self._seen:  # watchers read the store first: earlier changes need no wake-up
             self._seen = connection.execute("SELECT COALESCE(MAX(change), 0) FROM tasks").fetchone()[0]
         return connection
 
@@ -117,12 +117,12 @@ class SQLiteTasks(TableTasks):
                 left = connection.execute(f"{WHOLE} WHERE holder = ?", (name,)).fetchall()
                 for task in self._readable(left, connection):
                     self._put(transitions.worker_died(task, now_ms()), connection)
-            (self._holders / name).unlink(missing_ok=True)  # only now: until then others may find it dead, too
+            (self._holders / name).unlink(missing_ok=True)  # last: until now other processes may take over, too
             super()._poll(connection, ())
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Make the tables, or bring an older version up to ours; a file of a newer one, or somebody else's, is left alone."""
+    """Make the tables, or bring an older version up to ours; a file of a newer version or of another program is refused."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
     if version > VERSION:
@@ -156,8 +156,8 @@ class _QueuedJob(msgspec.Struct, eq=False):
 class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
-    `open` makes the connection, in the thread; `idle` is called after jobs and about every `pause` seconds, with the connection and what the jobs that write have returned;
-    `check` raises OSError where what was written is not where others look for it.
+    `open` makes the connection, in the thread. `idle` is called after jobs and about every `pause` seconds, with the
+    connection and the results of the jobs that wrote. `check` raises OSError if the file is no longer at its path.
     """
 
     def __init__(
@@ -170,10 +170,10 @@ class FileThread:
         self._jobs: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = 0
-        self._giving = threading.Lock()  # no job is given to a thread that has just been told to end
+        self._giving = threading.Lock()  # no job is given to a thread that is about to end
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        """The future result of a job, which is done even if nobody waits. What it raises undoes what it wrote alone."""
+        """The future result of a job, which runs even if its caller is cancelled. An error rolls back this job alone."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._giving:
             self._start()
@@ -202,7 +202,7 @@ class FileThread:
         is_closing = False
         while not is_closing:
             readers, writers, is_closing = self._next(jobs)
-            # Who only reads is answered before the disk is waited for.
+            # Readers are answered before the disk is waited for.
             if readers:
                 connection = self._answer(connection, readers)
             if writers:
@@ -217,7 +217,7 @@ class FileThread:
             connection = connection or self._open()
             _run(connection, batch)
             if batch[0].writes:
-                self._check()  # before anybody is told that it is stored
+                self._check()  # before it is reported as stored
         except (sqlite3.Error, OSError) as error:
             _fail(batch, error)
             _close(connection)
@@ -228,7 +228,7 @@ class FileThread:
     def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> sqlite3.Connection | None:
         try:
             self._idle(connection, results)
-        except Exception as error:  # noqa: BLE001  # nobody has asked: the next job opens it again, and is told
+        except Exception as error:  # noqa: BLE001  # no caller waits for it: the next job reopens the file, and gets the error
             if not isinstance(error, (sqlite3.Error, OSError)):
                 Log("enfold.tasks").error("a look at the tasks failed", error=error)
             _close(connection)
@@ -271,7 +271,7 @@ def _run_one(connection: sqlite3.Connection, asked: _QueuedJob, *, alone: bool) 
         asked.result = asked.job(connection)
     except sqlite3.Error:
         raise
-    except Exception as error:  # noqa: BLE001  # it belongs to who asked
+    except Exception as error:  # noqa: BLE001  # it is raised to the caller
         connection.execute("ROLLBACK" if alone else "ROLLBACK TO job")
         asked.error = error
     if not alone:
@@ -302,7 +302,7 @@ def _deliver(batch: list[_QueuedJob]) -> None:
 def _answer(batch: list[_QueuedJob]) -> None:
     for asked in batch:
         if asked.answer.done():
-            continue  # who asked has left
+            continue  # its caller has been cancelled
         if asked.error is None:
             asked.answer.set_result(asked.result)
         else:

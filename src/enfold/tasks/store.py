@@ -62,23 +62,23 @@ Signal: TypeAlias = Cancel | Answers
 
 
 class FencedError(Exception):
-    """The attempt holds its task no longer: what it says does not count."""
+    """The attempt no longer holds its task: its outcome is ignored."""
 
 
 class TaskStore(Protocol):
-    """Where tasks are kept. `owner` is whose tasks are meant; None is everybody's.
+    """Where tasks are kept. `owner` restricts results to this identity; None for administrators.
 
-    What cannot be reached is UNAVAILABLE with the reason `store`. Every verb may be called by many at once.
-    Whoever reads a task sees it as the clock has it: ended at its deadline, which is then stored, and gone after `expires`.
+    A store that cannot be reached raises UNAVAILABLE with the reason `store`. All methods may be called concurrently.
+    Readers see a task as of now: ended at its deadline, which is then stored, and gone after `expires`.
     """
 
-    beat: float  # seconds: a worker that holds a task says so this often, and hears of a cancel
+    beat: float  # seconds between heartbeats of a worker, which also learns of cancellations
 
     async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
         """Store a task, which is safe when this returns; with the same key and owner, the first one.
 
         Another input under the same key is a VALIDATION_ERROR, more than the limits allow RESOURCE_EXHAUSTED.
-        Who `claims` a new one runs it at once, where the store can store and claim it in one step: a Claim.
+        With `claims` a new task is also claimed, if the store can do both in one step: a Claim.
         """
 
     async def get(self, owner: str | None, task_id: str) -> Task | None: ...
@@ -89,25 +89,25 @@ class TaskStore(Protocol):
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
         """At most `n` tasks of these operations to be run now; waits for some seconds if there is none.
 
-        Those of the owners in `but` are left to others, where the store can pass over them.
+        Tasks of the owners in `but` are skipped, if the store can.
         """
 
     async def take(self, task_id: str) -> Claim | None:
-        """Claim this one task, where it waits for a worker and can be had by itself."""
+        """Claim this one task, if it is queued and the store can claim a single task."""
 
     async def has_worker(self) -> bool | None:
-        """Whether somebody runs tasks of this store now; None where nobody else can, because it ends with this process."""
+        """Whether a worker runs tasks of this store now; None for a store that ends with this process."""
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        """Say that the attempt is alive; whether its caller wants it to end. FencedError where it is no longer ours."""
+        """Send a heartbeat; returns whether the caller wants the task to end. FencedError if it is no longer ours."""
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
-        """How the attempt ended; it counts once. FencedError where it is no longer ours."""
+        """Record how the attempt ended, once. FencedError if it is no longer ours."""
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
-        """What the caller says to a task; the task as it is then."""
+        """Send a signal to a task; returns the task after it."""
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
         """The task now, and after every change, until it has ended or is gone."""
@@ -316,7 +316,7 @@ class Wakeups:
             waiter.close()
 
     def wake(self, changes: Changes | None = None) -> None:
-        """Wake those who wait for one of the subjects, or all of them; may be called from any thread."""
+        """Wake the waiters of these subjects, or all of them; may be called from any thread."""
         if changes is None or WORK in changes:
             self.works += 1
         self._remember(changes)

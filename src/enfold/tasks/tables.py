@@ -47,7 +47,7 @@ AfterJobs: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], None]  # th
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
 WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
-MAX_HANDED: Final = 64 * 1024  # bytes of a result that watchers decode on their event loop
+MAX_RECENT_BYTES: Final = 64 * 1024  # of a result that watchers decode on their event loop
 EXPIRE_BATCH: Final = 500  # rows that one transaction ends or forgets
 
 TABLES: Final = """
@@ -131,8 +131,10 @@ class TableTasks:
         """`place` is named in the log; `make_jobs` is given what must be called after jobs, with the connection."""
         self._place = place
         self._wakeups = Wakeups()
-        self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be handed over
-        self._drained: tuple[Served, int] | None = None  # for whom nothing was left, and how much work there had been
+        self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
+        self._drained: tuple[Served, int] | None = (
+            None  # the worker that left nothing queued, and the count of work at that time
+        )
         self._last_error = ""  # why it could not be used the last time
         self._jobs = make_jobs(self._poll)
 
@@ -227,7 +229,7 @@ class TableTasks:
     async def _claim_now(
         self, operations: Collection[str], n: int, but: Collection[str], queued: Task | None = None
     ) -> Claims:
-        """Claim what is queued; only a process that knows of a `queued` task goes without a look, which locks nothing."""
+        """Claim what is queued. Unless a `queued` task is known, look first: reading takes no lock."""
         is_known = queued is not None and queued.operation in operations
         if not is_known and not await self._read(partial(self._wanted_here, operations)):
             return []
@@ -287,7 +289,7 @@ class TableTasks:
         return task if after is task else self._put(after, connection)
 
     def _wanted_here(self, operations: Collection[str], connection: sqlite3.Connection) -> Sequence[str]:
-        """The queued operations that can be run here; whoever asks holds its lock, which shows others that there is a worker."""
+        """The queued operations that can be run here; asking takes the lock file, which shows others that there is a worker."""
         self._holder()
         return _wanted(operations, connection)
 
@@ -364,8 +366,8 @@ class TableTasks:
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
-        self._wakeups.forget(task.id)  # who is answered before `_poll` must not see it as it was
-        self._changed[task.id] = size <= MAX_HANDED
+        self._wakeups.forget(task.id)  # a caller that is answered before `_poll` must not see the old state
+        self._changed[task.id] = size <= MAX_RECENT_BYTES
         if task.is_queued:
             self._changed[WORK] = True
 
@@ -409,13 +411,13 @@ def _one(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) ->
 
 def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list[Task]:
     where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
-    # Inputs may be large, and nobody looks for them in a list.
+    # Inputs may be large, and lists do not show them.
     ordered = "CAST(json_set(CAST(ordered AS TEXT), '$.input', json('{}')) AS BLOB)"
     ordered = f"CASE WHEN json_valid(CAST(ordered AS TEXT)) THEN {ordered} END"
     query = f"SELECT id, {ordered}, state, NULL FROM tasks {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # bound
     found: list[Task] = []
     for row in connection.execute(query, (*values, limit)).fetchall():
-        with suppress(CallError):  # over which somebody has written
+        with suppress(CallError):  # a corrupt row
             found.append(_decode(row))
     return found
 
@@ -435,7 +437,7 @@ def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
     try:
         task = None if row is None else _decode((claim.id, _NO_ORDER, *row))
     except CallError:
-        raise FencedError from None  # somebody has written over it
+        raise FencedError from None  # a corrupt row
     if task is None or task.fence != claim.task.fence:
         raise FencedError
     return msgspec.structs.replace(task, order=claim.task.order)

@@ -27,7 +27,7 @@ def accept(order: Order) -> Task:
 
 
 def claim(task: Task, fence: str, now: int) -> Task:
-    """A worker begins an attempt; only who knows the fence can hold the task or record its outcome."""
+    """A worker begins an attempt; only an attempt with this fence can hold the task or record its outcome."""
     return _changed(task, now, fence=fence, attempt=task.attempt + 1)
 
 
@@ -37,7 +37,7 @@ def unclaim(task: Task, now: int) -> Task:
 
 
 def note(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
-    """The worker tells how far it is, and what later attempts should know."""
+    """Store progress, and notes for later attempts."""
     if progress is None and not notes:
         return task
     merged = {**task.notes, **notes} if notes else task.notes
@@ -45,7 +45,7 @@ def note(task: Task, now: int, progress: Progress | None, notes: Mapping[str, An
 
 
 def ask(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any], now: int) -> Task:
-    """The attempt ends with questions; nobody works on the task until they are answered."""
+    """The attempt ends with questions; the task rests until they are answered."""
     if task.is_cancelling:
         return cancel(_replace(task, fence=""), now)
     return _changed(task, now, status=Status.INPUT_REQUIRED, fence="", questions=dict(questions), memory=dict(memory))
@@ -62,7 +62,7 @@ def answer(task: Task, answers: Mapping[str, Any], now: int) -> Task:
 
 
 def cancel(task: Task, now: int) -> Task:
-    """The caller wants it to end: at once where nobody works on it, else as soon as its worker hears of it."""
+    """The caller wants it to end: at once if no worker has it, else with the worker's next heartbeat."""
     if task.is_ended or (task.fence and task.is_cancelling):
         return task
     if task.fence:
@@ -97,7 +97,7 @@ def end_if_overdue(task: Task, now: int) -> Task:
     if task.is_ended or now < task.order.deadline:
         return task
     message = f"{task.operation} was not done by its deadline"
-    # Nobody knows how far it came, unless it was never begun.
+    # How far it came is unknown, unless it was never started.
     may_be_repeated = task.order.retries or task.attempt == 0
     return end(task, failure(CallError("TIMEOUT", message, retryable=may_be_repeated)), now)
 

@@ -31,9 +31,9 @@ _CAPABILITIES: Final = {
 }
 
 
-# A request that stays open for as long as its maker wants to be told of changes.
+# A request that stays open for as long as its sender wants notifications of changes.
 LISTEN: Final = "subscriptions/listen"
-MAX_ABANDONED: Final = 1000  # calls that were abandoned and not answered; with more, no question is put to anybody
+MAX_ABANDONED: Final = 1000  # abandoned calls without an answer; with more, the server's questions are refused
 PATIENCE: Final = 3.0  # seconds that a question, or a call, waits for others to end
 
 CallKey: TypeAlias = tuple[str, object]  # ("call", request id) or ("task", task id)
@@ -255,7 +255,7 @@ class SuspendedCalls:
 
 
 class _RunningCall:
-    """A call at a server, in a task of its own."""
+    """A call at a server, in its own asyncio task."""
 
     def __init__(self, caller: MCPCaller, task: asyncio.Task[Any]) -> None:
         self.caller = caller
@@ -268,7 +268,7 @@ class _RunningCall:
             self.caller.refuse_questions()
         self.caller.has_news.set()
         if not task.cancelled():
-            task.exception()  # retrieved, so that the loop does not complain where nobody waits any more
+            task.exception()  # retrieved, so that the loop does not log it
 
     async def result(self, peer: Peer) -> Any:
         """Wait for the result, and ask the client what the server asks meanwhile."""
@@ -312,12 +312,12 @@ class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def can_ask(self) -> bool:
-        """Whether a server may ask somebody something while it works on this call."""
+        """Whether the server may ask a question while it works on this call."""
         return self.caller is not None and self.method != LISTEN
 
 
 class PossibleCallers:
-    """The callers that a message of a server may be for when it names no call.
+    """The callers that a message of a server may be meant for when it names no call.
 
     An abandoned call counts until the server has answered it, and a task until its result has come: until then the
     server may still work on it, and ask for it. A server that never answers is waited for `held` seconds.
@@ -353,7 +353,7 @@ class PossibleCallers:
         self._tasks.pop(task_id, None)
 
     def note_end(self) -> None:
-        """Let those look again who wait for a call to end."""
+        """Wake those that wait for a call to end."""
         self._ended.set()
         self._ended.clear()
 
@@ -451,7 +451,7 @@ class Turns:
         self._advance()
 
     def close(self, error: Exception) -> None:
-        """Fail the calls that wait: the connection is gone."""
+        """Fail the waiting calls: the connection is lost."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.turn.done():

@@ -1,4 +1,4 @@
-"""Where the messages of one server go: answers to the calls that wait, questions and progress to their callers."""
+"""Routes the messages of one server: answers to waiting calls, questions and progress to their callers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCal
 from enfold.sources.mcp.settings import MCPLimits
 from enfold.sources.secrets import KnownSecrets
 
-# Takes what a server tells unasked: the method of the notification, and its parameters.
+# Receives notifications that belong to no call: the method and its parameters.
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 log: Final = Log("enfold.mcp")
 
-# These may not be given up by a message: a server that does not know them yet could take it amiss.
+# Requests that are not cancelled by a notification: a server that does not know them might reject it.
 _UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
 TURN_SECONDS: Final = 30.0  # that other clients wait for a server to answer a call which was abandoned
@@ -59,7 +59,7 @@ _UNKNOWN: Final = ("unknown tool", "unknown prompt", "unknown resource", "not fo
 class ServerConnection(Protocol):
     """What a transport offers."""
 
-    has_call_streams: bool  # whether each call has a stream of its own, on which the server asks what belongs to it
+    has_call_streams: bool  # whether each call has its own stream, on which the server asks what belongs to it
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +69,7 @@ class ServerConnection(Protocol):
         """Name this revision from now on."""
 
     async def send_call(self, call: OutgoingCall) -> None:
-        """Send a request; LostError where the server is gone. Its answer may come later."""
+        """Send a request, whose answer may come later; LostError if the connection is lost."""
 
     async def send(self, message: OutgoingMessage) -> None:
         """Send a message that has no answer."""
@@ -100,7 +100,7 @@ class Dispatcher:
         self.limits = limits
         self.redact = (secrets or KnownSecrets()).redact_bytes
         self.is_stateless = False  # whether the revision agreed on has no requests of servers
-        self.takes_turns = False  # whether a question does not say to which call it belongs
+        self.takes_turns = False  # whether questions do not name the call they belong to
         self._notice = notice
         self._source = source
         self._ids = count(1)
@@ -110,7 +110,7 @@ class Dispatcher:
         self._questions: dict[asyncio.Task[Any], object] = {}  # the tasks that answer, with the ids of the requests
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
-        self.on_loss: Callable[[str], None] = _ignore_loss  # called with the reason when the server is gone
+        self.on_loss: Callable[[str], None] = _ignore_loss  # called with the reason when the connection is lost
 
     # --- calls
 
@@ -122,14 +122,14 @@ class Dispatcher:
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> OutgoingCall:
-        """A call with an id of its own; `result` sends it."""
+        """A call with a new id; `result` sends it."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         return OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
 
     async def result(self, call: OutgoingCall) -> dict[str, Any]:
-        """Send a call and give its result; ProtocolError where the server refuses, LostError where it is gone.
+        """Send a call and return its result; ProtocolError if the server refuses it, LostError if the connection is lost.
 
-        Where a question does not say to which call it belongs, only one client that can be asked has calls open.
+        Where questions do not name their call, only one client that can be asked has calls open at a time.
         """
         caller = call.caller
         if self.takes_turns and caller is not None and not call.method.startswith("tasks/"):
@@ -150,7 +150,7 @@ class Dispatcher:
             self._close(call)
 
     def _close(self, call: OutgoingCall) -> None:
-        """Forget a call that nobody waits for any more; an answer that still comes is dropped."""
+        """Forget a call that has ended or was abandoned; a late answer is dropped."""
         is_open = self._waiting.pop(call.id, None) is not None
         if call.answer.done() and not call.answer.cancelled():
             call.answer.exception()  # retrieved, so that the loop does not complain of it
@@ -169,7 +169,7 @@ class Dispatcher:
         self._waiting.pop(call.id, None)
 
     def fail_all(self, error: CallError, *, output: str = "") -> None:
-        """Fail every waiting call: the connection is gone."""
+        """Fail every waiting call: the connection is lost."""
         for call in list(self._waiting.values()):
             if not call.answer.done():
                 call.answer.set_exception(LostError(error, may_have_run=True, output=output))
@@ -203,7 +203,7 @@ class Dispatcher:
     # --- messages
 
     def take_text(self, text: bytes, call: OutgoingCall | None = None) -> None:
-        """Take in one text of the server, on the stream of `call`; what is no message is passed over with a warning."""
+        """Handle one text of the server, on the stream of `call`; what is not a message is skipped with a warning."""
         text = self.redact(text.strip())
         if not text or (len(text) > self.limits.list_bytes and self._refuse_list(text)):
             return
@@ -286,7 +286,7 @@ class Dispatcher:
         return call.caller if call is not None and has_token and stream_of in (None, call) else None
 
     def _confirm(self, params: dict[str, Any]) -> None:
-        """The server says that it will tell of what a subscription asks for."""
+        """Note that the server has confirmed a subscription."""
         call = self._waiting_for(fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY))
         if call is not None and call.begun is not None:
             call.begun.set()
@@ -410,9 +410,9 @@ def _ignore_loss(why: str) -> None:
 
 
 class LostError(Exception):
-    """The connection is gone; `may_have_run` tells whether the server can have seen the request.
+    """The connection is lost; `may_have_run` says whether the server may have seen the request.
 
-    `output` is what its process printed last, for whoever opens the source, and for no caller.
+    `output` is what its process printed last: shown to the user who opens the source, never to callers.
     """
 
     def __init__(self, error: CallError, *, may_have_run: bool, output: str = "") -> None:
@@ -461,7 +461,7 @@ def _code(error: ProtocolError) -> str:
     if error.code in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND):
         return "OPERATION_NOT_FOUND"
     if error.code == INVALID_PARAMS:
-        # The protocol has one code for both, and only the words tell them apart.
+        # The protocol has one code for both; only the message tells them apart.
         is_unknown = any(words in error.message.lower() for words in _UNKNOWN)
         return "OPERATION_NOT_FOUND" if is_unknown else "VALIDATION_ERROR"
     return "EXECUTION_ERROR"

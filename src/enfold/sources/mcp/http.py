@@ -80,7 +80,7 @@ class Web:
         *,
         waits: bool = False,
     ) -> OpenResponse:
-        """An open reply, whatever its status; who gets it closes it. `waits` says that it may take as long as a login."""
+        """An open reply, whatever its status; the caller closes it. `waits` allows for as long as a login takes."""
         before: str | None = None
         for _ in range(MAX_LOGINS):
             reply = await self._follow(method, headers, content, url)
@@ -187,7 +187,7 @@ class OpenResponse:
 
     @cached_property
     def chunks(self) -> AsyncGenerator[bytes]:
-        """The body in pieces, for whoever reads on."""
+        """The body in chunks."""
         return self._chunks()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
@@ -298,7 +298,7 @@ class HTTPConnection:
         """Open the stream on which a server with sessions speaks unasked, and keep it open."""
         is_open = asyncio.Event()
         self._dispatcher.spawn(self._listen(is_open))
-        with suppress(TimeoutError):  # a server may keep silent on it until it has something to say
+        with suppress(TimeoutError):  # a server may send nothing on it until there is an event
             async with asyncio.timeout(STREAM_SECONDS):
                 await is_open.wait()
 
@@ -341,7 +341,7 @@ class HTTPConnection:
         try:
             return await self._web.send(method, headers, body, waits=waits)
         except LostError as lost:
-            if not lost.may_have_run:  # there is nobody at the address
+            if not lost.may_have_run:  # nothing listens at the address
                 self._lose(lost.error)
             raise
 
@@ -407,7 +407,7 @@ class HTTPConnection:
             await reply.close()
             raise message_too_large(self._limits.message_bytes) from None
         except LostError:
-            pass  # broken off, which is told by who waits for an answer
+            pass  # broken off: the waiting call reports it
         except BaseException:
             await reply.close()
             raise
@@ -431,7 +431,7 @@ class HTTPConnection:
         decoder = EventDecoder(max_event=self._limits.message_bytes)
         decoder.retry = 0
         try:
-            # A server that has no such stream says so with a status, and that is the end of it.
+            # A server without this stream answers with an error status: give up.
             while self.is_open and (reply := await self._resume(decoder)).content_type == EVENTS:
                 is_open.set()
                 decoder.retry = decoder.retry or None
@@ -454,7 +454,7 @@ def _rpc_error(body: str) -> ProtocolError | None:
 
 
 async def open_event_stream(web: Web, dispatcher: Dispatcher) -> None:
-    """Connect the dispatcher to the stream, whose first event says where to post; an address without one is no such server."""
+    """Connect the dispatcher to the stream, whose first event names the address for requests; an address without one is not such a server."""
     connection = SSEConnection(web, dispatcher)
     try:
         await connection.open()
@@ -503,14 +503,14 @@ class SSEConnection:
         await self._web.close()
 
     async def _read(self, reply: OpenResponse) -> None:
-        """Take in the events of the stream until it ends; then nobody can be answered any more."""
+        """Handle the events of the stream until it ends; then all waiting calls fail."""
         decoder = EventDecoder(max_event=self._web.limits.message_bytes)
         try:
             async for chunk in reply.chunks:
                 for event in decoder.feed(chunk):
                     self._take(event.event, event.data)
         except (LostError, EventTooLargeError):
-            pass  # told below
+            pass  # reported below
         finally:
             self.is_open = False
             await reply.close()

@@ -147,7 +147,7 @@ class _Maker:
                 self._add_tool(tool, name, mirrors)
 
     def _report_schema(self, tool: Listed, field: str) -> None:
-        """Report a schema that is none, or that has a keyword nobody can apply."""
+        """Report a value that is not a schema, and a schema with a keyword that cannot be applied."""
         schema = tool.get(field)
         why = schema_fault(schema) if isinstance(schema, dict) else f"a schema is an object, not {json_type(schema)}"
         if schema is not None and why is not None:
@@ -442,7 +442,7 @@ def _why_unusable(item: Any, key: str) -> str | None:
 
 
 def _distinct_names(words: Mapping[str, str]) -> dict[str, str]:
-    """A legal name for each key, from its word; keys that share a word are told apart by the key."""
+    """A legal name for each key, from its word; keys that share a word are distinguished by the key."""
     differ = len(set(words.values())) == len(words)
     wanted = [WantedName(word, word if differ else key, may_stay=differ) for key, word in words.items()]
     return dict(zip(words, distinct_names(wanted), strict=True))

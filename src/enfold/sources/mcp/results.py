@@ -89,7 +89,7 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
 
 
 def _content(blocks: Any) -> tuple[list[Any], tuple[ResultWarning, ...]]:
-    """The content blocks; what stands there in place of a list is kept as a block of its own, with a warning."""
+    """The content blocks; anything else than a list becomes one block, with a warning."""
     if isinstance(blocks, list) or blocks is None:
         return blocks or [], ()
     warning = ResultWarning(CONTENT_BLOCK, "", type=json_type(blocks))
@@ -115,7 +115,7 @@ def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_erro
 
 
 def _text_payload(content: list[Any], shape: ResultShape) -> _UnwrappedResult | None:
-    """The JSON of the one text block, where something says what it is: itself, or an output schema."""
+    """The JSON of the only text block, if it names its format or the tool has an output schema."""
     parsed, replaced = _parsed_text(content)
     if names_itself(parsed):
         return _read_envelope(parsed)
@@ -154,7 +154,7 @@ def _block_payload(content: list[Any]) -> _UnwrappedResult | None:
         return None
     try:
         read = tool_envelope_v1.read({"content": content, "isError": False})
-    except FormatError:  # of a version that nobody here knows
+    except FormatError:  # of an unknown version
         return _UnwrappedResult(content, (ResultWarning("envelope_version", "/content/1"),))
     return _UnwrappedResult(content, read.warnings) if read.warnings else _UnwrappedResult(read.data)
 

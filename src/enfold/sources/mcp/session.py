@@ -36,7 +36,7 @@ log: Final = Log("enfold.mcp")
 
 SETUP_SECONDS: Final = 2.0  # that a server may take to set its log level, or to confirm a subscription
 
-# An address that refuses so is not asked again by another transport: it is the right one, and does not want us.
+# Statuses after which no other transport is tried: the address is right, and refuses.
 _FINAL_STATUSES: Final = (401, 403, 429, 503)
 
 
@@ -53,7 +53,7 @@ class UpstreamSession:
         self.capabilities = fields_of(answer.get("capabilities"))
         said = answer.get("instructions")
         self.instructions = said if isinstance(said, str) else ""
-        self._log_level: str | None = None  # that an older server has been told
+        self._log_level: str | None = None  # that was set at an older server
         self._followed: dict[str, asyncio.Task[Any]] = {}
 
     @property
@@ -61,7 +61,7 @@ class UpstreamSession:
         return self.connection.is_open
 
     def when_lost(self, callback: Callable[[str], None]) -> None:
-        """Call back with the reason when the server is gone."""
+        """Call back with the reason when the connection is lost."""
         self._dispatcher.on_loss = callback
 
     async def request(
@@ -109,7 +109,7 @@ class UpstreamSession:
             log.debug("%s does not set its log level: %s", self._dispatcher.name, error)
 
     async def listen(self) -> None:
-        """Be told when the server's lists change."""
+        """Subscribe to changes of the server's lists."""
         if self.revision.is_stateless:
             wanted = {
                 f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in self.capabilities
@@ -121,13 +121,13 @@ class UpstreamSession:
             await open_stream()
 
     async def follow(self, uri: str) -> None:
-        """Be told when a resource changes, from now on."""
+        """Subscribe to changes of a resource."""
         if not self.revision.is_stateless:
             await self.request("resources/subscribe", {"uri": uri})
             return
         begun = asyncio.Event()
         self._followed[uri] = self._dispatcher.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
-        with suppress(TimeoutError):  # a server that does not say that it has begun may well have
+        with suppress(TimeoutError):  # a server that does not confirm may still have begun
             async with asyncio.timeout(SETUP_SECONDS):
                 await begun.wait()
 
@@ -152,7 +152,7 @@ class UpstreamSession:
                 wait = min(wait * 2, 60.0)
             await asyncio.sleep(wait)
         if begun is not None:
-            begun.set()  # nobody is to wait any more
+            begun.set()  # release the waiter
 
     async def close(self) -> None:
         self._dispatcher.close_turns(closed_connection(self._dispatcher.name))
@@ -160,7 +160,7 @@ class UpstreamSession:
 
 
 def _check_kind(method: str, result: dict[str, Any]) -> None:
-    """Refuse a result of a kind that nobody here can read: it would pass for an empty one."""
+    """Refuse a result of an unknown kind: it would be taken for an empty one."""
     kind = result.get("resultType", "complete")
     if kind not in ("complete", "input_required") and (kind != "task" or method != "tools/call"):
         message = f"The server answered {method} with a result of the kind {kind!r:.40}"
@@ -183,7 +183,7 @@ class PooledSession:
     ) -> None:
         """`on_state` is called when the session was opened, or may have been lost.
 
-        `shows_output` says that whoever opens it first may see what a process printed that cannot be started.
+        `shows_output`: the first to open it sees what a process printed that cannot be started.
         """
         self._settings = settings
         self._source = source
@@ -264,7 +264,7 @@ async def open_session(
 ) -> UpstreamSession:
     """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
 
-    `shows_output` says that the error may repeat what a process has printed.
+    `shows_output`: the error may include what the process has printed.
     """
     try:
         async with asyncio.timeout(settings.limits.connect):
@@ -289,7 +289,7 @@ async def open_session(
 
 
 class _Opening(msgspec.Struct, frozen=True):
-    """What every attempt to begin a session needs: how the server is reached, and who hears what it says."""
+    """What every attempt to begin a session needs: how the server is reached, and who receives its messages."""
 
     settings: ServerSettings
     notice: Notice
@@ -413,7 +413,7 @@ async def _ask_for_versions(dispatcher: Dispatcher) -> dict[str, Any]:
 async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSession:
     connection = dispatcher.connection
     connection.agree(None)
-    # Whoever will call, what the server asks is passed on to them; the newest revision names theirs with each request.
+    # All kinds of questions: they are passed on to the caller. In the newest revision each request names the caller's.
     params = {"protocolVersion": revision.name, "capabilities": EVERY_QUESTION, "clientInfo": _client_info()}
     answer = await dispatcher.result(dispatcher.open("initialize", params))
     agreed = answer.get("protocolVersion")

@@ -1,4 +1,4 @@
-"""What a user says of an MCP server, as values: the command or address that names it, limits, headers and a login."""
+"""The settings of an MCP server as values: its command or address, limits, headers and a login."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Connection(msgspec.Struct, frozen=True):
 class Content(msgspec.Struct, frozen=True):
     """What is imported from servers, and how it is presented.
 
-    `reads="result"` says that results are wrapped as `{"result": …}`. `instructions` are passed on to MCP clients: the
+    `reads="result"`: results are wrapped as `{"result": …}`. `instructions` are passed on to MCP clients: the
     server's own, a text of yours, or with False none.
     """
 
@@ -152,7 +152,7 @@ def read_servers(target: Target) -> Server | dict[str, Server]:
 
 
 def server_from_entry(entry: Any) -> Server:
-    """The server one entry of a configuration describes, in the words of any editor."""
+    """The server one entry of a configuration describes, in the format of any editor."""
     if not isinstance(entry, Mapping):
         _refuse(f"The entry of a server is an object, not {entry!r:.40}")
     url = next((entry[key] for key in URL_KEYS if isinstance(entry.get(key), str)), None)

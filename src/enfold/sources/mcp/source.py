@@ -312,7 +312,7 @@ def _clashes(operations: Iterable[Operation]) -> list[Problem]:
 def _merged(before: Imported, after: Imported) -> Imported:
     """The later offers, with the operations that stayed as they were being the same objects.
 
-    What the server says has changed is made anew even where it looks the same, so that clients learn of it.
+    Lists that the server announced as changed are rebuilt even if they look the same, so that clients are notified.
     """
     if before.is_stateless != after.is_stateless:
         return after

@@ -24,8 +24,8 @@ OUTPUT_SECONDS: Final = 0.5  # between a process's end and the end of its output
 EXIT_SECONDS: Final = 0.5  # for a process whose input was closed, which ends one that behaves
 SIGNAL_SECONDS: Final = 2.0  # for one that was asked to end by a signal
 MAX_STDERR: Final = 4000  # bytes at the end of it that are kept
-MAX_TOLD: Final = 1000  # characters of it that are told
-_OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
+MAX_SHOWN: Final = 1000  # characters of it that are shown
+_OURS: Final = "ENFOLD_"  # settings and secrets of this process
 _NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
 _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 _CERTIFICATES: Final = frozenset(  # files of those that a company trusts, without which `npx` and `uvx` fetch nothing
@@ -60,7 +60,7 @@ def _why_not(command: Command, error: Exception) -> str:
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """What a program needs to run, and what `env` gives it; of ours only where the user says so."""
+    """What a program needs to run, and what `env` gives it; the rest of our environment only on request."""
     inherits = _is_foreign if command.inherit_env else _is_needed
     return {**{name: value for name, value in os.environ.items() if inherits(name)}, **command.env}
 
@@ -126,7 +126,7 @@ class StdioConnection:
         if not self.is_open or stdin is None or stdin.is_closing():
             raise self._lost()
         stdin.write(encode(message) + b"\n")
-        if stdin.is_closing():  # the write itself found nobody reading
+        if stdin.is_closing():  # the write itself failed
             raise self._lost()
 
     def _write_if_read(self, message: OutgoingMessage) -> None:
@@ -136,7 +136,7 @@ class StdioConnection:
             return
         self._write(message)
 
-    # --- what the process says
+    # --- output of the process
 
     def _refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
@@ -169,7 +169,7 @@ class _Process(asyncio.SubprocessProtocol):
         self._stderr_line = b""  # the one that has not ended
         self._exit_code: int | None = None
         self.is_connected = False  # until its output ends, or it does
-        self._has_answered = False  # of one that never has, whoever opens the source is told what it printed
+        self._has_answered = False  # if it never has, the user who opens the source sees what it printed
         self._is_output_closed = False  # when it has closed its output
         self.is_input_closed = False  # when it has closed its input
         self.write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
@@ -237,7 +237,7 @@ class _Process(asyncio.SubprocessProtocol):
         if self.stderr_tail and self._has_answered:
             log.warning("%s %s: %s", self._name, self._how_it_ended(), self.stderr_tail)
         self._on_end()
-        self._kill_group()  # a process that can no longer hear or speak is of no use
+        self._kill_group()  # without its pipes the process is of no use
 
     # --- its end
 
@@ -248,9 +248,9 @@ class _Process(asyncio.SubprocessProtocol):
 
     @property
     def stderr_tail(self) -> str:
-        """The end of what it printed, as one line for the log or for whoever opens the source."""
+        """The end of what it printed, as one line for the log or the user who opens the source."""
         words = self._redact(self._stderr).decode("utf-8", "replace").split()
-        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_TOLD:]
+        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_SHOWN:]
 
     def _how_it_ended(self) -> str:
         code = self._exit_code
@@ -285,7 +285,7 @@ class _Process(asyncio.SubprocessProtocol):
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: int) -> None:
-        # Once its end is known, its number may be that of a stranger.
+        # Once it has ended, its process id may belong to another process.
         if self._transport is not None and self._exit_code is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._transport.get_pid(), number)

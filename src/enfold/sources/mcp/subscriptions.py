@@ -1,4 +1,4 @@
-"""The resources of one server that somebody follows: each is subscribed to once, however many follow it."""
+"""The resources of one server that callers follow: each is subscribed to once, however many follow it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enfold.mcp.json_rpc import ProtocolError
 from enfold.sources.mcp.dispatcher import LostError, protocol_failure
 from enfold.sources.mcp.session import UpstreamSession
 
-UNSUBSCRIBE_SECONDS: Final = 2.0  # that a server may take to hear that nobody follows a resource any more
+UNSUBSCRIBE_SECONDS: Final = 2.0  # that a server may take to unsubscribe
 
 log: Final = Log("enfold.mcp")
 
@@ -41,7 +41,7 @@ class ResourceSubscriptions:
             await self._unsubscribe_unfollowed(uri)
 
     def tell_change(self, uri: object) -> None:
-        """Tell the followers of a resource that the server says has changed."""
+        """Notify the followers of a changed resource."""
         if isinstance(uri, str):
             for followed, followers in self._followers.items():
                 if _covers(followed, uri):
@@ -79,7 +79,7 @@ class ResourceSubscriptions:
             self._sessions[uri] = session
 
     async def _unsubscribe_unfollowed(self, uri: str) -> None:
-        """Unsubscribe from what nobody follows any more; whoever follows it again meanwhile subscribes after that."""
+        """Unsubscribe from a resource without followers; a new follower subscribes again afterwards."""
         with suppress(ProtocolError, LostError, CallError, TimeoutError):
             async with asyncio.timeout(UNSUBSCRIBE_SECONDS), self._subscribing:
                 if not self._followers.get(uri):
@@ -117,5 +117,5 @@ class _Follower:
 
 
 def _covers(followed: str, changed: str) -> bool:
-    """Whether a change concerns what is followed: itself, or a part of it, as the protocol allows a server to say."""
+    """Whether a change concerns what is followed: itself, or a part of it, as the protocol allows."""
     return changed == followed or changed.startswith(f"{followed.rstrip('/')}/")

@@ -30,7 +30,7 @@ _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in (
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
-    """A request made for a caller; `idempotent` says that it may be made twice, `headers` are further ones for HTTP."""
+    """A request made for a caller; `idempotent`: it may be sent twice; `headers` are additional ones for HTTP."""
 
     method: str
     params: dict[str, Any]
@@ -96,12 +96,12 @@ class Upstream:
     # --- changes
 
     def pop_changed(self) -> frozenset[str]:
-        """The lists that the server has said to have changed since this was last asked."""
+        """The lists that have changed since the last call, as the server has announced."""
         changed, self._changed = frozenset(self._changed), set()
         return changed
 
     def follow(self, uri: str) -> AsyncGenerator[str]:
-        """The URI when the server has been asked for it, and again with every change it tells of."""
+        """The URI once the subscription has begun, and again with every change."""
         return self._subscriptions.follow(uri)
 
     def _notice(self, method: str, params: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Upstream:
     # --- calls
 
     def call(self, request: ServerRequest, context: Context) -> Coroutine[Any, Any, dict[str, Any]]:
-        """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
+        """The result of a request; its caller receives progress, and the questions of the server."""
         return self._run(partial(self._converse, request), context)
 
     async def _run(self, begin: Callable[[MCPCaller], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
@@ -172,8 +172,8 @@ class Upstream:
             return await self._converse(ServerRequest("tasks/result", {"taskId": task_id}), caller)
         except asyncio.CancelledError:
             if not caller.leaves_task:
-                nobody = MCPCaller(Context(), SourceTerms({}, self._settings.limits))
-                await cancel_quietly(partial(self._send_about_task, nobody), task_id)
+                absent = MCPCaller(Context(), SourceTerms({}, self._settings.limits))
+                await cancel_quietly(partial(self._send_about_task, absent), task_id)
             raise
 
     async def ask_about_task(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class Upstream:
 
 
 class LoggedBytes:
-    """How much a server may log outside of calls in a minute; what is more is left out."""
+    """Limits what a server may log outside of calls per minute; the rest is dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
