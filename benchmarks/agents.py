@@ -28,6 +28,7 @@ from enfold.operations import Operation
 from enfold.schema.structs import encode
 from enfold.search.finder import Finder
 from enfold.sources.openapi import from_openapi
+from enfold.sources.options import Shape
 from enfold.surfaces.mcp import to_mcp
 
 NPM: Final = HOME / "npm"
@@ -239,8 +240,8 @@ async def _show_costs() -> None:
 def _registry(base: str) -> OperationRegistry:
     ops = OperationRegistry()
     for namespace, document in (("github", _github()), ("trello", TRELLO), ("box", BOX)):
-        fix = SECRETS if namespace == "trello" else None
-        ops.register_all(from_openapi(str(document), namespace=namespace, base_url=base, fix=fix))
+        shape = Shape(fix=SECRETS if namespace == "trello" else {})
+        ops.register_all(from_openapi(str(document), namespace=namespace, base_url=base, shape=shape))
     return ops
 
 

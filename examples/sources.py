@@ -11,6 +11,7 @@ import uvicorn
 from enfold import OperationRegistry
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
+from enfold.sources.options import Selection
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 
@@ -39,7 +40,7 @@ def served() -> Iterator[str]:
 async def main(url: str) -> None:
     everything = OperationRegistry()
     everything.register_all([ops.get("here.add")])
-    everything.register_all(from_openapi(f"{url}/openapi.json", namespace="service", include=["here_add"]))
+    everything.register_all(from_openapi(f"{url}/openapi.json", namespace="service", selection=Selection("here_add")))
     async with from_mcp(f"{url}/mcp", namespace="server") as operations:
         everything.register_all(operations)
         for spec in everything.list():

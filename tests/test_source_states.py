@@ -23,7 +23,7 @@ from enfold.app import open_config
 from enfold.auth.tokens import Tokens
 from enfold.calls.memory import MemoryTransport
 from enfold.runtime.source_states import SourceState, SourceTable
-from enfold.sources.calls import from_calls
+from enfold.sources.calls import Discovery, from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.http import to_http
@@ -75,7 +75,10 @@ async def test_peers_are_down_while_their_transport_is_cut_and_sources_of_one_na
     registry = OperationRegistry()
     changes = Changes(registry.sources)
     wire = FaultyTransport(MemoryTransport("edge"), Faults(), 1)
-    async with from_calls(wire, patience=0.01) as one, from_calls(MemoryTransport("b"), patience=0.01) as other:
+    async with (
+        from_calls(wire, discovery=Discovery(patience=0.01)) as one,
+        from_calls(MemoryTransport("b"), discovery=Discovery(patience=0.01)) as other,
+    ):
         one.keep(registry)
         other.keep(registry)
         await changes.until("up")

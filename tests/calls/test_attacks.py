@@ -26,7 +26,7 @@ from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.announcer import Announcer
 from enfold.envelope import local_envelope
 from enfold.operations import new_request_id
-from enfold.sources.calls import from_calls
+from enfold.sources.calls import Discovery, from_calls
 from enfold.surfaces.calls import Serving, serve_calls
 
 
@@ -225,7 +225,7 @@ async def test_a_spoke_cannot_describe_what_it_may_not_offer() -> None:
     evil = Identity("evil", resources={"namespace:bank": ["offer"]})
     async with (
         WebSocketHub(Tokens({**PEERS, "evil": evil}), identity=Identity("hub", frozenset({"pay"}))) as hub,
-        from_calls(hub.transport, patience=0.3) as found,
+        from_calls(hub.transport, discovery=Discovery(patience=0.3)) as found,
     ):
         await hub.listen()
         async with (

@@ -15,7 +15,8 @@ from enfold import CallError, Context, OperationRegistry, ResponseEnvelope, http
 from enfold.calls import PendingRequestMap
 from enfold.calls.caller.peers import find_peers
 from enfold.calls.protocol.settings import NEVER, CallSettings, WorkerLimits
-from enfold.sources.calls import CallOperations, from_calls
+from enfold.sources.calls import CallOperations, Discovery, from_calls
+from enfold.sources.options import Selection
 from enfold.surfaces.calls import Serving, serve_calls
 
 
@@ -639,7 +640,7 @@ async def test_operations_come_and_go_with_their_worker(network: Network) -> Non
     ops.register(_add, name="add", type="query")
     async with (
         serve_calls(ops, network.peer("worker")) as serving,
-        from_calls(network.peer("alice"), patience=0.3) as operations,
+        from_calls(network.peer("alice"), discovery=Discovery(patience=0.3)) as operations,
     ):
         operations.keep(mine)
         assert "shop.add" in mine
@@ -665,7 +666,7 @@ async def test_an_offer_is_forgotten_an_hour_after_its_worker(
     for module in ("caller.peers", "caller.pending", "transports.memory"):
         monkeypatch.setattr(f"enfold.calls.{module}.OFFER_REMEMBERED", 0.5)
     mine = OperationRegistry()
-    async with from_calls(network.peer("alice"), patience=0.2, refresh=0.2) as operations:
+    async with from_calls(network.peer("alice"), discovery=Discovery(refresh=0.2, patience=0.2)) as operations:
         operations.keep(mine)
         async with serve_calls(shop(), network.peer("worker")):
             await _until(lambda: "shop.add" in mine)
@@ -678,7 +679,10 @@ async def test_an_offer_is_forgotten_an_hour_after_its_worker(
 async def test_what_register_all_took_stays_current(network: Network) -> None:
     ops, mine = OperationRegistry("shop"), OperationRegistry()
     ops.register(_add, name="add", type="query")
-    async with serve_calls(ops, network.peer("worker")), from_calls(network.peer("alice"), patience=0.3) as operations:
+    async with (
+        serve_calls(ops, network.peer("worker")),
+        from_calls(network.peer("alice"), discovery=Discovery(patience=0.3)) as operations,
+    ):
         mine.register_all(operations)
         ops.register(_add, name="echo", type="query")
         await _until(lambda: "shop.echo" in mine)
@@ -695,10 +699,8 @@ async def test_an_id_of_one_s_own_is_never_replaced(imported: CallOperations) ->
 
 
 async def test_a_namespace_filters_and_names_are_the_user_s(network: Network, serving: Serving) -> None:
-    options: dict[str, Any] = {"include": ["shop.a*", "shop.echo"], "exclude": ["*thread"]}
-    async with from_calls(
-        network.peer("alice"), namespace="far", rename={"shop.echo": "shop.say"}, **options
-    ) as operations:
+    selection = Selection(["shop.a*", "shop.echo"], ["*thread"], {"shop.echo": "shop.say"})
+    async with from_calls(network.peer("alice"), namespace="far", selection=selection) as operations:
         mine = OperationRegistry()
         mine.register_all(operations)
         assert sorted(spec.id for spec in mine.list()) == ["far.shop.add", "far.shop.say"]

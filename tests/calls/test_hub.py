@@ -31,7 +31,7 @@ from enfold.calls.protocol.transport import OverloadedError
 from enfold.calls.transports.connection import SUBPROTOCOL, Frame, Op, read_frame, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.sources.calls import from_calls
+from enfold.sources.calls import Discovery, from_calls
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 
@@ -49,7 +49,7 @@ async def test_what_spokes_offer_is_in_the_hub_s_registry_and_for_other_spokes()
     async with (
         WebSocketHub(Tokens(PEERS), identity=Identity("hub", frozenset({"pay"}))) as hub,
         serve_calls(registry, hub.transport),
-        from_calls(hub.transport, patience=0.3) as spokes,
+        from_calls(hub.transport, discovery=Discovery(patience=0.3)) as spokes,
     ):
         await hub.listen()
         spokes.keep(registry)
@@ -80,7 +80,7 @@ async def test_a_hub_is_mounted_in_the_http_surface() -> None:
         running = asyncio.create_task(server.serve(sockets=[sock]))
         await _until(lambda: server.started)
         url = f"ws://127.0.0.1:{port}/calls"
-        async with from_calls(hub.transport, patience=0.3) as spokes:
+        async with from_calls(hub.transport, discovery=Discovery(patience=0.3)) as spokes:
             spokes.keep(registry)
             async with WebSocketTransport(url, token="worker") as worker, serve_calls(shop(), worker):
                 await _until(lambda: "shop.add" in registry)

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from enfold import CallError, Identity, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.peers import PeerDirectory, PeerLimits
+from enfold.calls.caller.peers import Discovery, PeerDirectory
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.events import WorkerListing
@@ -373,16 +373,16 @@ HOSTILE: dict[str, list[WorkerListing]] = {
 @pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
 async def test_one_peer_cannot_make_a_caller_keep_lists_without_end(answers: list[WorkerListing]) -> None:
     bus = MemoryTransport("bus")
-    limits = PeerLimits(workers=4, operations=100, size=100_000)
-    directory = PeerDirectory(bus.join("caller"), lambda: None, refresh=60, patience=0.01, limits=limits)
+    discovery = Discovery(refresh=60, patience=0.01, workers=4, operations=100, size=100_000)
+    directory = PeerDirectory(bus.join("caller"), lambda: None, discovery=discovery)
     await directory.start()
     mallory = bus.join("mallory")
     for answer in answers:
         await mallory.publish(directory._prefix, msgspec.json.encode(answer))
     kept = sum(len(specs) for part in directory._parts.values() for specs in part.specs.values())
-    assert kept <= limits.operations
-    assert len(directory._parts) <= limits.workers
-    assert len(directory.workers) <= limits.workers
+    assert kept <= discovery.operations
+    assert len(directory._parts) <= discovery.workers
+    assert len(directory.workers) <= discovery.workers
     honest = OperationSpec(namespace="bank", name="pay")
     await bus.join("bank").publish(
         directory._prefix,

@@ -17,6 +17,7 @@ from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
+from enfold.sources.options import Rules
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.testing.asgi import Conversation, living
@@ -174,7 +175,8 @@ async def test_a_service_that_breaks_off_in_a_call_leaves_an_unknown_outcome(is_
         "paths": {"/pay": {"post": {"operationId": "pay", "responses": {"200": {"description": "paid"}}}}},
     }
     ops = OperationRegistry()
-    ops.register_all(from_openapi(document, namespace="bank", base_url=f"http://127.0.0.1:{port}", timeout=1.0))
+    base_url = f"http://127.0.0.1:{port}"
+    ops.register_all(from_openapi(document, namespace="bank", base_url=base_url, rules=Rules(timeout=1.0)))
     async with server:
         assert await _codes(ops, "bank.pay", {}, 3) == [code, "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN"]
     assert len(requests) == 1

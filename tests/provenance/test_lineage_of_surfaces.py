@@ -11,7 +11,7 @@ from tests.serving import serve
 from enfold import Context, OperationRegistry
 from enfold.provenance import Recorder, RecordStore, build_graph, options_from_mode, to_mermaid, to_svg, verify_lineage
 from enfold.sources.mcp import from_mcp
-from enfold.sources.openapi import from_openapi
+from enfold.sources.openapi import Service, from_openapi
 from enfold.surfaces.http import to_http
 from enfold.surfaces.openapi import to_openapi
 
@@ -46,7 +46,7 @@ async def compose(base: str, program: Path, store: RecordStore) -> dict[str, Any
         httpx2.AsyncClient() as client,
         from_mcp([sys.executable, str(program)], namespace="mcp") as tools,
     ):
-        ops.register_all(from_openapi(document, namespace="api", base_url=base, client=client))
+        ops.register_all(from_openapi(document, namespace="api", base_url=base, service=Service(client=client)))
         ops.register_all(tools)
 
         @ops.query

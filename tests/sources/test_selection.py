@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.openapi_options import openapi_options
 
 from enfold import OperationRegistry
 from enfold.calls.transports.memory import MemoryTransport
@@ -43,7 +44,9 @@ async def functions(**options: Any) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def openapi(**options: Any) -> AsyncIterator[Any]:
     paths = {f"/{name}": {"get": {"operationId": name, "responses": {}}} for name in NAMES}
-    async with from_openapi({"openapi": "3.1.0", "paths": paths}, base_url="http://a.test", **options) as imported:
+    async with from_openapi(
+        {"openapi": "3.1.0", "paths": paths}, base_url="http://a.test", **openapi_options(**options)
+    ) as imported:
         yield imported
 
 
@@ -52,7 +55,7 @@ async def calls(**options: Any) -> AsyncIterator[Any]:
     registry = OperationRegistry()
     registry.register_all(from_functions(_module()))
     transport = MemoryTransport()
-    async with serve_calls(registry, transport), from_calls(transport, **options) as found:
+    async with serve_calls(registry, transport), from_calls(transport, selection=Selection(**options)) as found:
         yield found
 
 

@@ -164,7 +164,7 @@ DOCUMENT = {
 
 
 def test_an_imported_document_has_its_fixed_arguments_hidden() -> None:
-    [made] = from_openapi(DOCUMENT, fix={"key": "secret"})
+    [made] = from_openapi(DOCUMENT, shape=Shape(fix={"key": "secret"}))
     assert list(made.spec.input_schema["properties"]) == ["limit"]
     assert "required" not in made.spec.input_schema
 

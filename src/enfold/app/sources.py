@@ -21,6 +21,7 @@ from enfold.sources.reports import DefinitionLedger
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
+    from enfold.sources.options import Rules
 
 
 class OpenSource(msgspec.Struct, frozen=True):
@@ -42,8 +43,7 @@ def open_source(
 
 # The keys that are options of the same name.
 _SHAPE: Final = ("fix", "describe", "select")
-_OPTIONS: Final = ("include", "exclude", "rename", "timeout", *_SHAPE)
-_OPENAPI_OPTIONS: Final = ("base_url", "credentials", "headers", "normalize", "server_variables")
+_SELECTION: Final = ("include", "exclude", "rename")
 
 
 # The keys that say what callers may do. Those of the first row can be applied to operations that are open.
@@ -77,7 +77,7 @@ def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 async def _open_mcp(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AsyncIterator[OpenSource]:
     from enfold.sources.mcp import Connection, Content, MCPLimits, from_mcp
     from enfold.sources.mcp.settings import Command, server_from_entry
-    from enfold.sources.options import Rules, Selection, Shape
+    from enfold.sources.options import Selection, Shape
 
     entry = source.entry
     server = server_from_entry(entry)
@@ -99,14 +99,9 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
             **_named(entry, ("protocol", "per", "log_level")),
         ),
         content=Content(**_named(entry, ("kinds", "reads", "advertise_output", "instructions"))),
-        selection=Selection(**_named(entry, ("include", "exclude", "rename"))),
+        selection=Selection(**_named(entry, _SELECTION)),
         shape=Shape(secrets=source.secrets, **_named(entry, _SHAPE)),
-        rules=Rules(
-            access=read_access(entry.get("access")),
-            policy=_policy(entry),
-            definitions=definitions,
-            **_named(entry, ("timeout", "durable", "on_crash")),
-        ),
+        rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
     ) as operations:
         yield OpenSource(operations, lambda: operations.is_busy, operations)
@@ -116,28 +111,33 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
 async def _open_openapi(
     source: SourceEntry, config: Config, definitions: DefinitionLedger
 ) -> AsyncIterator[OpenSource]:
-    from enfold.sources.openapi import from_openapi
-    from enfold.sources.openapi.client import OpenAPILimits
+    from enfold.sources.openapi import OpenAPILimits, Service, from_openapi
+    from enfold.sources.options import Selection, Shape
 
     entry = source.entry
-    limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
+    limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else OpenAPILimits()
     # Reading a document may mean fetching it: not on the loop.
     imported = await asyncio.to_thread(
         from_openapi,
         _located(entry["openapi"], config),
         namespace=source.namespace,
-        allow_hosts=tuple(patterns_of(entry.get("allow_hosts"))),
-        allow_files=[_located(each, config) for each in patterns_of(entry.get("allow_files"))],
-        private_headers=tuple(patterns_of(entry.get("private_headers"))),
-        limits=limits,
-        definitions=definitions,
-        secrets=source.secrets,
+        service=Service(
+            server_variables=entry.get("server_variables", {}),
+            allow_hosts=tuple(patterns_of(entry.get("allow_hosts"))),
+            allow_files=[_located(each, config) for each in patterns_of(entry.get("allow_files"))],
+            private_headers=tuple(patterns_of(entry.get("private_headers"))),
+            limits=limits,
+        ),
+        selection=Selection(**_named(entry, _SELECTION)),
+        shape=Shape(secrets=source.secrets, **_named(entry, _SHAPE)),
+        rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
-        **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
+        **_named(entry, ("base_url", "credentials", "headers")),
     )
     async with imported:
         running = RunningCalls()
-        operations = [_with_counted_calls(_with_file_policy(operation, source), running) for operation in imported]
+        origin = Origin(source.kind, source.name)
+        operations = [_with_counted_calls(operation.replace(origin=origin), running) for operation in imported]
         yield OpenSource(operations, lambda: bool(running), imported)
 
 
@@ -201,7 +201,7 @@ def _below(source: SourceEntry, operation: Operation) -> str:
 
 
 def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
-    """The operation with the policies and the access rules of the file."""
+    """The operation of a program with the policies and access rules of the file."""
     spec, entry = operation.spec, source.entry
     if "access" in entry:
         spec = spec.replace(access_control=read_access(entry.get("access")))
@@ -214,7 +214,7 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
     policy, origin = _policy(entry).over(operation.policy), Origin(source.kind, source.name)
     governed = operation.replace(spec=spec, policy=policy, origin=origin)
     shape = _named(entry, _SHAPE)
-    if source.kind != "functions" or not shape:
+    if not shape:
         return governed
     from enfold.sources.options import Shape
 
@@ -229,6 +229,17 @@ def _located(target: str, config: Config) -> str:
 
 def _policy(entry: dict[str, Any]) -> Policy:
     return Policy(**_named(entry, POLICIES))
+
+
+def _rules(entry: dict[str, Any], definitions: DefinitionLedger) -> Rules:
+    from enfold.sources.options import Rules
+
+    return Rules(
+        access=read_access(entry.get("access")),
+        policy=_policy(entry),
+        definitions=definitions,
+        **_named(entry, ("timeout", "durable", "on_crash")),
+    )
 
 
 def patterns_of(value: Any) -> list[str]:

@@ -1,26 +1,25 @@
-"""The operations of other Enfold processes: found on a transport, called over it, followed as they come and go."""
+"""The operations of other Enfold processes: discovered on a transport, called over it, and kept in sync."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-from enfold.calls.caller.peers import PeerDirectory, PeerLimits, PeerListing
+import msgspec
+
+from enfold.calls.caller.peers import Discovery, PeerDirectory, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.caller.remote import remote_operation
-from enfold.calls.protocol.delegation import Sign
-from enfold.calls.protocol.settings import CallSettings, Retry
 from enfold.calls.protocol.transport import Transport
 from enfold.operations import Operation, OperationSpec, OperationType
 from enfold.operations.call import Middleware
 from enfold.operations.operation import checked_middleware
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.reserved import is_reserved
-from enfold.sources.options import Filter, Selection
+from enfold.sources.options import Selection
 from enfold.sources.reports import ImportReport, Problem, SyncedRegistries, sync
 
-__all__ = ["CallOperations", "from_calls"]
+__all__ = ["CallOperations", "Discovery", "from_calls"]
 
 
 def from_calls(
@@ -28,61 +27,65 @@ def from_calls(
     *,
     namespace: str = "",
     name: str = "peers",
-    include: Filter | None = None,
-    exclude: Filter | None = None,
-    rename: Mapping[str, str] | None = None,
+    calls: PendingRequestMap | None = None,
+    selection: Selection = Selection(),
     timeout: float | None = None,
-    settings: CallSettings | None = None,
-    retry: Retry | None = None,
-    sign: Sign | None = None,
-    refresh: float = 5.0,
-    patience: float = 1.0,
-    limits: PeerLimits | None = None,
     durable: bool = True,
+    discovery: Discovery = Discovery(),
     middleware: Iterable[Middleware] = (),
 ) -> CallOperations:
-    """The operations of running peers, as `async with from_calls(transport) as operations:`.
+    """Import the operations of running peers: `async with from_calls(transport) as operations:`.
 
-    `name` is what `registry.sources` calls them. `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
-    `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
-    Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take, `limits` how
-    much one peer may make us keep. With `durable=False` operations that may run as tasks are only called. `middleware` wraps their calls on this side; a worker has its own.
+    `name` identifies the source in `registry.sources`; `namespace` is put before every id. `calls` makes the calls; pass
+    one of your own to change timeouts, retries or delegation. `selection` filters and renames by id (`shop.*`).
+    `timeout` limits a call, and how long a subscription may be idle. With `durable=False` operations that may run as tasks
+    are always called directly. `middleware` wraps the calls on this side; a worker has its own.
     """
-    pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
-    directory = partial(PeerDirectory, transport, refresh=refresh, patience=patience, limits=limits)
-    selection = Selection(include, exclude, rename or {})
-    around = checked_middleware(middleware)
+    pending = calls or PendingRequestMap(transport)
     return CallOperations(
-        transport, pending, directory, name, namespace, selection, timeout, durable=durable, middleware=around
+        transport,
+        pending,
+        discovery,
+        Import(name, namespace, selection, timeout, durable, checked_middleware(middleware)),
     )
 
 
+class Import(msgspec.Struct, frozen=True):
+    """What becomes of the operations of peers in our registry."""
+
+    name: str
+    namespace: str
+    selection: Selection
+    timeout: float | None
+    durable: bool
+    middleware: tuple[Middleware, ...]
+
+    def apply(self, spec: OperationSpec) -> OperationSpec | None:
+        """The spec as our registry has it; None if it is not selected."""
+        wanted = self.selection.name(spec.id)
+        if not self.selection.takes(spec, wanted):
+            return None
+        namespace, _, name = (f"{self.namespace}.{wanted}" if self.namespace else wanted).rpartition(".")
+        is_stream = spec.type is OperationType.SUBSCRIPTION  # limited by its idle time instead
+        timeout = spec.timeout if self.timeout is None or is_stream else self.timeout
+        durable = spec.durable if self.durable else "never"
+        if (namespace, name, timeout, durable) == (spec.namespace, spec.name, spec.timeout, spec.durable):
+            return spec
+        return spec.replace(namespace=namespace, name=name, timeout=timeout, durable=durable)
+
+
 class CallOperations:
-    """The operations there are just now; a registry that is given to `keep` is kept in step."""
+    """The operations that peers serve now; registries passed to `keep` are kept in sync."""
 
     def __init__(
-        self,
-        transport: Transport,
-        pending: PendingRequestMap,
-        directory: Callable[..., PeerDirectory],
-        name: str,
-        namespace: str,
-        selection: Selection,
-        timeout: float | None,
-        *,
-        durable: bool = True,
-        middleware: tuple[Middleware, ...] = (),
+        self, transport: Transport, pending: PendingRequestMap, discovery: Discovery, imported: Import
     ) -> None:
-        self.name = name
+        self.name = imported.name
         self.pending = pending
         self._transport = transport
-        self._namespace = namespace
-        self._selection = selection
-        self._timeout = timeout
-        self._durable = durable
-        self._middleware = middleware
+        self._import = imported
         self._registries = SyncedRegistries(self, "calls")
-        self._directory = directory(self._changed, self._registries.tell)
+        self._directory = PeerDirectory(transport, self._changed, self._registries.tell, discovery)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
         self._is_closed = False
@@ -112,7 +115,7 @@ class CallOperations:
 
     @property
     def report(self) -> ImportReport:
-        """The ids that are there now, and what was left out because another operation has its id."""
+        """The ids that are imported, and those that were skipped because another operation has the id."""
         return ImportReport(self._operations, self._skipped)
 
     @property
@@ -121,12 +124,12 @@ class CallOperations:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection to where the peers are; it is tried again until there is."""
+        """Whether there is a connection; it is retried until there is."""
         return not self._is_closed and self._directory.is_connected
 
     @property
     def why(self) -> str:
-        """Why it is not up: the transport may know."""
+        """Why the source is not up, if the transport knows."""
         return "it has been closed" if self._is_closed else getattr(self._transport, "why", "")
 
     @property
@@ -134,16 +137,16 @@ class CallOperations:
         return self._directory.workers
 
     def keep(self, registry: OperationRegistry) -> None:
-        """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
+        """Register the operations and keep the registry in sync; ids that it already has are never replaced."""
         sync(registry, {}, self._operations)
         self._registries.add(registry, self.name)
 
     def keep_current(self, registry: OperationRegistry) -> None:
-        """Keep a registry up to date that has just taken all of these: `register_all` asks for it."""
+        """Keep a registry in sync that has just registered all operations; called by `register_all`."""
         self._registries.add(registry, self.name)
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the operations are others, or the connection was lost or is back."""
+        """Call back whenever the operations change, or the connection is lost or restored."""
         self._registries.watch(callback)
 
     def _changed(self) -> None:
@@ -157,26 +160,13 @@ class CallOperations:
         for spec in self._directory.specs().values():
             self.pending.remember(spec.id)
             if is_reserved(spec.namespace):
-                continue  # the verbs of a peer's tasks: called by who knows them, and no operations of ours
-            shown = self._shown(spec)
+                continue  # task operations of a peer, which are called internally
+            shown = self._import.apply(spec)
             if shown is not None and shown.id in self._operations:
                 self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))
             elif shown is not None:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
                 self._operations[shown.id] = kept or remote_operation(
-                    spec, shown, self.pending, self._transport, source=self.name, idle=self._timeout
-                ).replace(middleware=self._middleware)
-
-    def _shown(self, spec: OperationSpec) -> OperationSpec | None:
-        """The spec as it stands in our registry; None where it is not wanted."""
-        wanted = self._selection.name(spec.id)
-        if not self._selection.takes(spec, wanted):
-            return None
-        namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
-        is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
-        timeout = spec.timeout if self._timeout is None or is_stream else self._timeout
-        durable = spec.durable if self._durable else "never"
-        if (namespace, name, timeout, durable) == (spec.namespace, spec.name, spec.timeout, spec.durable):
-            return spec
-        return spec.replace(namespace=namespace, name=name, timeout=timeout, durable=durable)
+                    spec, shown, self.pending, self._transport, source=self.name, idle=self._import.timeout
+                ).replace(middleware=self._import.middleware)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.openapi_options import openapi_options
 
 from enfold import OperationRegistry
 from enfold.sources.openapi import ImportedOperations, from_openapi
@@ -179,7 +180,7 @@ async def connect() -> AsyncIterator[Callable[..., OperationRegistry]]:
     opened: list[ImportedOperations] = []
 
     def connect(document: Any, **options: Any) -> OperationRegistry:
-        imported = from_openapi(document, **options)
+        imported = from_openapi(document, **openapi_options(**options))
         opened.append(imported)
         registry = OperationRegistry()
         registry.register_all(imported)

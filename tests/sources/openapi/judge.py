@@ -30,7 +30,7 @@ from tests.sources.openapi.documents import documents
 
 from enfold import CallError, OperationRegistry, OperationType
 from enfold.operations import Operation
-from enfold.sources.openapi import ImportedOperations, OpenAPILimits, from_openapi
+from enfold.sources.openapi import ImportedOperations, OpenAPILimits, Service, from_openapi
 from enfold.sources.openapi.document import read_document
 
 ROOT: Final = Path(__file__).parents[3]
@@ -106,7 +106,8 @@ def _imported(document: Path, url: str, client: httpx2.AsyncClient) -> ImportedO
         **((root.get("components") or {}).get("securitySchemes") or {}),
     }
     credentials = dict.fromkeys(schemes, "user:secret")
-    return from_openapi(document, base_url=url, credentials=credentials, client=client, limits=OpenAPILimits(retries=0))
+    service = Service(client=client, limits=OpenAPILimits(retries=0))
+    return from_openapi(document, base_url=url, credentials=credentials, service=service)
 
 
 class _Case:

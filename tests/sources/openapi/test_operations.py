@@ -6,9 +6,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.openapi_options import openapi_options
 
 from enfold.errors import FormatError
 from enfold.sources.openapi import from_openapi
+from enfold.sources.options import Selection
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Words
@@ -29,7 +31,7 @@ def hashed(name: str, title: str) -> str:
 
 
 def names_of(document: Any, **options: Any) -> list[str]:
-    return from_openapi(document, **options).report.imported
+    return from_openapi(document, **openapi_options(**options)).report.imported
 
 
 # --- names
@@ -79,7 +81,7 @@ def test_names_do_not_depend_on_the_order_of_the_document() -> None:
 
 def test_an_operation_id_of_another_script_stays_in_meta_and_can_be_chosen_and_renamed() -> None:
     document = named({"/users": "获取用户", "/orders": "获取订单"})
-    (operation,) = from_openapi(document, include="获取用户")
+    (operation,) = from_openapi(document, selection=Selection("获取用户"))
     assert (operation.spec.id, operation.spec.meta["original_name"]) == ("get_users", "获取用户")
     assert names_of(document, rename={"获取用户": "users"}) == ["users", "get_orders"]
 
@@ -109,7 +111,7 @@ def test_operations_are_chosen_and_renamed(options: dict[str, Any], expected: li
 
 def test_two_operations_renamed_alike_are_refused() -> None:
     with pytest.raises(ValueError, match="Two operations would be called same"):
-        from_openapi(named({"/a": "a", "/b": "b"}), rename={"a": "same", "b": "same"})
+        names_of(named({"/a": "a", "/b": "b"}), rename={"a": "same", "b": "same"})
 
 
 # --- what is an operation

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.openapi_options import openapi_options
 
 from enfold import CallError
-from enfold.sources.openapi import OpenAPILimits, from_openapi
+from enfold.sources.openapi import OpenAPILimits, Service, from_openapi
 from enfold.sources.openapi.client import Reach
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ async def test_references_to_an_allowed_host_are_read(
 ) -> None:
     elsewhere = await serve(lambda _: http.reply({"type": "string"}))
     document = http.document({"responses": http.json_response({"$ref": f"{elsewhere.url}/a.json"})})
-    imported = from_openapi(document, base_url="http://127.0.0.1:9", **options(elsewhere.url))
+    imported = from_openapi(document, base_url="http://127.0.0.1:9", **openapi_options(**options(elsewhere.url)))
     assert await in_thread(lambda: next(iter(imported)).spec.output_schema) == {"type": "string"}
 
 
@@ -213,7 +214,7 @@ async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(ser
     with pytest.raises(LookupError, match="another host"):
         await in_thread(lambda: from_openapi(server.url))
     with pytest.raises(LookupError, match="over the limit of 10 bytes"):
-        await in_thread(lambda: from_openapi(elsewhere.url, limits=OpenAPILimits(document_bytes=10)))
+        await in_thread(lambda: from_openapi(elsewhere.url, service=Service(limits=OpenAPILimits(document_bytes=10))))
 
 
 # --- a document behind a login
@@ -449,7 +450,8 @@ def test_a_folder_that_is_allowed_may_be_referred_to(tmp_path: Path, http: Words
     (folder / "openapi.json").write_bytes(
         referring(http, reference.format(outside=tmp_path / "outside", folder=folder))
     )
-    imported = from_openapi(folder / "openapi.json", allow_files=[tmp_path / "outside", str(tmp_path / "docs-private")])
+    allowed = Service(allow_files=[tmp_path / "outside", str(tmp_path / "docs-private")])
+    imported = from_openapi(folder / "openapi.json", service=allowed)
     assert next(iter(imported)).spec.output_schema["description"] == "secret"
 
 

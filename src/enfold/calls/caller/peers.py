@@ -37,9 +37,11 @@ MISSED: Final = 2  # how many times in a row a worker may fail to answer
 MAX_GONE: Final = 10_000  # operations that are remembered after their workers
 
 
-class PeerLimits(msgspec.Struct, frozen=True):
-    """How much is kept of one peer; more is dropped, counted and logged."""
+class Discovery(msgspec.Struct, frozen=True):
+    """How often peers are asked what they serve, and how much is kept of one peer; more is dropped, counted and logged."""
 
+    refresh: float = 5.0  # seconds between two rounds
+    patience: float = 1.0  # seconds that a peer may take to answer
     workers: int = 64  # processes of one peer
     operations: int = 5_000  # of one process
     size: int = 16 * 1024 * 1024  # bytes of one process's list
@@ -64,7 +66,7 @@ class _PartialList:
         self._operations = 0
         self._size = 0
 
-    def add(self, answer: WorkerListing, size: int, limits: PeerLimits) -> bool:
+    def add(self, answer: WorkerListing, size: int, limits: Discovery) -> bool:
         """Add a part; False where the list exceeds the limits of one worker."""
         if answer.part not in self.specs:
             self._operations += len(answer.specs)
@@ -83,20 +85,17 @@ class PeerDirectory:
         transport: Transport,
         changed: Callable[[], None],
         on_connection: Callable[[], None] | None = None,
-        *,
-        refresh: float,
-        patience: float,
-        limits: PeerLimits | None = None,
+        discovery: Discovery = Discovery(),
     ) -> None:
-        self.dropped = 0  # answers that were more than a peer may say
-        self._limits = limits or PeerLimits()
+        self.dropped = 0  # answers beyond the limits
+        self._limits = discovery
         self._gone: dict[str, tuple[OperationSpec, float]] = {}  # what workers served that are gone, and until when
         self._transport = transport
         self._changed = changed
         self._on_connection = on_connection
         self.is_connected = True
-        self._refresh = refresh
-        self._patience = patience
+        self._refresh = discovery.refresh
+        self._patience = discovery.patience
         self._prefix = ""
         self._workers: dict[str, PeerListing] = {}
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import msgspec
@@ -48,6 +49,29 @@ class OpenAPILimits(msgspec.Struct, frozen=True):
     retry_wait: float = 2.0  # a server that asks for a longer pause is not waited for
     redirects: int = 5
     reconnects: int = 5
+
+
+Folders: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class Service(msgspec.Struct, frozen=True):
+    """How a service is reached.
+
+    `client` is your own `httpx2.AsyncClient` or `httpx.AsyncClient`. `server_variables` fills `{variables}` in the
+    document's servers. `allow_hosts` lists other hosts that may be contacted, `allow_files` further folders whose files
+    references may name. `private_headers` lists response headers that callers never see.
+    """
+
+    client: Any = None
+    server_variables: Mapping[str, str] = {}
+    allow_hosts: str | Iterable[str] = ()
+    allow_files: Folders = ()
+    private_headers: Iterable[str] = ()
+    limits: OpenAPILimits = OpenAPILimits()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return (self.allow_hosts,) if isinstance(self.allow_hosts, str) else tuple(self.allow_hosts)
 
 
 class ServiceClient:

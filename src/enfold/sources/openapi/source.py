@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -17,12 +17,12 @@ from enfold.errors import CallError
 from enfold.http_client.errors import IDEMPOTENT_METHODS
 from enfold.http_client.urls import basic_authorization, display_url, place_of, split_url
 from enfold.log import Log
-from enfold.operations import Normalize, Operation, OperationSpec, OperationType, Origin, Policy
+from enfold.operations import Operation, OperationSpec, OperationType, Origin, Policy
 from enfold.operations.call import Middleware
 from enfold.operations.operation import checked_middleware
 from enfold.operations.spec import distinct_names
 from enfold.runtime.registry import OperationRegistry
-from enfold.sources.openapi.client import OpenAPILimits, Reach, Servers, ServiceClient
+from enfold.sources.openapi.client import Folders, Reach, Servers, Service, ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.operations import STREAM_SUFFIX, FoundOperation, described, find_operations, wanted_name
@@ -39,7 +39,7 @@ from enfold.sources.openapi.security import (
     read_schemes,
     unknown_credentials,
 )
-from enfold.sources.options import Describe, Filter, Selection, Shape
+from enfold.sources.options import Rules, Selection, Shape
 from enfold.sources.reports import Definition, DefinitionLedger, ImportReport, Problem, definition_of
 from enfold.sources.secrets import KnownSecrets, current
 
@@ -134,50 +134,27 @@ def from_openapi(
     base_url: str | None = None,
     credentials: Mapping[str, Credential] | None = None,
     headers: Mapping[str, str] | None = None,
-    client: Any = None,
-    include: Filter | None = None,
-    exclude: Filter | None = None,
-    rename: Mapping[str, str] | None = None,
-    allow_hosts: str | Iterable[str] = (),
-    allow_files: Folders = (),
-    normalize: Normalize | None = None,
-    extras: Literal["strip", "keep"] = "keep",
-    timeout: float | Literal["default"] | None = "default",
-    limits: OpenAPILimits | None = None,
-    server_variables: Mapping[str, str] | None = None,
-    private_headers: Iterable[str] = (),
-    fix: Mapping[str, Any] | None = None,
-    describe: Describe | None = None,
-    select: str | Mapping[str, str] | None = None,
-    definitions: DefinitionLedger | None = None,
-    secrets: Mapping[str, str] | None = None,
+    service: Service = Service(),
+    selection: Selection = Selection(),
+    shape: Shape = Shape(),
+    rules: Rules = Rules(),
     middleware: Iterable[Middleware] = (),
 ) -> ImportedOperations:
-    """The operations of an OpenAPI document: data, a path, an address, or its text.
+    """Import the operations of an OpenAPI document: a mapping, a path, a URL or its text.
 
-    `credentials` maps a security scheme to its key or token, a (user, password), client credentials, or a function
-    that gives one; `${NAME}` in it is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme
-    it does not name. `headers` go with every request to the user's own server. A document that is behind a login is
-    fetched with the same client, headers or credentials, if it is on that server. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
-    `rename` maps a name, an operationId or `METHOD /path` to the new name. `fix` fills arguments and hides them,
-    `describe="short"` shows one sentence of each description, `select` names the fields of results that are given unasked.
-    `definitions` remembers what operations were, for a document that is read again.
-    Callers read `[hidden]` where the service repeats a credential, a fixed secret, or one of `secrets`, by name. `middleware` wraps the calls of all operations.
+    `credentials` maps a security scheme to its key or token, a (user, password) pair, client credentials, or a function
+    that returns one; `${NAME}` is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme that is
+    not listed. `headers` are sent with every request to the service, and to no other host. A document behind a login is
+    fetched with the same client, headers and credentials if it is on the same server.
+
+    `service` says how the service is reached. `selection`, `shape` and `rules` are the options of every source
+    (`enfold.sources.options`). `middleware` wraps the calls of all operations. Callers see `[hidden]` where the service
+    repeats a credential, a fixed secret or one of `shape.secrets`.
     """
-    allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
-    bounds = limits or OpenAPILimits()
-    loader = Loader(
-        base_url=base_url,
-        allow_hosts=allowed,
-        allow_files=allow_files,
-        limits=bounds,
-        client=client,
-        headers=headers,
-        credentials=document_credentials(credentials, os.environ),
-    )
+    loader = Loader(service, base_url, headers, document_credentials(credentials, os.environ))
     library = loader.load(document)
-    servers = Servers(library, base_url, server_variables or {}, allowed)
-    http = ServiceClient(servers.reach, bounds, client, headers)
+    servers = Servers(library, base_url, service.server_variables, service.hosts)
+    http = ServiceClient(servers.reach, service.limits, service.client, headers)
     problems: list[Problem] = []
     schemes = read_schemes(library, problems)
     for unknown in unknown_credentials(credentials, schemes):
@@ -186,11 +163,12 @@ def from_openapi(
     known = gather_credentials(credentials, schemes, namespace, os.environ)
     http.secrets.owner = namespace
     http.secrets.remember_named(headers or {}, "headers")
-    http.secrets.remember_named(fix or {}, "fix")
+    http.secrets.remember_named(shape.fix, "fix")
     http.secrets.remember_url(base_url or "", "base_url")
     http.secrets.remember_named(dict(parse_qsl(servers.query)), "base_url")
-    _remember_credentials(http.secrets, {**known, **(secrets or {})})
+    _remember_credentials(http.secrets, {**known, **shape.secrets})
     security = Security(schemes, known, TokenStore(http, servers.base), http.secrets, namespace)
+    policy = rules.policy.over(Policy(extras="keep"))
     shared = SharedByEndpoints(
         library,
         servers,
@@ -198,13 +176,12 @@ def from_openapi(
         security,
         inputs=Schemas(library, "input"),
         outputs=Schemas(library, "output"),
-        private_headers=tuple(private_headers),
-        extras=extras,
+        private_headers=tuple(service.private_headers),
+        extras=policy.extras or "keep",
         problems=problems,
     )
-    importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout, definitions)
-    selection = Selection(include, exclude, rename or {})
-    return importer.run(selection, Shape(fix or {}, describe, select or {}), checked_middleware(middleware))
+    importer = _Importer(shared, namespace, msgspec.structs.replace(rules, policy=policy))
+    return importer.run(selection, shape, checked_middleware(middleware))
 
 
 def _remember_credentials(secrets: KnownSecrets, credentials: Mapping[str, Credential]) -> None:
@@ -225,16 +202,13 @@ class _Importer:
         self,
         shared: SharedByEndpoints,
         namespace: str,
-        policy: Policy,
-        timeout: float | Literal["default"] | None,
-        definitions: DefinitionLedger | None,
+        rules: Rules,
     ) -> None:
         self._shared = shared
         self._namespace = namespace
         self._name = namespace or shared.library.place().child("info").text("title")[:100] or "openapi"
-        self._policy = policy
-        self._timeout = timeout
-        self._definitions = definitions
+        self._rules = rules
+        self._definitions = rules.definitions
         self._skipped: list[Problem] = []
 
     def run(self, selection: Selection, shape: Shape, middleware: tuple[Middleware, ...]) -> ImportedOperations:
@@ -282,7 +256,7 @@ class _Importer:
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
         call = ServiceEndpoint(self._shared, blueprint, streams=streams)
         found = blueprint.found
-        by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
+        by_kind = call.has_several_answers and self._rules.policy.normalize in (None, "repair")
         own_id = f"{self._namespace}.{name}" if self._namespace else name
         is_held = self._definitions is not None and self._definitions.is_held(own_id)
         is_query = found.method in _QUERIES and not is_held
@@ -300,13 +274,15 @@ class _Importer:
             idempotent=found.method in IDEMPOTENT_METHODS,
             destructive=found.method == "DELETE",
             resumable=streams and found.method == "GET",
-            timeout=None if streams else self._timeout,  # a stream lasts as long as it is listened to
+            access_control=self._rules.access,
+            timeout=None if streams else self._rules.timeout,  # a stream lasts as long as it is listened to
             meta=_meta(found, name, original),
         )
         handler = call.items if streams else call.answer_by_kind if by_kind else call.answer
-        # An answer that was repaired by its own schema must not be bent to that of another.
-        policy = Policy(normalize="off") if by_kind else self._policy
-        return Operation(spec, handler, policy=policy, origin=Origin("openapi", self._name))
+        # A response that was repaired by its own schema must not be repaired by that of another.
+        policy = Policy(normalize="off").over(self._rules.policy) if by_kind else self._rules.policy
+        origin = Origin("openapi", self._name)
+        return Operation(self._rules.with_durability(spec), handler, policy=policy, origin=origin)
 
     def _schema_or(self, make: Callable[[], Schema], found: FoundOperation, otherwise: Schema) -> Schema:
         """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""
@@ -353,8 +329,6 @@ def _check_unique(operations: list[Operation]) -> None:
         seen.add(operation.spec.id)
 
 
-Folders: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
 _TIMEOUT: Final = 30.0
 _ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
@@ -365,21 +339,18 @@ class Loader:
 
     def __init__(
         self,
-        *,
+        service: Service,
         base_url: str | None = None,
-        allow_hosts: Iterable[str] = (),
-        allow_files: Folders = (),
-        limits: OpenAPILimits,
-        client: Any = None,
         headers: Mapping[str, str] | None = None,
         credentials: Iterable[Credential] = (),
     ) -> None:
-        """The client, the headers and the credentials are for the server at `base_url`, or else for the document's own."""
+        """Client, headers and credentials are used only for the server at `base_url`, or else for the document's own."""
+        limits = service.limits
         self._base_url = base_url
-        self._allow_hosts = tuple(allow_hosts)
-        self._allow_files = allow_files
+        self._allow_hosts = service.hosts
+        self._allow_files = service.allow_files
         self._limits = msgspec.structs.replace(limits, response_bytes=limits.document_bytes)
-        self._client = client
+        self._client = service.client
         self._headers = headers
         self._credentials = credentials
         self._home = ""  # where the document came from; empty for one that came as data
