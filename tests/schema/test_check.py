@@ -168,9 +168,9 @@ def test_a_dynamic_reference_finds_the_outermost_anchor() -> None:
 def test_a_reference_to_nowhere_is_a_value_that_says_so() -> None:
     document = SchemaDocument({"$defs": {"a": INTEGER}})
     assert document.resolve("#/$defs/a") == SchemaPlace(INTEGER, "")
-    assert document.resolve("#/$defs/b") == Unresolved("#/$defs/b", "there is nothing at that place")
+    assert document.resolve("#/$defs/b") == Unresolved("#/$defs/b", "the document has no such location")
     assert document.resolve("http://elsewhere.test/") == Unresolved(
-        "http://elsewhere.test/", "it leads out of the document"
+        "http://elsewhere.test/", "it points outside the document"
     )
 
 
@@ -194,7 +194,7 @@ def test_a_malformed_keyword_counts_as_absent() -> None:
 def test_what_is_no_schema_accepts_everything_and_says_why(schema: Any) -> None:
     compiled = compile_schema(schema)
     assert compiled.check({"a": 1})
-    assert compiled.problem == f"A schema is an object or a boolean, not {type(schema).__name__}"
+    assert compiled.problem == f"A schema must be an object or a boolean, not {type(schema).__name__}"
 
 
 # What may pass without repair.

@@ -228,7 +228,7 @@ def test_schemas_of_strangers_are_compared_whatever_they_hold(keyword: str) -> N
 
 def test_a_schema_that_cannot_be_read_is_not_said_to_fit() -> None:
     assert [found.why for found in incompatibilities(TEXT, "string")] == [
-        "cannot be compared: A schema is an object or a boolean, not str"
+        "cannot be compared: A schema must be an object or a boolean, not str"
     ]
 
 

@@ -114,7 +114,7 @@ async def test_what_types_refuse_is_told_together_with_what_the_schema_refuses(
 
 def test_texts_that_stand_for_nothing_are_given_up_after_some() -> None:
     schema = compile_schema({"type": "array", "items": {"type": "integer"}})
-    walk = Walk(schema.variants, 1_000_000)
+    walk = Walk(schema, 1_000_000)
     with pytest.raises(TooMuchWorkError):
         Coercion(walk).convert(schema.root, ["x"] * MANY)
     assert 1_000_000 - walk._left < 10_000

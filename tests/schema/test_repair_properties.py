@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from enfold.envelope import ResultWarning
 from enfold.schema.compiled import compile_schema, repair
-from enfold.schema.nodes import mark_endless, read_nodes
+from enfold.schema.nodes import mark_cyclic, read_nodes
 from enfold.schema.nodes.values import same
 
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
@@ -139,7 +139,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     anchored = {**two, "$anchor": "two"} if isinstance(two, dict) else {"$anchor": "two"}
     document["$defs"] = {"one": one, "two": anchored}
     # What a schema that applies itself to the same value means is not defined.
-    assume(not mark_endless(read_nodes(document)))
+    assume(not mark_cyclic(read_nodes(document)))
     return document
 
 

@@ -1,3 +1,3 @@
-"""JSON Schema: made from Python types, checked, cast, repaired. The only folder that looks into users' types."""
+"""JSON Schema: derived from Python types, checked, cast and repaired. The only package that inspects users' types."""
 
-# Imports inside functions: pydantic and attrs for types of theirs; the rest with the first value, fault or reference that needs it.
+# Late imports: pydantic and attrs, which are optional, and modules that a start-up without faults or references never needs.

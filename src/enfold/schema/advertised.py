@@ -44,7 +44,7 @@ class Advertising:
         self._portable = _Rewriter(_with_portable_pattern, _PATTERNS)
         self._useful = _Rewriter(_without_unused, _UNUSED)
         self._short = _Rewriter(_shortened, _UNUSED_OR_LONG)
-        self._loosened_once = remembered(self._loosened)
+        self._loosened_once = memoized(self._loosened)
 
     def portable(self, schema: Schema) -> Schema:
         """The schema with every pattern rewritten for the `u` flag or left out; the same object where nothing changes."""
@@ -111,7 +111,7 @@ class _Rewriter:
     def __init__(self, rule: Callable[[Schema], Schema], needed: re.Pattern[bytes]) -> None:
         self._rule = rule
         self._needed = needed
-        self._rewritten_once = remembered(self._rewritten)
+        self._rewritten_once = memoized(self._rewritten)
 
     def of(self, schema: Schema) -> Schema:
         try:
@@ -185,7 +185,7 @@ def _shortened(schema: Schema) -> Schema:
     return {**kept, "description": short}
 
 
-def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
+def memoized(make: Callable[[Any], T]) -> Callable[[Any], T]:
     """The function with a memory: of each definition, known by its identity, it makes something once."""
     # Each with its original, so that no other definition can have the same identity meanwhile.
     known: dict[int, tuple[Any, T]] = {}
@@ -209,7 +209,7 @@ class Packing:
 
     def __init__(self, rewrite: Callable[[Schema], Schema]) -> None:
         self._rewrite = rewrite
-        self._definition = remembered(self._written_definition)
+        self._definition = memoized(self._written_definition)
 
     def packed(self, schema: Schema, most: int | None = None) -> Schema:
         """The schema with the definitions that it reaches, as text; where `most` bytes do not hold them all, the nearest.

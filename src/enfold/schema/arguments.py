@@ -1,6 +1,6 @@
-"""The input of an operation: text that stands for its type is converted, and what is wrong is said by argument.
+"""The input of an operation: converts text to the declared types, and explains per argument what is invalid.
 
-This is the slow way, taken when the quick validation has refused. It never raises: hostile input gets a shorter answer.
+This is the slow path, taken after fast validation has failed. It never raises: hostile input gets a shorter explanation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from enfold.schema.nodes import Node
 from enfold.schema.nodes.traits import (
     ALL_TYPES,
     Tag,
-    Variants,
     branches,
     dependents,
     item_node,
@@ -40,17 +39,17 @@ _MAX_SCHEMA: Final = 100
 
 
 def coerce(schema: dict[str, Any], value: Any) -> Any:
-    """The value with every text that stands for its type without loss converted; the same object if there is none."""
+    """Convert text to the declared types where nothing is lost; return the same object if nothing changes."""
     try:
         with shared_budget():
             compiled = compile_schema(schema)
-            return Coercion(Walk(compiled.variants, 2 * MAX_STEPS)).convert(compiled.root, value)
+            return Coercion(Walk(compiled, 2 * MAX_STEPS)).convert(compiled.root, value)
     except (TooMuchWorkError, RecursionError):
         return value
 
 
 def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
-    """What is wrong with the value: first in the order of the schema's properties, then the unknown ones."""
+    """Return the faults of a value in the order of the schema's properties, unknown properties last."""
     with shared_budget():
         compiled = compile_schema(schema)
         if compiled.check(value):
@@ -64,34 +63,35 @@ def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
 def _find_faults(schema: Schema, value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
-        for fault in islice(Walk(schema.variants).faults(schema.root, value), _MAX_FAULTS):
+        for fault in islice(Walk(schema).faults(schema.root, value), _MAX_FAULTS):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
-        pass  # what was found so far is told
+        pass  # report the faults found so far
     return found
 
 
 def type_faults(decode: Callable[[Any], Any], input: dict[str, Any], found: list[Fault]) -> list[Fault]:
-    """What types refuse where a schema finds no fault: a validator of the user's own, a date that is none.
+    """Return faults that types find where the schema finds none: custom validators, invalid dates.
 
-    Of one argument the first is told, and the argument left out to come to the next.
+    Each argument is reported once and then left out to reach the next.
     """
     known = {_root(fault.argument) for fault in found}
     rest = {name: value for name, value in input.items() if name not in known}
-    told: list[Fault] = []
-    while len(told) < _MAX_IN_MESSAGE:
+    reported: list[Fault] = []
+    while len(reported) < _MAX_IN_MESSAGE:
         try:
             decode(rest)
         except DecodeError as refused:
-            if (found or told) and (refused.reason in ("missing", "unknown") or not refused.path):
-                break  # only because something was left out, or told already
-            told.append(Fault(refused.path, refused.reason, refused.expected, said=messages.refusal(refused.expected)))
+            if (found or reported) and (refused.reason in ("missing", "unknown") or not refused.path):
+                break  # caused by an omitted argument, or reported already
+            clause = messages.refusal(refused.expected)
+            reported.append(Fault(refused.path, refused.reason, refused.expected, clause=clause))
             if (name := _root(refused.path)) not in rest:
                 break
             del rest[name]
         else:
             break
-    return told or ([] if found else [Fault("", "constraint", "what its types accept")])
+    return reported or ([] if found else [Fault("", "constraint", "a value its types accept")])
 
 
 def _root(argument: str) -> str:
@@ -99,7 +99,7 @@ def _root(argument: str) -> str:
 
 
 def validation_error(faults: list[Fault], schema: dict[str, Any]) -> CallError:
-    """The error for a call whose input has these faults; the first ones stand in its message, one after another."""
+    """Return the error for a call whose input has these faults; its message lists the first ones."""
     first, *others = faults
     details = first.to_wire()
     if others:
@@ -115,8 +115,8 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
     if fault.reason == "unknown":
         near = nearest(fault.argument, properties_of(schema))
         return f'Unknown argument "{fault.argument}"' + (f': did you mean "{near}"?' if near else "")
-    if fault.said:
-        return f"{name} {fault.said}"
+    if fault.clause:
+        return f"{name} {fault.clause}"
     got = f", got {fault.got}" if fault.got else ""
     return f"{name} must be {fault.expected}{got}"
 
@@ -126,29 +126,29 @@ _ONLY_TEXT: Final = frozenset({"string"})
 
 MAX_DEPTH: Final = 96
 MAX_STEPS: Final = 50_000
-_MAX_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
+_MAX_REFERENCES: Final = 8  # followed for a description
 _ONLY_NULL: Final = frozenset({"null"})
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong: with which argument, in which way, and what would be right."""
+    """One fault: the argument, the reason, and what was expected."""
 
     argument: str
     reason: Reason
     expected: str | None
-    got: str = ""  # the type or the value that was given, for the sentence only
-    said: str = ""  # the sentence after the name, where it is not that it must be what is expected
+    got: str = ""  # the type or value received, for the message only
+    clause: str = ""  # replaces "must be ..." in the message
 
     def to_wire(self) -> dict[str, Any]:
         return {"argument": self.argument, "reason": self.reason, "expected": self.expected}
 
 
 class TooMuchWorkError(Exception):
-    """The schema and the value together ask for more steps than a message is worth."""
+    """Explaining the faults takes more steps than allowed."""
 
 
 class ValuePlace(msgspec.Struct, frozen=True):
-    """Where a node meets a value: the keys that lead there, and how many nodes deep that is."""
+    """A location in a value: its keys, and the number of nodes traversed."""
 
     keys: tuple[str | int, ...] = ()
     depth: int = 0
@@ -157,11 +157,11 @@ class ValuePlace(msgspec.Struct, frozen=True):
         return ValuePlace((*self.keys, key), self.depth + 1)
 
     def under(self, name: Any) -> ValuePlace:
-        """The place of a property; a name that is no text is none in JSON either, but has to be told of."""
+        """Return the location of a property, whose name may be outside JSON."""
         return self.inside(name if isinstance(name, str) else str(name))
 
     def again(self) -> ValuePlace:
-        """The same place, for another node that applies there too."""
+        """Return the same location for another node that applies there."""
         return ValuePlace(self.keys, self.depth + 1)
 
 
@@ -169,25 +169,26 @@ ROOT: Final = ValuePlace()
 
 
 class Walk:
-    """One walk, with the steps that are left and what is known about the nodes of the schema."""
+    """Explains why a value is invalid. Whether it is, the compiled checks of the schema decide."""
 
-    def __init__(self, variants: Variants, steps: int = MAX_STEPS) -> None:
+    def __init__(self, schema: Schema, steps: int = MAX_STEPS) -> None:
         self._left = steps
-        self._variants = variants
-        self.types = variants.types
-        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
-        self._answers: dict[tuple[int, int], tuple[Any, bool]] = {}
+        self._schema = schema
+        self.types = schema.variants.types
+        # Results hold a reference to their value so that its identity stays unique.
+        self._known: dict[tuple[int, int], tuple[Any, bool]] = {}
 
-    def fits(self, node: Node, value: Any, place: ValuePlace = ROOT) -> bool:
+    def fits(self, node: Node, value: Any) -> bool:
+        self.spend()
         if not isinstance(value, dict | list):
-            return next(self.faults(node, value, place), None) is None
+            return self._schema.check_of(node)(value)
         key = (node.index, id(value))
-        if key not in self._answers:
-            self._answers[key] = (value, next(self.faults(node, value, place), None) is None)
-        return self._answers[key][1]
+        if key not in self._known:
+            self._known[key] = (value, self._schema.check_of(node)(value))
+        return self._known[key][1]
 
     def faults(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
-        """The faults of a value, in the order of the schema; below a certain depth none are seen."""
+        """Yield the faults of a value in the order of the schema, down to a maximum depth."""
         self.spend()
         if place.depth >= MAX_DEPTH:
             return
@@ -207,16 +208,16 @@ class Walk:
             raise TooMuchWorkError
 
     def describe(self, node: Node) -> str:
-        """What a node wants, in a few words."""
+        """Describe the values that a node accepts."""
         members = self._members(node, 0)
         return messages.types(self.types(node)) if members is None else messages.one_of(members)
 
     def tag(self, node: Node, variants: tuple[Node, ...]) -> Tag | None:
-        """The property that tells these variants of a node apart, if there is one whose values can be told."""
-        return next((tag for tag in self._variants.tags(node, variants) if tag.values), None)
+        """Return the property with distinct values that selects one of these variants, if there is one."""
+        return next((tag for tag in self._schema.variants.tags(node, variants) if tag.values), None)
 
     def _members(self, node: Node, depth: int) -> list[Any] | None:
-        """All the values a node allows, where it lists them."""
+        """Return all values that a node enumerates; None where it does not."""
         self.spend()
         if node.enum is not None:
             return node.enum
@@ -256,19 +257,19 @@ class Walk:
     def _item_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         first = len(node.prefix)
         if node.items is not None and node.items.never and len(value) > first:
-            yield _broken(place, f"at most {messages.how_many(first, 'item')}")
+            yield _broken(place, f"at most {messages.count_of(first, 'item')}")
         for index, item in enumerate(value):
             part = item_node(node, index)
             if part is not None and not part.never:
                 yield from self.faults(part, item, place.inside(index))
 
     def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
-        found = sum(self.fits(wanted, item, place.again()) for item in value)
+        found = sum(self.fits(wanted, item) for item in value)
         least = 1 if node.min_contains is None else node.min_contains
         if found < least:
-            yield _broken(place, f"at least {messages.how_many(least, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at least {messages.count_of(least, 'item')} of {self.describe(wanted)}")
         if node.max_contains is not None and found > node.max_contains:
-            yield _broken(place, f"at most {messages.how_many(node.max_contains, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at most {messages.count_of(node.max_contains, 'item')} of {self.describe(wanted)}")
 
     def _object_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         yield from self._missing_or_wrong(node, value, place)
@@ -298,7 +299,7 @@ class Walk:
         return Fault(messages.path((*place.keys, name)), "missing", expected)
 
     def other_nodes(self, node: Node, name: str) -> list[Node]:
-        """The nodes for a property beside the one that bears its name."""
+        """Return the nodes for a property other than its declared one."""
         self.spend()
         matching = matching_nodes(node, name) if node.patterns else []
         if matching or node.additional is None or name in (node.properties or ()):
@@ -312,7 +313,7 @@ class Walk:
             yield Fault(messages.path((*place.keys, name)), "constraint", expected)
 
     def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        seen = evaluated_names(node, value, lambda part, item: self.fits(part, item, place.again()))
+        seen = evaluated_names(node, value, self.fits)
         for name, item in value.items():
             if name not in seen:
                 yield from self.faults(left, item, place.under(name))
@@ -328,24 +329,24 @@ class Walk:
     def _in_place(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         for part in node.all_of:
             yield from self.faults(part, value, place.again())
-        if node.any_of and not any(self.fits(part, value, place.again()) for part in node.any_of):
+        if node.any_of and not any(self.fits(part, value) for part in node.any_of):
             yield from self._union_faults(node, node.any_of, value, place)
         if node.one_of:
             yield from self._one_of_faults(node, value, place)
-        if node.not_ is not None and self.fits(node.not_, value, place.again()):
+        if node.not_ is not None and self.fits(node.not_, value):
             yield _broken(place, f"other than {self.describe(node.not_)}", value)
-        for part in branches(node, lambda tested: self.fits(tested, value, place.again())):
+        for part in branches(node, lambda tested: self.fits(tested, value)):
             yield from self.faults(part, value, place.again())
 
     def _one_of_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
-        fitting = sum(self.fits(part, value, place.again()) for part in node.one_of)
+        fitting = sum(self.fits(part, value) for part in node.one_of)
         if fitting == 0:
             yield from self._union_faults(node, node.one_of, value, place)
         elif fitting > 1:
             yield _broken(place, f"exactly one of {len(node.one_of)} forms", value)
 
     def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Iterator[Fault]:
-        """The faults of the variant that was meant, as far as that can be told."""
+        """Yield the faults for the variant that the value most likely intends."""
         near = self.near(variants, value)
         tag = self.tag(node, variants) if type(value) is dict and len(near) > 1 else None
         if not near:
@@ -355,17 +356,17 @@ class Walk:
         elif self._members(node, 0) is not None:
             yield _broken(place, self.describe(node), value)
         else:
-            nearest = max(near, key=lambda part: self._closeness(part, value, place.again()))
+            nearest = max(near, key=lambda part: self._closeness(part, value, place.depth))
             yield from self.faults(nearest, value, place.again())
 
-    def _closeness(self, node: Node, value: Any, place: ValuePlace) -> int:
-        """How many parts of a value fit a variant, less what it lacks and what does not fit."""
+    def _closeness(self, node: Node, value: Any, depth: int) -> int:
+        """Count the parts of a value that fit a variant, minus missing and invalid ones."""
         self.spend()
         inner = self._inner_nodes(node, value)
-        fitting = sum(1 if self.fits(part, item, place) else -1 for part, item in inner)
+        fitting = sum(1 if self.fits(part, item) else -1 for part, item in inner)
         missing = sum(name not in value for name in node.required) if type(value) is dict else 0
-        parts = node.all_of if place.depth < MAX_DEPTH else ()
-        return fitting - missing + sum(self._closeness(part, value, place.again()) for part in parts)
+        parts = node.all_of if depth < MAX_DEPTH else ()
+        return fitting - missing + sum(self._closeness(part, value, depth + 1) for part in parts)
 
     def _inner_nodes(self, node: Node, value: Any) -> list[tuple[Node, Any]]:
         if type(value) is list:
@@ -375,21 +376,21 @@ class Walk:
         return [(part, value[name]) for name, part in names.items() if name in value]
 
     def near(self, variants: tuple[Node, ...], value: Any) -> list[Node]:
-        """The variants that a value of this type may be meant for."""
+        """Return the variants that accept the type of a value."""
         return [part for part in variants if not self.types(part).isdisjoint(kinds_of(value))]
 
     def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         inside = place.inside(tag.name)
         if tag.name not in value:
             yield Fault(messages.path(inside.keys), "missing", messages.one_of(tag.values))
-        elif (meant := tag.variant_for(value[tag.name])) is None:
+        elif (selected := tag.variant_for(value[tag.name])) is None:
             yield _broken(inside, messages.one_of(tag.values), value[tag.name])
         else:
-            yield from self.faults(meant, value, place.again())
+            yield from self.faults(selected, value, place.again())
 
 
 def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
-    """The node for a property, also where a reference leads to it."""
+    """Return the node of a property, following references."""
     if node.properties is not None and name in node.properties:
         return node.properties[name]
     parts = node.all_of if depth < _MAX_REFERENCES else ()
@@ -407,15 +408,15 @@ def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
 def _size_faults(fewest: int | None, most: int | None, noun: str, value: Any, place: ValuePlace) -> list[Fault]:
     found = []
     if fewest is not None and len(value) < fewest:
-        found.append(_broken(place, f"at least {messages.how_many(fewest, noun)}", value))
+        found.append(_broken(place, f"at least {messages.count_of(fewest, noun)}", value))
     if most is not None and len(value) > most:
-        found.append(_broken(place, f"at most {messages.how_many(most, noun)}", value))
+        found.append(_broken(place, f"at most {messages.count_of(most, noun)}", value))
     return found
 
 
 def _number_faults(node: Node, value: float, place: ValuePlace) -> list[Fault]:
     return [
-        _broken(place, f"{bound.words} {limit}", value)
+        _broken(place, f"{bound.phrase} {limit}", value)
         for bound, limit in bounds_of(node)
         if not bound.holds(value, limit)
     ]
@@ -431,17 +432,17 @@ def _broken(place: ValuePlace, expected: str, value: Any = None) -> Fault:
     return Fault(messages.path(place.keys), "constraint", expected, messages.shown(value))
 
 
-_MAX_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
+_MAX_WRONG: Final = 1_000  # texts that cannot be converted
 
 
 class Coercion:
-    """One conversion of a value; what does not change stays the same object."""
+    """One conversion of a value; unchanged parts stay the same objects."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        self._wrong = 0  # texts that stand for nothing
-        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
-        self._answers: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._wrong = 0  # texts that could not be converted
+        # Results hold a reference to their value so that its identity stays unique.
+        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def convert(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Any:
         self._walk.spend()
@@ -452,27 +453,27 @@ class Coercion:
         if type(value) is not list and type(value) is not dict:
             return value
         key = (node.index, id(value))
-        if key not in self._answers:
-            self._answers[key] = (value, self._container(node, value, place))
-        return self._answers[key][1]
+        if key not in self._known:
+            self._known[key] = (value, self._container(node, value, place))
+        return self._known[key][1]
 
     def _text(self, node: Node, text: str, place: ValuePlace) -> Any:
         types = self._walk.types(node)
-        if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text, place)):
+        if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text)):
             return text
         converted = [self.convert(node, reading, place.again()) for reading in readings(text, types)]
         for reading in converted:
-            if self._walk.fits(node, reading, place):
+            if self._walk.fits(node, reading):
                 return reading
         self._wrong += 1
         if self._wrong > _MAX_WRONG:
             raise TooMuchWorkError
-        # Of the right type but wrong in another way: that is then the fault to be told of.
+        # A value of the right type that violates a constraint gives the better message.
         return converted[0] if converted and "string" not in types else text
 
     def _container(self, node: Node, value: Any, place: ValuePlace) -> Any:
         value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
-        for part in self._parts(node, value, place):
+        for part in self._parts(node, value):
             value = self.convert(part, value, place.again())
         for variants in (node.any_of, node.one_of):
             if variants:
@@ -496,23 +497,23 @@ class Coercion:
             item = self.convert(part, item, place.inside(name))
         return item
 
-    def _parts(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Node]:
-        """The nodes that apply at the same place without a choice."""
+    def _parts(self, node: Node, value: Any) -> Iterator[Node]:
+        """Yield the nodes that apply unconditionally at the same location."""
         yield from node.all_of
         yield from dependents(node, value)
-        yield from branches(node, lambda tested: self._walk.fits(tested, value, place))
+        yield from branches(node, lambda tested: self._walk.fits(tested, value))
 
     def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Any:
-        if any(self._walk.fits(part, value, place) for part in variants):
+        if any(self._walk.fits(part, value) for part in variants):
             return value
         near = self._walk.near(variants, value)
         converted = [self.convert(part, value, place.again()) for part in near]
         for part, candidate in zip(near, converted, strict=True):
-            if self._walk.fits(part, candidate, place):
+            if self._walk.fits(part, candidate):
                 return candidate
-        # What no variant accepts is converted for the one that was meant, so that only the rest is a fault.
+        # Convert for the intended variant even if it does not fit, so that only the remaining faults are reported.
         if len(near) == 1:
             return converted[0]
         tag = self._walk.tag(node, variants) if near and type(value) is dict else None
-        meant = None if tag is None else tag.variant_for(value.get(tag.name))
-        return value if meant is None else converted[near.index(meant)]
+        selected = None if tag is None else tag.variant_for(value.get(tag.name))
+        return value if selected is None else converted[near.index(selected)]

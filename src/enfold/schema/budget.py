@@ -1,19 +1,19 @@
-"""How much the pattern searches of one call may do together: strangers write both the patterns and the texts."""
+"""The budget of all pattern searches in one call: both patterns and texts may be hostile."""
 
 from __future__ import annotations
 
-from _thread import _local  # `threading` itself would make a cold start slower
+from _thread import _local  # importing `threading` would slow down a cold start
 from collections.abc import Callable
 from typing import Any, Final
 
-# Steps of an automaton; these take a few tenths of a second.
+# Steps of an automaton: a few tenths of a second.
 STEPS: Final = 500_000
-# As much work of `re` takes about as long.
+# Work units of `re`, which take about as long.
 WORK: Final = 10_000_000
 
 
 class PatternBudget(_local):
-    """What the searches of this thread may still do; it is shared while a call is under way."""
+    """The remaining budget of this thread, shared by all searches while a call is running."""
 
     is_shared: bool = False
     steps: int = STEPS
@@ -24,7 +24,7 @@ remaining: Final = PatternBudget()
 
 
 class shared_budget:  # noqa: N801  # reads like the function it is used as
-    """All searches inside share the effort that one alone may take; an outer call shares it with the inner ones."""
+    """Let all searches inside share the budget of one; nested uses share the outermost budget."""
 
     __slots__ = ("_is_outermost",)
 
@@ -39,7 +39,7 @@ class shared_budget:  # noqa: N801  # reads like the function it is used as
 
 
 def with_shared_budget(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A test whose searches share their effort."""
+    """Return the test with a shared budget for its searches."""
 
     def shared(value: Any) -> bool:
         with shared_budget():

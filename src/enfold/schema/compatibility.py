@@ -14,7 +14,7 @@ import msgspec
 from enfold.schema import messages
 from enfold.schema.compiled import Schema, compile_schema
 from enfold.schema.nodes import Node
-from enfold.schema.nodes.traits import accepted, is_blank, item_node, parts_with_demands, rest_node
+from enfold.schema.nodes.traits import accepted, constraining_parts, is_blank, item_node, rest_node
 from enfold.schema.nodes.values import is_multiple
 from enfold.schema.repairs.bundle import Bundle, Property
 
@@ -67,7 +67,7 @@ Found: TypeAlias = list[Incompatibility]
 def incompatibilities(given: Any, taken: Any, *, ignores_extras: bool = False) -> Found:
     """Why a value that fits `given` may not fit `taken`; none where it always does.
 
-    `ignores_extras`: whoever takes it passes over properties that they do not know, as readers of answers do.
+    `ignores_extras`: whoever takes it passes over properties that they do not know, as readers of memo do.
     """
     one, other = compile_schema(given), compile_schema(taken)
     problem = one.problem or other.problem
@@ -103,7 +103,7 @@ class _Comparison:
 
     def _compare(self, given: Bundle, taken: Node, path: str) -> Found:
         """The steps: alternatives of what is given, the values it lists, then part by part what takes it."""
-        parts = parts_with_demands(taken)
+        parts = constraining_parts(taken)
         if not parts or not given.types or _is_never(given.parts):
             return []
         if _is_never(parts):

@@ -76,7 +76,7 @@ def one_of(members: list[Any]) -> str:
     return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MAX_TEXT)
 
 
-def how_many(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """`1 item`, `2 properties`."""
     if number == 1:
         return f"1 {noun}"

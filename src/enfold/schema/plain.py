@@ -258,7 +258,7 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     names = _field_names(type(value))
     if names is None:
-        raise _not_json(path, _why_not_json(value))
+        raise _not_json(path, _reason_not_json(value))
     for name in names:
         item = getattr(value, name, msgspec.UNSET)
         if item is not msgspec.UNSET:
@@ -276,7 +276,7 @@ def _field_names(kind: type) -> list[str] | None:
     return None
 
 
-def _why_not_json(value: Any) -> str:
+def _reason_not_json(value: Any) -> str:
     kind, name = type(value).__qualname__, getattr(value, "__qualname__", "")
     named = f"{kind} {name}".rstrip()
     if hasattr(value, "__await__"):
@@ -325,10 +325,10 @@ def to_plain_leniently(value: Any, above: tuple[int, ...] = ()) -> Any:
         return {writable(sentence_of(name)): to_plain_leniently(item, within) for name, item in value.items()}
     if isinstance(value, list | tuple | AbstractSet):
         return [to_plain_leniently(item, within) for item in value]
-    return writable(sentence_of(value)) if _has_text_of_its_own(value) else type(value).__name__
+    return writable(sentence_of(value)) if _has_custom_text(value) else type(value).__name__
 
 
-def _has_text_of_its_own(value: Any) -> bool:
+def _has_custom_text(value: Any) -> bool:
     """Whether it says something of itself, and not only where it lies in memory."""
     kind: Any = type(value)
     return kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
@@ -344,9 +344,9 @@ def unwritable(data: Any, error: Exception) -> CallError:
     return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
 
 
-def find_half_character(data: Any) -> list[str | int] | None:
+def find_unpaired_surrogate(data: Any) -> list[str | int] | None:
     """The keys and numbers that lead to text which UTF-8 cannot write, or to the object that has it as a key."""
-    return _find_flaw(data, _is_half_character)
+    return _find_flaw(data, _has_unpaired_surrogate)
 
 
 def _find_flaw(data: Any, is_flaw: Callable[[Any], bool]) -> list[str | int] | None:
@@ -362,7 +362,7 @@ def _find_flaw(data: Any, is_flaw: Callable[[Any], bool]) -> list[str | int] | N
     return None
 
 
-def _is_half_character(data: Any) -> bool:
+def _has_unpaired_surrogate(data: Any) -> bool:
     return isinstance(data, str) and not data.isascii() and data.encode("utf-8", "ignore").decode() != data
 
 
@@ -378,7 +378,7 @@ def _has_too_many_digits(data: Any) -> bool:
 
 _BITS_ALWAYS_WRITTEN: Final = 2048  # the limit of digits cannot be set below 640
 _FLAWS: Final = {
-    _is_half_character: "the text holds half a character",
+    _has_unpaired_surrogate: "the text holds half a character",
     _has_too_many_digits: "the number has too many digits",
 }
 

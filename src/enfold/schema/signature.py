@@ -191,7 +191,7 @@ def _choose_reader(arguments: Arguments, first: Engine, schema: MakeSchema) -> t
         try:
             return "msgspec", engine_msgspec.argument_reader(arguments.record, arguments.definitions, schema)
         except (TypeError, NameError):
-            beyond = _at_fault(arguments, engine_msgspec.argument_reader)
+            beyond = _first_rejected(arguments, engine_msgspec.argument_reader)
     return "pydantic", _pydantic_reader(arguments, schema, beyond or "")
 
 
@@ -201,7 +201,7 @@ def _pydantic_reader(arguments: Arguments, schema: MakeSchema, beyond_msgspec: s
         read: Decode = engine.value_reader(arguments.record, arguments.definitions, schema)
     except (TypeError, ImportError) as error:
         why = f"{arguments.unknown} has no form in JSON" if arguments.unknown else error
-        raise TypeError(f"{_place(arguments, _at_fault(arguments, engine.value_reader))}: {why}") from error
+        raise TypeError(f"{_place(arguments, _first_rejected(arguments, engine.value_reader))}: {why}") from error
     return read
 
 
@@ -217,7 +217,7 @@ def _pydantic(where: str) -> Any:
     return engine_pydantic
 
 
-def _at_fault(arguments: Arguments, make_reader: Callable[..., Any]) -> str:
+def _first_rejected(arguments: Arguments, make_reader: Callable[..., Any]) -> str:
     """The first parameter that an engine refuses when it is alone."""
     for field in arguments.record.fields:
         try:
@@ -229,7 +229,7 @@ def _at_fault(arguments: Arguments, make_reader: Callable[..., Any]) -> str:
 
 def _decoder(read: Decode, arguments: Arguments) -> Decode:
     defaults = arguments.defaults
-    decode = _taking_whole_numbers(read, arguments.record, arguments.definitions)
+    decode = _accepting_whole_floats(read, arguments.record, arguments.definitions)
     if not defaults:
         return decode
 
@@ -240,7 +240,7 @@ def _decoder(read: Decode, arguments: Arguments) -> Decode:
     return decode_and_fill
 
 
-def _taking_whole_numbers(read: Read, part: Part, definitions: Definitions) -> Read:
+def _accepting_whole_floats(read: Read, part: Part, definitions: Definitions) -> Read:
     """JSON has one kind of number, so 1.0 is an integer; both engines tell them apart, so what they refuse is read again."""
 
     def decode(data: Any) -> Any:
@@ -330,7 +330,7 @@ def _value_reader(annotation: Any) -> Read:
     shape = reader.read(annotation)
     schema = functools.cache(functools.partial(describe, shape, reader.definitions, "input"))
     read = _matching(_read_by_either(annotation, reader, shape, schema), shape, reader.definitions, schema)
-    return _taking_whole_numbers(read, shape, reader.definitions)
+    return _accepting_whole_floats(read, shape, reader.definitions)
 
 
 def _read_by_either(annotation: Any, reader: TypeReader, shape: Shape, schema: MakeSchema) -> Read:

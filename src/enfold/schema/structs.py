@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from enfold.schema.checks.program import Function, Program
 from enfold.schema.nodes import MISSING, SILENT, Node
-from enfold.schema.nodes.traits import choice_or_null, declared_default
+from enfold.schema.nodes.traits import declared_default, nullable_inner
 
 # A struct costs more to make than many checks by other means.
 _MAX_NODES: Final = 500
@@ -85,7 +85,7 @@ class _Structs:
         return made[0]
 
     def _make(self, node: Node) -> Any:
-        inner = choice_or_null(node)
+        inner = nullable_inner(node)
         if inner is not None and _has_only(node, ("any_of", "one_of")):
             return self._any_of([self.annotation(inner), None])
         if len(node.all_of) == 1 and _has_only(node, ("all_of",)):  # a reference
@@ -172,7 +172,7 @@ class _BuiltinGuard:
     """Writes a function that says whether a value consists of builtin types wherever msgspec would take others."""
 
     def __init__(self) -> None:
-        self._program = Program(remembers=False, tools={"BUILTIN": _BUILTIN, "tuple": tuple})
+        self._program = Program(memoizes=False, tools={"BUILTIN": _BUILTIN, "tuple": tuple})
 
     def function(self, root: Node) -> Callable[[Any], bool] | None:
         """The function for a schema of whose values one is a dict; None where it would have nothing to do."""
@@ -196,12 +196,12 @@ class _BuiltinGuard:
 
     def _write_nested(self, function: Function, node: Node, variable: str) -> None:
         """Look at a part here, or, where the function has become long or deep, in one of its own."""
-        if function.has_room:
+        if function.fits_inline:
             with function.level():
                 self._write(function, node, variable)
             return
         self._program.declare(f"g{node.index}", lambda inner: self._write(inner, node, "v"))
-        function.refuse_unless(self._program.call(f"g{node.index}", variable))
+        function.reject_unless(self._program.call(f"g{node.index}", variable))
 
     def _write(self, function: Function, node: Node, variable: str) -> None:
         parts, items, word = self._inside(node), _items(node), "if"
@@ -244,7 +244,7 @@ class _BuiltinGuard:
 
 def _target(node: Node) -> Node:
     """The node that a reference, or a choice between it and null, leads to."""
-    while (inner := choice_or_null(node) or (node.all_of[0] if node.all_of else None)) is not None:
+    while (inner := nullable_inner(node) or (node.all_of[0] if node.all_of else None)) is not None:
         node = inner
     return node
 

@@ -30,7 +30,7 @@ from enfold.schema.cast.kinds import (
     too_large,
 )
 from enfold.schema.nodes import MISSING
-from enfold.schema.nodes.values import clone, own_copy
+from enfold.schema.nodes.values import clone, detached_copy
 
 __all__ = ["CastError", "cast"]
 
@@ -47,11 +47,11 @@ def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
     """
     try:
         checks = _checks_of(schema)
-        answers = checks.no_answers()
+        memo = checks.new_memo()
         with shared_budget():
-            if checks.fits(checks.root, value, answers):
+            if checks.fits(checks.root, value, memo):
                 return value
-            return Caster(checks, answers).cast(checks.root, value)
+            return Caster(checks, memo).cast(checks.root, value)
     except RecursionError:
         raise too_deep() from None
 
@@ -64,10 +64,10 @@ def _checks_of(schema: Any) -> Checks:
         # Order counts: results have the schema's order.
         content = msgspec.json.encode(schema)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return Checks(read_kinds(own_copy(schema)))  # it is not JSON
+        return Checks(read_kinds(detached_copy(schema)))  # it is not JSON
     checks = _known.get(content)
     if checks is None:
-        checks = Checks(read_kinds(own_copy(schema)))
+        checks = Checks(read_kinds(detached_copy(schema)))
         parts = checks.count + sum(known.count for known in list(_known.values()))
         if len(_known) >= _MAX_SCHEMAS or parts > _MAX_PARTS:
             _known.clear()
@@ -82,10 +82,10 @@ _WORTH_COMPILING: Final = 200
 class Caster:
     """One cast under way."""
 
-    def __init__(self, checks: Checks, answers: Answers) -> None:
-        self.creator = Creator(checks, answers)
+    def __init__(self, checks: Checks, memo: Answers) -> None:
+        self.creator = Creator(checks, memo)
         self.checks = checks
-        self.answers = answers
+        self.memo = memo
         self._scores: dict[tuple[int, int], tuple[int, Any]] = {}
         self._holes: list[tuple[Any, Any]] = []
 
@@ -103,7 +103,7 @@ class Caster:
         return self.cast_invalid(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
 
     def check(self, node: Any, value: Any) -> bool:
-        return self.checks.fits(node, value, self.answers)
+        return self.checks.fits(node, value, self.memo)
 
     def cast_invalid(self, node: Any, value: Any) -> Any:
         """What the kind makes of a value it does not accept."""
@@ -145,7 +145,7 @@ def _object(caster: Caster, node: Kind, value: Any) -> Any:
         return caster.create(node)
     properties = node.properties or {}
     rebuild = caster.checks.rebuild(node) if len(properties) <= _WORTH_COMPILING else None
-    result = _rebuild(caster, node, own) if rebuild is None else rebuild(own, caster, caster.answers)
+    result = _rebuild(caster, node, own) if rebuild is None else rebuild(own, caster, caster.memo)
     if node.additional is not None and not node.is_closed:
         extras = ((name, item) for name, item in own.items() if name not in properties)
         result.update((name, caster.visit(node.additional, item)) for name, item in extras)
@@ -287,9 +287,9 @@ _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite.
 class Creator:
     """Creates values during one cast, and counts them."""
 
-    def __init__(self, checks: Checks, answers: Answers) -> None:
+    def __init__(self, checks: Checks, memo: Answers) -> None:
         self._checks = checks
-        self._answers = answers
+        self._answers = memo
         self._created = 0
         self._recursions = 0
         self._under_way: list[Kind] = []

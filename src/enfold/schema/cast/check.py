@@ -22,7 +22,7 @@ from enfold.schema.cast.kinds import (
 )
 from enfold.schema.checks import CheckWriter, both, either
 from enfold.schema.checks.program import Function, Program
-from enfold.schema.nodes import MISSING, Node, mark_endless, multiplies
+from enfold.schema.nodes import MISSING, Node, mark_cyclic, multiplies
 from enfold.schema.nodes.traits import is_blank, is_leaf
 from enfold.schema.nodes.values import equality_key
 
@@ -49,21 +49,21 @@ class Checks:
         self.root = nodes[0]
         self.count = len(nodes)
         may_throw = any(node.kind == "Intersect" and node.unevaluated_properties is not None for node in nodes)
-        may_fail = may_throw or any(node.problem for node in nodes) or mark_endless(list(nodes))
+        may_fail = may_throw or any(node.problem for node in nodes) or mark_cyclic(list(nodes))
         self.missing = _MissingRules(may_throw=may_throw)
-        self._program = Program(remembers=multiplies(list(nodes)), tools=_TOOLS)
+        self._program = Program(memoizes=multiplies(list(nodes)), tools=_TOOLS)
         self._writer = _TypeBoxWriter(self._program, self.missing, may_fail=may_fail)
         self._known: dict[int, Callable[..., bool]] = {}
         self._rebuilds: dict[int, Callable[..., Any] | None] = {}
 
-    def no_answers(self) -> Answers:
-        return {} if self._program.remembers else None
+    def new_memo(self) -> Answers:
+        return {} if self._program.memoizes else None
 
-    def fits(self, node: Any, value: Any, answers: Answers) -> bool:
+    def fits(self, node: Any, value: Any, memo: Answers) -> bool:
         check = self._known.get(node.index)
         if check is None:
             check = self._known[node.index] = self._program.function(self._writer.function(node))
-        return check(value, answers)
+        return check(value, memo)
 
     def rebuild(self, node: Kind) -> Callable[..., Any] | None:
         """A function that builds an object of this kind from one that is not valid: parts that fit stay as they are.
@@ -112,7 +112,7 @@ class _TypeBoxWriter(CheckWriter):
         if node.is_reference:
             return self.reference(node.followed, variable)
         if node.kind == "Union" and len(node.any_of) <= _INLINE_VARIANTS and all(map(is_leaf, node.any_of)):
-            return self.one_at_least(node.any_of, variable)
+            return self.any_variant(node.any_of, variable)
         return super().expression(node, variable)
 
     def reference(self, target: Kind, variable: str) -> str:
@@ -122,13 +122,13 @@ class _TypeBoxWriter(CheckWriter):
 
     def write(self, function: Function, node: Any, variable: str) -> None:
         if node.is_reference:
-            function.refuse_unless(self.reference(node.followed, variable))
+            function.reject_unless(self.reference(node.followed, variable))
         elif node.kind == "Union" and self.may_fail:
-            function.refuse_unless(self.one_at_least(node.any_of, variable))
+            function.reject_unless(self.any_variant(node.any_of, variable))
         else:
             super().write(function, node, variable)
 
-    def one_at_least(self, variants: tuple[Node, ...], variable: str) -> str:
+    def any_variant(self, variants: tuple[Node, ...], variable: str) -> str:
         """Variants in their order: one that throws is asked before one that accepts everything."""
         tests = [self.expression(part, variable) for part in dict.fromkeys(variants)]
         before = tests[: tests.index("True")] if "True" in tests else []
@@ -148,8 +148,8 @@ class _TypeBoxWriter(CheckWriter):
         named = self.program.constant(JavaScriptPattern(_key_pattern(node)).search)
         other = "False" if node.is_closed else self.expression(node.unevaluated_properties, item)
         with function.block(f"for {key}, {item} in {values}:"):
-            function.refuse_unless(either([f"{named}({key})", other]))
-        function.refuse_unless(fits)
+            function.reject_unless(either([f"{named}({key})", other]))
+        function.reject_unless(fits)
 
     def text_limits(self, node: Node, variable: str) -> list[str]:
         limits = []
@@ -165,14 +165,14 @@ class _TypeBoxWriter(CheckWriter):
 
     def array(self, function: Function, node: Any, variable: str) -> None:
         if node.kind == "Tuple":
-            function.refuse_if(f"len({variable}) != {len(node.prefix)}")
+            function.reject_if(f"len({variable}) != {len(node.prefix)}")
             for position, child in enumerate(node.prefix):
                 self.prefix_item(function, child, position, variable)
             return
-        self.refuse_sizes(function, node.min_items, node.max_items, variable)
+        self.reject_sizes(function, node.min_items, node.max_items, variable)
         self.rest_of_items(function, node, variable)
         if node.unique:
-            function.refuse_unless(f"all_differ({variable})")
+            function.reject_unless(f"all_differ({variable})")
         if node.contains is not None:
             self.containing(function, node, node.contains, variable)
         elif node.min_contains is not None or node.max_contains is not None:
@@ -189,7 +189,7 @@ class _TypeBoxWriter(CheckWriter):
             super().members(function, node, variable)
             return
         if node.is_closed and not self.missing.may_throw:
-            function.refuse_if(f"len({variable}) > {len(node.properties)}")
+            function.reject_if(f"len({variable}) > {len(node.properties)}")
         needed = [node.properties[name] for name in self.names_required(node)]
         if self.missing.may_throw or not all(map(self.missing.never_fits, needed)):
             self.one_by_one(function, node, variable)
@@ -211,9 +211,9 @@ class _TypeBoxWriter(CheckWriter):
         """A required property whose kind accepts even that it is absent."""
         item = function.new_local()
         function.line(f"{item} = {variable}.get({word}, missing)")
-        self.demand(function, child, item)
+        self.emit(function, child, item)
         if _extends_undefined(child):
-            function.refuse_if(f"{word} not in {variable}")
+            function.reject_if(f"{word} not in {variable}")
 
     def extras(self, function: Function, node: Kind, variable: str) -> None:
         properties = node.properties or {}
@@ -221,7 +221,7 @@ class _TypeBoxWriter(CheckWriter):
             # TypeBox counts before it compares, and a `required` that names strangers is counted too.
             is_counted = node.required_count == len(properties)
             counted = f"len({variable}) != {len(properties)} and " if is_counted else ""
-            function.refuse_if(f"{counted}not {variable}.keys() <= {self.program.constant(frozenset(properties))}")
+            function.reject_if(f"{counted}not {variable}.keys() <= {self.program.constant(frozenset(properties))}")
         elif node.additional is not None and not is_blank(node.additional):
             self.other_properties(function, node, variable)
 

@@ -1,4 +1,4 @@
-"""Python source that says whether a value is valid for a node: one function per shared or large node."""
+"""Generates the Python source that validates a value against a node: one function per shared or large node."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Final
 
-from enfold.schema.checks.program import CheckResults, Function, Program, remembering
+from enfold.schema.checks.program import CheckMemo, Function, Program, memoizing
 from enfold.schema.nodes import CONTAINERS, TYPES, Node
 from enfold.schema.nodes.traits import (
     accepted,
-    alternatives_exclude,
+    are_exclusive,
     branches,
-    choice_or_null,
+    constrains_types,
     dependents,
     has_unevaluated,
     is_blank,
     is_leaf,
     needs_branches,
-    says_types,
+    nullable_inner,
 )
 from enfold.schema.nodes.values import all_differ, bounds_of, equality_key, is_multiple
 from enfold.schema.plain import is_plain
 
-# Fewer properties than this are taken one by one; more than many are asked for in loops.
-FEW: Final = 4
-MANY: Final = 256
+# Required properties are looked up in one call from `MIN_BATCH` on; beyond `MAX_UNROLLED` properties are checked in loops.
+MIN_BATCH: Final = 4
+MAX_UNROLLED: Final = 256
 
 
-def new_program(*, remembers: bool) -> Program:
-    """An empty program with the tools that generated functions use."""
+def new_program(*, memoizes: bool) -> Program:
+    """Return an empty program with the functions that generated source calls."""
     tools = {"all_differ": all_differ, "is_multiple": is_multiple, "is_plain": is_plain, "equality_key": equality_key}
-    return Program(remembers=remembers, tools=tools)
+    return Program(memoizes=memoizes, tools=tools)
 
 
 class CheckWriter:
-    """Writes statements that return False where JSON Schema says that a value is not valid."""
+    """Emits statements that return False where a value is invalid according to JSON Schema."""
 
     prefix = "c"
-    provisional: bool | None = True  # a node that meets itself on the same value adds no demand
+    provisional: bool | None = True  # the result assumed for a node that is applied to the same value again
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     def function(self, node: Node) -> str:
-        """The name of a function for this node."""
+        """Return the name of the function for this node."""
         name = f"{self.prefix}{node.index}"
-        remember = remembering(name, self.provisional)
-        self.program.declare(name, lambda function: self.write(function, node, "v"), remember)
+        memoize = memoizing(name, self.provisional)
+        self.program.declare(name, lambda function: self.write(function, node, "v"), memoize)
         return name
 
-    def demand(self, function: Function, node: Node, variable: str) -> None:
-        """Demand that the variable fits the node: in place if it is small, by a call otherwise."""
+    def emit(self, function: Function, node: Node, variable: str) -> None:
+        """Emit the check of a variable against a node: inline if the node is small, otherwise as a call."""
         if is_leaf(node):
             self.write(function, node, variable)
-        elif node.shared or not function.has_room:
-            function.refuse_unless(self.program.call(self.function(node), variable))
+        elif node.shared or not function.fits_inline:
+            function.reject_unless(self.program.call(self.function(node), variable))
         else:
             with function.level():
                 self.write(function, node, variable)
 
     def expression(self, node: Node, variable: str) -> str:
-        """The expression that tells whether the variable fits the node."""
+        """Return the expression that is true if the variable is valid for the node."""
         if is_leaf(node):
             return self.scalar(node, variable)
         return self.program.call(self.function(node), variable)
@@ -71,21 +71,21 @@ class CheckWriter:
         if node.never:
             function.line("return False")
             return
-        inner = choice_or_null(node)
+        inner = nullable_inner(node)
         if inner is not None:
             with function.block(f"if {variable} is not None:"):
-                self.demand(function, inner, variable)
+                self.emit(function, inner, variable)
             return
         self.local(function, node, variable)
         self.applied(function, node, variable)
 
     def applied(self, function: Function, node: Node, variable: str) -> None:
-        """The demands of the nodes that apply to the same value."""
+        """Emit the checks of the nodes that apply to the same value."""
         for part in node.all_of:
-            self.demand(function, part, variable)
+            self.emit(function, part, variable)
         self.choices(function, node, variable)
         if node.not_ is not None:
-            function.refuse_if(self.expression(node.not_, variable))
+            function.reject_if(self.expression(node.not_, variable))
         if node.if_ is not None:
             self.condition(function, node, variable)
         self.dependents(function, node, variable)
@@ -94,18 +94,18 @@ class CheckWriter:
 
     def choices(self, function: Function, node: Node, variable: str) -> None:
         if node.any_of:
-            function.refuse_unless(self.one_at_least(node.any_of, variable))
-        if node.one_of and alternatives_exclude(node.one_of):
-            function.refuse_unless(self.one_at_least(node.one_of, variable))
+            function.reject_unless(self.any_variant(node.any_of, variable))
+        if node.one_of and are_exclusive(node.one_of):
+            function.reject_unless(self.any_variant(node.one_of, variable))
         elif node.one_of:
             count = function.new_local()
             function.line(f"{count} = 0")
             for part in node.one_of:
                 function.line(f"if {self.expression(part, variable)}: {count} += 1")
-            function.refuse_if(f"{count} != 1")
+            function.reject_if(f"{count} != 1")
 
-    def one_at_least(self, variants: tuple[Node, ...], variable: str) -> str:
-        # Each different node is asked once; brackets in groups keep the parser from nesting as deep as the list is long.
+    def any_variant(self, variants: tuple[Node, ...], variable: str) -> str:
+        # Repeated nodes are tested once. Grouped parentheses limit how deeply the parser nests.
         return either([self.expression(part, variable) for part in dict.fromkeys(variants)])
 
     def condition(self, function: Function, node: Node, variable: str) -> None:
@@ -116,7 +116,7 @@ class CheckWriter:
         for branch, head in ((node.then, f"if {holds}:"), (node.else_, f"if not {holds}:")):
             if branch is not None:
                 with function.block(head):
-                    self.demand(function, branch, variable)
+                    self.emit(function, branch, variable)
 
     def dependents(self, function: Function, node: Node, variable: str) -> None:
         if not node.dependent_schemas:
@@ -124,24 +124,24 @@ class CheckWriter:
         with function.block(f"if type({variable}) is dict:"):
             for name, part in node.dependent_schemas.items():
                 with function.block(f"if {name!r} in {variable}:"):
-                    self.demand(function, part, variable)
+                    self.emit(function, part, variable)
 
     def unevaluated(self, function: Function, node: Node, variable: str) -> None:
         fits = self.program.constant(fits_unevaluated(self, node))
-        function.refuse_unless(self.program.call(fits, variable))
+        function.reject_unless(self.program.call(fits, variable))
 
-    # What a node itself says.
+    # A node's own keywords.
 
     def local(self, function: Function, node: Node, variable: str) -> None:
         if not needs_branches(node):
-            function.refuse_unless(self.scalar(node, variable))
+            function.reject_unless(self.scalar(node, variable))
             return
         if node.enum is not None:
-            function.refuse_unless(self.member(node.enum, variable))
+            function.reject_unless(self.member(node.enum, variable))
         self.branches(function, node, variable)
 
     def branches(self, function: Function, node: Node, variable: str) -> None:
-        """One branch per JSON type that the node says something about."""
+        """Emit one branch per JSON type that the node constrains."""
         kinds = accepted(node)
         if len(kinds) == 1:
             self.single(function, node, next(iter(kinds)), variable)
@@ -152,7 +152,7 @@ class CheckWriter:
             self.by_type(function, node, kinds, variable)
 
     def single(self, function: Function, node: Node, kind: str, variable: str) -> None:
-        function.refuse_if(f"type({variable}) is not {_CLASSES[kind]}")
+        function.reject_if(f"type({variable}) is not {_CLASSES[kind]}")
         self.container(function, node, kind, variable)
 
     def by_type(self, function: Function, node: Node, kinds: frozenset[str], variable: str) -> None:
@@ -162,9 +162,9 @@ class CheckWriter:
                     self.container(function, node, kind, variable)
                 else:
                     function.line("return False")
-        rest = either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(kinds - CONTAINERS)])
+        rest = either([self.scalar_of(node, kind, variable) for kind in types_to_test(kinds - CONTAINERS)])
         with function.block(f"if type({variable}) is not dict and type({variable}) is not list:"):
-            function.refuse_unless(rest)
+            function.reject_unless(rest)
 
     def container(self, function: Function, node: Node, kind: str, variable: str) -> None:
         if kind == "object":
@@ -175,22 +175,22 @@ class CheckWriter:
     # Scalars, as expressions.
 
     def scalar(self, node: Node, variable: str) -> str:
-        """The whole of a node that needs no statements."""
+        """Return the expression for a node that needs no statements."""
         if node.never:
             return "False"
         if node.enum is None:
             return self.typed(node, variable)
         member = self.member(node.enum, variable)
-        # A scalar among the values is of a builtin type, and plain.
-        is_all = not says_types(node) and not any(type(value) in {dict, list} for value in node.enum)
+        # Scalar enum members have builtin types, so a member is plain.
+        is_all = not constrains_types(node) and not any(type(value) in {dict, list} for value in node.enum)
         return member if is_all else both([member, self.typed(node, variable)])
 
     def typed(self, node: Node, variable: str) -> str:
-        if not says_types(node):
+        if not constrains_types(node):
             return self.anything(variable)
-        return either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(accepted(node))])
+        return either([self.scalar_of(node, kind, variable) for kind in types_to_test(accepted(node))])
 
-    def anything(self, variable: str) -> str:  # noqa: ARG002  # a stricter writer looks at it
+    def anything(self, variable: str) -> str:  # noqa: ARG002  # `CleanWriter` uses it
         return "True"
 
     def scalar_of(self, node: Node, kind: str, variable: str) -> str:
@@ -218,7 +218,7 @@ class CheckWriter:
         return [bound.source.format(v=variable, limit=literal(limit)) for bound, limit in bounds_of(node)]
 
     def member(self, values: list[Any], variable: str) -> str:
-        """Whether the variable is one of the values; each kind is asked in its own way because True equals 1."""
+        """Return the test for enum membership. Each type is tested separately because True equals 1."""
         tests = [f"{variable} is {value!r}" for value in (None, True, False) if any(item is value for item in values)]
         words = frozenset(value for value in values if type(value) is str)
         if words:
@@ -242,26 +242,26 @@ class CheckWriter:
     # Arrays.
 
     def array(self, function: Function, node: Node, variable: str) -> None:
-        self.refuse_sizes(function, node.min_items, node.max_items, variable)
+        self.reject_sizes(function, node.min_items, node.max_items, variable)
         if node.unique:
-            function.refuse_unless(f"all_differ({variable})")
+            function.reject_unless(f"all_differ({variable})")
         if node.contains is not None:
             self.containing(function, node, node.contains, variable)
         self.prefix_items(function, node, variable)
         self.rest_of_items(function, node, variable)
 
-    def refuse_sizes(self, function: Function, fewest: int | None, most: int | None, variable: str) -> None:
+    def reject_sizes(self, function: Function, fewest: int | None, most: int | None, variable: str) -> None:
         for limit in self.sizes(fewest, most, variable):
-            function.refuse_unless(limit)
+            function.reject_unless(limit)
 
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
         count, item = function.new_local(), function.new_local()
         function.line(f"{count} = 0")
         with function.block(f"for {item} in {variable}:"):
             function.line(f"if {self.expression(wanted, item)}: {count} += 1")
-        function.refuse_if(f"{count} < {self.program.literal(self.least_contained(node))}")
+        function.reject_if(f"{count} < {self.program.literal(self.least_contained(node))}")
         if node.max_contains is not None:
-            function.refuse_if(f"{count} > {self.program.literal(node.max_contains)}")
+            function.reject_if(f"{count} > {self.program.literal(node.max_contains)}")
 
     def least_contained(self, node: Node) -> float:
         return 1 if node.min_contains is None else node.min_contains
@@ -274,7 +274,7 @@ class CheckWriter:
     def prefix_item(self, function: Function, child: Node, position: int, variable: str) -> None:
         item = function.new_local()
         function.line(f"{item} = {variable}[{position}]")
-        self.demand(function, child, item)
+        self.emit(function, child, item)
 
     def rest_of_items(self, function: Function, node: Node, variable: str) -> None:
         if node.items is None:
@@ -282,23 +282,23 @@ class CheckWriter:
             return
         rest = f"{variable}[{len(node.prefix)}:]" if node.prefix else variable
         if node.items.never:
-            function.refuse_if(rest)
+            function.reject_if(rest)
             return
         item = function.new_local()
         with function.block(f"for {item} in {rest}:"):
-            self.demand(function, node.items, item)
+            self.emit(function, node.items, item)
 
     def unspecified_items(self, function: Function, node: Node, variable: str) -> None:
-        """Items that the node says nothing about."""
+        """Emit the check of items without a schema; plain validation has none."""
 
     # Objects.
 
     def object(self, function: Function, node: Node, variable: str) -> None:
-        self.refuse_sizes(function, node.min_properties, node.max_properties, variable)
+        self.reject_sizes(function, node.min_properties, node.max_properties, variable)
         for name, needed in node.dependent_required.items():
             with function.block(f"if {name!r} in {variable}:"):
                 for other in needed:
-                    function.refuse_if(f"{other!r} not in {variable}")
+                    function.reject_if(f"{other!r} not in {variable}")
         if node.names is not None:
             self.property_names(function, node.names, variable)
         self.members(function, node, variable)
@@ -306,23 +306,23 @@ class CheckWriter:
     def property_names(self, function: Function, names: Node, variable: str) -> None:
         key = function.new_local()
         with function.block(f"for {key} in {variable}:"):
-            self.demand(function, names, key)
+            self.emit(function, names, key)
 
     def members(self, function: Function, node: Node, variable: str) -> None:
         counts = node.additional is not None and node.additional.never and not node.patterns
         count = self.declared(function, node, variable, counts=counts)
         if counts:
-            function.refuse_if(f"len({variable}) != {count}")
+            function.reject_if(f"len({variable}) != {count}")
         elif node.patterns or node.additional is not None:
             self.other_properties(function, node, variable)
 
     def declared(self, function: Function, node: Node, variable: str, *, counts: bool) -> str:
-        """Demand what the properties demand; gives the expression for how many of them are there."""
+        """Emit the checks of the declared properties; return the expression that counts those present."""
         properties = node.properties or {}
         needed = dict.fromkeys(self.names_required(node))
         present = sum(1 for name in needed if name in properties)
         optional = [name for name in properties if name not in needed]
-        together = self.look_up_together(function, needed, properties, variable)
+        together = self.look_up_batch(function, needed, properties, variable)
         for names, word in self.names_by_test(function, [name for name in needed if name not in together], properties):
             with _each(function, names):
                 self.required(function, properties.get(names[0]), word, variable)
@@ -338,11 +338,11 @@ class CheckWriter:
     def names_by_test(
         self, function: Function, names: Iterable[str], properties: dict[str, Node]
     ) -> Iterator[tuple[list[str], str]]:
-        """The names in groups that share a test, each with the expression for its key.
+        """Group names that share a test; yield each group with the expression for its key.
 
-        Each name is a group of its own, unless there are very many: tests in loops compile sooner than one for each.
+        Each name is its own group unless there are very many: loops compile faster than one test per name.
         """
-        if len(properties) <= MANY:
+        if len(properties) <= MAX_UNROLLED:
             yield from (([name], repr(name)) for name in names)
             return
         alike: dict[Any, list[str]] = {}
@@ -352,39 +352,39 @@ class CheckWriter:
             yield group, repr(group[0]) if len(group) == 1 else function.key(group)
 
     def test_source(self, node: Node | None) -> Any:
-        """The test of a node as source: nodes with equal ones can share a loop."""
+        """Return the source of a node's test: nodes with equal source can share a loop."""
         if node is None or not (is_leaf(node) or node.shared):
             return None if node is None else node.index
         probe = Function(self.program)
-        self.demand(probe, node, "x")
+        self.emit(probe, node, "x")
         return tuple(probe.lines)
 
     def names_required(self, node: Node) -> tuple[str, ...]:
-        """The properties that must be there."""
+        """Return the names that must be present."""
         return node.required
 
-    def look_up_together(
+    def look_up_batch(
         self, function: Function, needed: Iterable[str], properties: dict[str, Node], variable: str
     ) -> dict[str, str]:
-        """Look up several values at once, which is faster than one by one; gives their local names."""
+        """Emit one lookup for several values, which is faster than single lookups; return their local names."""
         wanted = [name for name in needed if name in properties and not self.needs_no_test(properties[name])]
-        if not FEW <= len(wanted) <= MANY:
+        if not MIN_BATCH <= len(wanted) <= MAX_UNROLLED:
             return {}
         items = {name: function.new_local() for name in wanted}
         function.may_raise_key_error = True
         function.line(f"{', '.join(items.values())} = {self.program.constant(itemgetter(*wanted))}({variable})")
         for name, item in items.items():
-            self.demand(function, properties[name], item)
+            self.emit(function, properties[name], item)
         return items
 
     def required(self, function: Function, child: Node | None, word: str, variable: str) -> None:
         if child is None or self.needs_no_test(child):
-            function.refuse_if(f"{word} not in {variable}")
+            function.reject_if(f"{word} not in {variable}")
             return
         item = function.new_local()
         function.may_raise_key_error = True
         function.line(f"{item} = {variable}[{word}]")
-        self.demand(function, child, item)
+        self.emit(function, child, item)
 
     def optional(self, function: Function, child: Node, word: str, variable: str, count: str) -> None:
         with function.block(f"if {word} in {variable}:"):
@@ -393,13 +393,13 @@ class CheckWriter:
             if not self.needs_no_test(child):
                 item = function.new_local()
                 function.line(f"{item} = {variable}[{word}]")
-                self.demand(function, child, item)
+                self.emit(function, child, item)
 
     def needs_no_test(self, node: Node) -> bool:
         return is_blank(node)
 
     def other_properties(self, function: Function, node: Node, variable: str) -> None:
-        """Demand what patterns and additionalProperties demand of the properties that have no schema of their own."""
+        """Emit the checks of `patternProperties` and `additionalProperties` on undeclared properties."""
         key, item = function.new_local(), function.new_local()
         with function.block(f"for {key}, {item} in {variable}.items():"):
             matched = self.by_pattern(function, node, key, item)
@@ -417,17 +417,17 @@ class CheckWriter:
         for pattern, child in node.patterns:
             with function.block(f"if type({key}) is str and {self.program.constant(pattern.search)}({key}):"):
                 function.line(f"{matched} = True")
-                self.demand(function, child, item)
+                self.emit(function, child, item)
         return matched
 
     def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
         if node.additional is not None:
-            self.demand(function, node.additional, item)
+            self.emit(function, node.additional, item)
 
 
 @contextmanager
 def _each(function: Function, names: list[str]) -> Iterator[None]:
-    """What is written inside is asked for each of the names."""
+    """Repeat the statements emitted inside for each name."""
     if len(names) == 1:
         yield
         return
@@ -441,15 +441,15 @@ _TYPE_TESTS: Final = {
     "null": "{v} is None",
     "boolean": "type({v}) is bool",
     "integer": "(type({v}) is int or (type({v}) is float and {v}.is_integer()))",
-    "number": "(type({v}) is float and {v} - {v} == 0 or type({v}) is int)",  # infinity and NaN are no numbers
+    "number": "(type({v}) is float and {v} - {v} == 0 or type({v}) is int)",  # excludes infinity and NaN
     "string": "type({v}) is str",
     "array": "type({v}) is list",
     "object": "type({v}) is dict",
 }
 
 
-def kinds_to_ask(kinds: frozenset[str]) -> list[str]:
-    """The types in a fixed order, without the integers that are among the numbers anyway."""
+def types_to_test(kinds: frozenset[str]) -> list[str]:
+    """Return the types in a fixed order, without `integer` where `number` covers it."""
     return [kind for kind in TYPES if kind in kinds and not (kind == "integer" and "number" in kinds)]
 
 
@@ -464,8 +464,8 @@ def either(tests: list[str]) -> str:
 
 
 def both(tests: list[str]) -> str:
-    demands = [test for test in tests if test != "True"]
-    return _joined(demands, " and ") if demands else "True"
+    constraints = [test for test in tests if test != "True"]
+    return _joined(constraints, " and ") if constraints else "True"
 
 
 def _joined(tests: list[str], word: str) -> str:
@@ -476,11 +476,11 @@ Fits = Callable[[Node, Any], bool]
 
 
 def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
-    """A function that tells whether what a value has left over fits the node's unevaluated schemas."""
+    """Return a function that checks the parts of a value that no other keyword evaluated."""
 
-    def rest_fits(value: Any, answers: CheckResults | None = None) -> bool:
+    def rest_fits(value: Any, memo: CheckMemo | None = None) -> bool:
         def fits(part: Node, item: Any) -> bool:
-            return writer.program.function(writer.function(part))(item, answers)  # type: ignore[no-any-return]  # generated
+            return writer.program.function(writer.function(part))(item, memo)  # type: ignore[no-any-return]  # generated
 
         if type(value) is dict and node.unevaluated_properties is not None:
             seen = evaluated_names(node, value, fits)
@@ -496,7 +496,7 @@ def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
 
 
 def evaluated_names(node: Node, value: dict[Any, Any], fits: Fits) -> Collection[Any]:
-    """The names that any node which applies to the object has looked at."""
+    """Return the property names evaluated by any node that applies to the object."""
     names: set[Any] = set()
     for part in applying(node, value, fits):
         everything = part.additional is not None or (part is not node and part.unevaluated_properties is not None)
@@ -509,7 +509,7 @@ def evaluated_names(node: Node, value: dict[Any, Any], fits: Fits) -> Collection
 
 
 def evaluated_positions(node: Node, value: list[Any], fits: Fits) -> Collection[int]:
-    """The positions that any node which applies to the array has looked at."""
+    """Return the positions evaluated by any node that applies to the array."""
     positions: set[int] = set()
     for part in applying(node, value, fits):
         if part.items is not None or (part is not node and part.unevaluated_items is not None):
@@ -521,7 +521,7 @@ def evaluated_positions(node: Node, value: list[Any], fits: Fits) -> Collection[
 
 
 def applying(node: Node, value: Any, fits: Fits) -> Iterator[Node]:
-    """The node itself and all that apply in place, with only those variants and branches that the value is valid for."""
+    """Yield the node and all nodes that apply in place; of variants and branches, only those the value is valid for."""
     seen: set[Node] = set()
     waiting = [node]
     while waiting:

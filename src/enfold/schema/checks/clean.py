@@ -1,4 +1,4 @@
-"""Python source that says whether repair would leave a value alone: valid, plain, nothing to strip, nothing to fill."""
+"""Generates the test for values that repair would return unchanged: valid, plain, nothing to strip, nothing to fill."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 from enfold.schema.checks import CheckWriter, either
-from enfold.schema.checks.program import CheckResults, Function, Program
+from enfold.schema.checks.program import CheckMemo, Function, Program
 from enfold.schema.nodes import MAX_NODES, MISSING, SILENT, Node, in_place
 from enfold.schema.nodes.traits import (
     accepted,
-    alternatives_exclude,
-    choice_or_null,
+    are_exclusive,
+    constraining_parts,
+    constrains_arrays,
     declared_default,
     has_unevaluated,
     is_choice,
     is_leaf,
-    may_share_a_value,
+    may_overlap,
     named_by,
-    parts_with_demands,
-    says_about_arrays,
+    nullable_inner,
     with_all_in_place,
 )
 
-Unchanged = Callable[[Node, Any, CheckResults | None], bool]
+Unchanged = Callable[[Node, Any, CheckMemo | None], bool]
 
 
 class CleanWriter(CheckWriter):
-    """Writes stricter statements than a check does. What they cannot decide they leave to the repair itself."""
+    """Emits stricter checks than validation does; cases they cannot decide are left to the repair itself."""
 
     provisional = False
 
@@ -43,19 +43,19 @@ class CleanWriter(CheckWriter):
         return "False" if node.problem else super().expression(node, variable)
 
     def write(self, function: Function, node: Node, variable: str) -> None:
-        inner = choice_or_null(node)
-        if node.never or node.problem or node.endless:
+        inner = nullable_inner(node)
+        if node.never or node.problem or node.cyclic:
             function.line("return False")
         elif inner is not None:
             with function.block(f"if {variable} is not None:"):
-                self.demand(function, inner, variable)
+                self.emit(function, inner, variable)
         else:
             self.parts(function, node, variable)
 
     def parts(self, function: Function, node: Node, variable: str) -> None:
-        parts = parts_with_demands(node) or [node]
+        parts = constraining_parts(node) or [node]
         whole = self.merged(parts)
-        if whole is None or any(part.problem or part.endless for part in parts):
+        if whole is None or any(part.problem or part.cyclic for part in parts):
             self.undecided(function, node, variable)
         elif is_choice(whole):
             self.choice(function, whole, variable)
@@ -66,30 +66,30 @@ class CleanWriter(CheckWriter):
             self.undecided(function, node, variable)
 
     def undecided(self, function: Function, node: Node, variable: str) -> None:
-        function.refuse_unless(self.by_repair(node, variable))
+        function.reject_unless(self.by_repair(node, variable))
 
     def by_repair(self, node: Node, variable: str) -> str:
-        stays = self.program.constant(lambda value, answers=None: self.unchanged(node, value, answers))
+        stays = self.program.constant(lambda value, memo=None: self.unchanged(node, value, memo))
         asked = self.program.call(stays, variable)
         return f"(is_plain({variable}) and {self.checks.expression(node, variable)} and {asked})"
 
     def choice(self, function: Function, node: Node, variable: str) -> None:
-        if node.one_of and not alternatives_exclude(node.one_of):
+        if node.one_of and not are_exclusive(node.one_of):
             self.checks.choices(function, node, variable)
         variants = dict.fromkeys(node.any_of or node.one_of)
         tests = [self.expression(part, variable) for part in variants]
-        if node.any_of and may_share_a_value(variants):
-            # A value valid for several variants is known by all of them together; no single one may know all of it.
+        if node.any_of and may_overlap(variants):
+            # A value that is valid for several variants may have properties that no single variant declares.
             tests.append(self.by_repair(node, variable))
-        function.refuse_unless(either(tests))
+        function.reject_unless(either(tests))
 
     def is_silent(self, node: Node, whole: Node) -> bool:
-        """Whether a node that applies in place adds demands alone: nothing is stripped, kept or filled because of it."""
+        """Whether a node that applies in place only constrains: it does not affect what is stripped, kept or filled."""
         names = declared_names(whole)
         return all(only_demands(part) and names.issuperset(named_by(part)) for part in with_all_in_place(node))
 
     def merged(self, parts: list[Node]) -> Node | None:
-        """One node that demands what several do; None if that takes more than a union of properties."""
+        """Merge several nodes into one; None where that takes more than a union of properties."""
         if len(parts) == 1:
             return parts[0]
         key = tuple(sorted(part.index for part in parts))
@@ -100,12 +100,12 @@ class CleanWriter(CheckWriter):
     def merge(self, parts: list[Node]) -> Node | None:
         if any(part.patterns or part.additional or part.names or has_unevaluated(part) for part in parts):
             return None
-        if sum(1 for part in parts if says_about_arrays(part)) > 1 or any(is_choice(part) for part in parts):
+        if sum(1 for part in parts if constrains_arrays(part)) > 1 or any(is_choice(part) for part in parts):
             return None
         whole = self.new()
         for part in parts:
             self._add(whole, part)
-        # What has no common form with the others is asked part by part.
+        # Parts with other keywords are checked one by one.
         whole.all_of = tuple(part for part in parts if not _is_only_shape(part))
         return whole
 
@@ -119,19 +119,19 @@ class CleanWriter(CheckWriter):
         for name, child in (part.properties or {}).items():
             known[name] = self.new(all_of=(known[name], child)) if name in known else child
         whole.properties = known or None
-        if says_about_arrays(part):
+        if constrains_arrays(part):
             whole.prefix, whole.items = part.prefix, part.items
 
-    # What a check passes over.
+    # Rules that validation does not have.
 
     def anything(self, variable: str) -> str:
         return f"is_plain({variable})"
 
-    def needs_no_test(self, node: Node) -> bool:  # noqa: ARG002  # what nobody says anything about must be plain
+    def needs_no_test(self, node: Node) -> bool:  # noqa: ARG002  # a value without a schema must be plain
         return False
 
     def unspecified_items(self, function: Function, node: Node, variable: str) -> None:  # noqa: ARG002  # as above
-        function.refuse_unless(f"is_plain({variable})")
+        function.reject_unless(f"is_plain({variable})")
 
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
         self.checks.containing(function, node, wanted, variable)
@@ -145,20 +145,20 @@ class CleanWriter(CheckWriter):
         return default is not MISSING and self.program.standalone(self.checks.function(node))(default) is True
 
     def members(self, function: Function, node: Node, variable: str) -> None:
-        if not says_members(node):
-            function.refuse_unless(f"is_plain({variable})")
+        if not constrains_members(node):
+            function.reject_unless(f"is_plain({variable})")
         elif self.takes_only_named(node) and not node.patterns and declared_names(node).issuperset(named_by(node)):
-            # Too many properties are the usual fault, and the cheapest to see.
-            function.refuse_if(f"len({variable}) > {len(node.properties or ())}")
+            # Extra properties are the most common fault and the cheapest to detect.
+            function.reject_if(f"len({variable}) > {len(node.properties or ())}")
             count = self.declared(function, node, variable, counts=True)
             if not declared_names(node).issubset(self.names_required(node)):
-                function.refuse_if(f"len({variable}) != {count}")
+                function.reject_if(f"len({variable}) != {count}")
         else:
             self.declared(function, node, variable, counts=False)
             self.other_properties(function, node, variable)
 
     def takes_only_named(self, node: Node) -> bool:
-        """Whether a property that the node does not name would be stripped or refused."""
+        """Whether a property that the node does not name would be stripped or rejected."""
         if node.additional is not None:
             return node.additional.never
         return self.strip and bool(node.properties)
@@ -168,12 +168,12 @@ class CleanWriter(CheckWriter):
             function.line("return False")
         elif self.takes_only_named(node):
             known = self.program.constant(frozenset(named_by(node)))
-            function.refuse_unless(f"{key} in {known} and is_plain({item})")
+            function.reject_unless(f"{key} in {known} and is_plain({item})")
         elif node.additional is not None:
-            function.refuse_if(f"type({key}) is not str")
-            self.demand(function, node.additional, item)
+            function.reject_if(f"type({key}) is not str")
+            self.emit(function, node.additional, item)
         else:
-            function.refuse_unless(f"type({key}) is str and is_plain({item})")
+            function.reject_unless(f"type({key}) is str and is_plain({item})")
 
 
 def declared_names(node: Node) -> frozenset[str]:
@@ -181,20 +181,20 @@ def declared_names(node: Node) -> frozenset[str]:
 
 
 def only_demands(node: Node) -> bool:
-    """Whether a node has no say in what is known inside a value, nor in what is filled in."""
+    """Whether a node declares no children and no default: it does not affect what is kept or filled."""
     has_say = node.patterns or node.prefix or node.items or node.additional or node.default is not MISSING
-    if has_say or node.problem or node.endless or has_unevaluated(node):
+    if has_say or node.problem or node.cyclic or has_unevaluated(node):
         return False
     return all(is_leaf(child) and child.default is MISSING for child in (node.properties or {}).values())
 
 
-def says_members(node: Node) -> bool:
+def constrains_members(node: Node) -> bool:
     return bool(node.properties or node.patterns or node.required or node.additional is not None)
 
 
 def _is_only_shape(part: Node) -> bool:
-    """Whether types, properties and required names are all that a part says."""
+    """Whether a part has no keywords but types, properties, items and required names."""
     bare = Node(part.index, types=part.types, properties=part.properties, required=part.required)
     bare.prefix, bare.items = part.prefix, part.items
-    ignored = SILENT | {"all_of", "problem", "endless", "unmatched"}
+    ignored = SILENT | {"all_of", "problem", "cyclic", "unmatched"}
     return all(getattr(bare, field) == getattr(part, field) for field in part.__struct_fields__ if field not in ignored)

@@ -1,4 +1,4 @@
-"""A JSON Schema as a graph of nodes: keywords read once, references followed, malformed keywords left out."""
+"""A JSON Schema as a graph of nodes: keywords are parsed once, references resolved, malformed keywords ignored."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ Scope = tuple[str, ...]
 
 
 class TooLargeError(ValueError):
-    """A schema with more nodes than we are willing to hold."""
+    """The schema has more nodes than the limit."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Says that there is no value, where None would be one."""
+    """The type of `MISSING`: no value, where None would be one."""
 
 
 MISSING: Final = Missing()
 
 
 class Discriminator(msgspec.Struct, frozen=True):
-    """OpenAPI's hint: the property that names the variant, and what each of its values stands for."""
+    """OpenAPI's `discriminator`: the property that names the variant, and the variant for each of its values."""
 
     name: str
     mapping: dict[str, Node]
-    words: dict[str, str]  # the last words of the mapping: they stay right in documents that were moved about
+    names: dict[str, str]  # the last segment of each mapped reference, which survives moving the document
 
 
 class Node(msgspec.Struct, eq=False):
-    """One schema. `all_of` holds the targets of references too: they apply at the same place."""
+    """One schema. `all_of` includes the targets of references: they apply at the same location."""
 
     index: int
     never: bool = False
-    problem: str | None = None  # why nothing can be said here: a reference to nowhere, a pattern we cannot read
-    shared: bool = False  # a reference leads here, so it may be met again
-    endless: bool = False  # it applies itself to the same value
-    name: str = ""  # the last word of a reference that leads here
-    source: dict[str, Any] = {}  # as it was written
+    problem: str | None = None  # why the node cannot be evaluated: an unresolved reference, an unsupported pattern
+    shared: bool = False  # the target of a reference, so it may be reached again
+    cyclic: bool = False  # applies itself to the same value
+    name: str = ""  # the last segment of a reference to this node
+    source: dict[str, Any] = {}  # the original schema
 
     types: frozenset[str] | None = None
     enum: list[Any] | None = None
     default: Any = MISSING
-    is_secret: bool = False  # a value for the other side alone: `writeOnly`, or the format `password`
+    is_secret: bool = False  # `writeOnly`, or the format `password`
 
     minimum: float | None = None
     maximum: float | None = None
@@ -75,7 +75,7 @@ class Node(msgspec.Struct, eq=False):
 
     properties: dict[str, Node] | None = None
     patterns: tuple[tuple[Any, Node], ...] = ()
-    unmatched: tuple[Node, ...] = ()  # what belongs to patterns that we cannot read
+    unmatched: tuple[Node, ...] = ()  # the schemas of unsupported patterns
     additional: Node | None = None
     names: Node | None = None
     required: tuple[str, ...] = ()
@@ -96,15 +96,15 @@ class Node(msgspec.Struct, eq=False):
 
 
 def read_nodes(schema: Any) -> list[Node]:
-    """All nodes a schema reaches, the root first."""
+    """Return all nodes that a schema reaches, the root first."""
     reader = _NodeReader(schema, is_dynamic=False)
     nodes = reader.read()
-    # Few schemas have dynamic references, and only they need to be read with the way that led to each node.
+    # Only schemas with dynamic references depend on the resources entered on the way to each node.
     return _NodeReader(schema, is_dynamic=True).read() if reader.met_dynamic else nodes
 
 
 class _NodeReader:
-    """Reads without recursion: a node is known before its schema is read, so that references may form cycles."""
+    """Reads without recursion: a node is registered before its schema is read, so references may form cycles."""
 
     def __init__(self, schema: Any, *, is_dynamic: bool) -> None:
         self.document = SchemaDocument(schema)
@@ -121,7 +121,7 @@ class _NodeReader:
         return self.nodes
 
     def node(self, schema: Any, base: str, scope: Scope) -> Node:
-        """The node of a schema; `base` is the base address inside it, `scope` the resources entered on the way."""
+        """Return the node of a schema; `base` is its base URI, `scope` the resources entered on the way."""
         key = (id(schema), base, scope)
         if isinstance(schema, dict) and key in self._known:
             return self._known[key]
@@ -138,7 +138,7 @@ class _NodeReader:
 
     def new(self) -> Node:
         if len(self.nodes) >= MAX_NODES:
-            raise TooLargeError(f"The schema has more than {MAX_NODES:,} parts")
+            raise TooLargeError(f"The schema has more than {MAX_NODES:,} subschemas")
         node = Node(len(self.nodes))
         self.nodes.append(node)
         return node
@@ -147,16 +147,16 @@ class _NodeReader:
         if isinstance(found, SchemaPlace) and isinstance(found.schema, dict | bool):
             node = self.node(found.schema, found.base, scope)
             node.shared = True
-            node.name = node.name or _last_word(reference)
+            node.name = node.name or _last_segment(reference)
             return node
         node = self.new()
-        reason = found.reason if isinstance(found, Unresolved) else "that is no schema"
-        node.problem = f"The reference {reference!r} cannot be followed: {reason}"
+        reason = found.reason if isinstance(found, Unresolved) else "the target is not a schema"
+        node.problem = f"Cannot resolve the reference {reference!r}: {reason}"
         return node
 
 
 class _Keywords:
-    """The keywords of one schema, each read into its node; one of the wrong shape counts as absent."""
+    """Reads the keywords of one schema into its node; a malformed keyword counts as absent."""
 
     def __init__(self, reader: _NodeReader, node: Node, schema: dict[str, Any], base: str, scope: Scope) -> None:
         self.reader = reader
@@ -180,13 +180,13 @@ class _Keywords:
             self._nullable()
 
     def _older_drafts(self) -> None:
-        """Draft 4 bounds that are flags, a list of `items`, and `dependencies` of both kinds."""
+        """Apply older drafts: boolean `exclusiveMinimum`, a list of `items`, and `dependencies`."""
         node, schema = self.node, self.schema
         if schema.get("exclusiveMinimum") is True:
             node.exclusive_minimum, node.minimum = node.minimum, None
         if schema.get("exclusiveMaximum") is True:
             node.exclusive_maximum, node.maximum = node.maximum, None
-        if isinstance(schema.get("items"), list):  # before 2020-12 it was what prefixItems is now
+        if isinstance(schema.get("items"), list):  # `prefixItems` before 2020-12
             node.prefix = node.prefix or self._list(schema["items"])
             node.items = self._schema(schema.get("additionalItems"))
         if "dependencies" in schema:
@@ -196,7 +196,7 @@ class _Keywords:
             node.dependent_required = {**_needed(schema["dependencies"]), **node.dependent_required}
 
     def _combined(self) -> None:
-        """What several keywords say together."""
+        """Apply keywords that depend on each other."""
         node, schema = self.node, self.schema
         node.is_secret = schema.get("writeOnly") is True or schema.get("format") == "password"
         node.all_of = self._references() + node.all_of
@@ -237,17 +237,17 @@ class _Keywords:
     def _discriminator(self, hint: Any) -> Discriminator | None:
         if not isinstance(hint, dict) or not isinstance(hint.get("propertyName"), str):
             return None
-        references = {word: target for word, target in _items(hint.get("mapping")) if isinstance(target, str)}
+        references = {value: target for value, target in _items(hint.get("mapping")) if isinstance(target, str)}
         nodes: dict[str, Node] = {}
-        for word, reference in references.items():
+        for value, reference in references.items():
             found = self.reader.document.resolve(reference, self.base)
             if isinstance(found, SchemaPlace) and isinstance(found.schema, dict):
-                nodes[word] = self.reader.node(found.schema, found.base, self.scope)
-        words = {word: _last_word(reference) for word, reference in references.items()}
-        return Discriminator(hint["propertyName"], nodes, words)
+                nodes[value] = self.reader.node(found.schema, found.base, self.scope)
+        names = {value: _last_segment(reference) for value, reference in references.items()}
+        return Discriminator(hint["propertyName"], nodes, names)
 
     def _nullable(self) -> None:
-        """OpenAPI 3.0's `nullable`: the node becomes a choice between null and what it was."""
+        """Apply OpenAPI 3.0's `nullable`: the node becomes a choice between null and its former self."""
         node = self.node
         inner = self.reader.new()
         for field in node.__struct_fields__:
@@ -266,7 +266,7 @@ class _Keywords:
         try:
             return compile_pattern(source)
         except PatternError as error:
-            self.node.problem = f"The pattern {source[:80]!r} cannot be used: {error}"
+            self.node.problem = str(error)
             return None
 
     def _child(self, schema: Any) -> Node:
@@ -284,7 +284,7 @@ class _Keywords:
 
 
 def number(value: Any) -> float | None:
-    """What a keyword with a number says; anything else there limits nothing."""
+    """Return the number of a keyword, or None where it is not a finite number."""
     return value if type(value) is int or (type(value) is float and value - value == 0) else None
 
 
@@ -298,16 +298,16 @@ def _count(value: Any) -> int | None:
     return int(size) if size is not None and size >= 0 and size == int(size) else None
 
 
-def _last_word(reference: str) -> str:
+def _last_segment(reference: str) -> str:
     return unquote(reference.rpartition("/")[2])
 
 
 def types_named(value: Any) -> frozenset[str] | None:
-    """The types that a `type` names; None where it is not one that JSON Schema has."""
+    """Return the types that a `type` keyword names; None where it is invalid."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name in TYPES for name in names):
         return None
-    # Every integer is a number: saying so makes types comparable as sets.
+    # Every integer is a number; including it makes types comparable as sets.
     return frozenset(names) | {"integer"} if "number" in names else frozenset(names)
 
 
@@ -329,7 +329,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
     return [(name, item) for name, item in value.items() if isinstance(name, str)] if isinstance(value, dict) else []
 
 
-# The field of a node that each keyword is read into, and how. What takes more than one keyword to read, `_Keywords` reads.
+# The node field that each keyword is read into, and its parser. `_Keywords` reads what depends on several keywords.
 VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "type": ("types", types_named),
     "enum": ("enum", _constants),
@@ -372,17 +372,17 @@ _SCHEMAS: Final[dict[str, tuple[str, Callable[[_Keywords, Any], Any]]]] = {
     "discriminator": ("discriminator", _Keywords._discriminator),
 }
 _BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
-# The fields that say nothing about which values are valid.
+# The fields that do not affect which values are valid.
 SILENT: Final = frozenset({"index", "shared", "name", "source", "default", "discriminator", "is_secret"})
-_STAY_OUTSIDE: Final = frozenset({"index", "shared", "endless", "name", "default"})
+_STAY_OUTSIDE: Final = frozenset({"index", "shared", "cyclic", "name", "default"})
 
 
 _OFTEN: Final = 64
-_ROUNDS: Final = 80  # more than enough for work that doubles on its way round a loop to show
+_ROUNDS: Final = 80  # enough for work that doubles with each pass around a cycle to show
 
 
 def in_place(node: Node) -> Iterator[Node]:
-    """The nodes that apply to the same value as this one."""
+    """Yield the nodes that apply to the same value as this one."""
     yield from node.all_of
     yield from node.any_of
     yield from node.one_of
@@ -391,7 +391,7 @@ def in_place(node: Node) -> Iterator[Node]:
 
 
 def reachable(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Some nodes and all that steps lead to from them, each once, the nearest first."""
+    """Return some nodes and all nodes reachable from them, each once, nearest first."""
     found = dict.fromkeys(nodes)
     waiting = list(found)
     for node in waiting:  # grows while it is read
@@ -402,7 +402,7 @@ def reachable(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> 
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes that apply to what is inside the value."""
+    """Yield the nodes that apply to the items or properties of the value."""
     yield from node.prefix
     yield from (node.properties or {}).values()
     yield from (child for _, child in node.patterns)
@@ -411,23 +411,23 @@ def children(node: Node) -> Iterator[Node]:
     yield from (child for child in inside + around if child is not None)
 
 
-def mark_endless(nodes: list[Node]) -> bool:
-    """Mark the nodes that lie on a loop of in-place applications, and say whether there are any."""
+def mark_cyclic(nodes: list[Node]) -> bool:
+    """Mark the nodes on a cycle of in-place applications; return whether there are any."""
     onward = {node: list(in_place(node)) for node in nodes}
-    looping = _in_or_after_loops(nodes, onward)
+    looping = _in_or_after_cycles(nodes, onward)
     if looping:
         backward: dict[Node, list[Node]] = {node: [] for node in looping}
         for node in looping:
             for part in onward[node]:
                 backward[part].append(node)
-        looping = _in_or_after_loops(looping, backward)
+        looping = _in_or_after_cycles(looping, backward)
     for node in looping:
-        node.endless = True
+        node.cyclic = True
     return bool(looping)
 
 
-def _in_or_after_loops(nodes: list[Node], onward: dict[Node, list[Node]]) -> list[Node]:
-    """What is left when nodes that nothing leads to are taken away, until there are none: loops and what follows."""
+def _in_or_after_cycles(nodes: list[Node], onward: dict[Node, list[Node]]) -> list[Node]:
+    """Return the nodes on cycles and after them: those left when unreferenced nodes are removed repeatedly."""
     leading = dict.fromkeys(nodes, 0)
     for node in nodes:
         for part in onward[node]:
@@ -442,10 +442,7 @@ def _in_or_after_loops(nodes: list[Node], onward: dict[Node, list[Node]]) -> lis
 
 
 def multiplies(nodes: list[Node]) -> bool:
-    """Whether one check may look at the same place of a value so often that answers should be remembered.
-
-    Without shared nodes no place is looked at more often than there are nodes.
-    """
+    """Whether one check may visit the same location of a value so often that results should be memoized."""
     applied = {node: list(in_place(node)) for node in nodes}
     inside = {node: list(children(node)) for node in nodes}
     if all(len(parts) + bool(inside[node]) < 2 for node, parts in applied.items()):
@@ -467,7 +464,7 @@ def multiplies(nodes: list[Node]) -> bool:
 
 
 def _looks_below(applied: list[Node], inside: list[Node], below: dict[Node, int]) -> int:
-    """Children stand at different places, so the most looked at counts; variants look at the same places, so all do."""
+    """Count visits below a node: children are at different locations, so the maximum counts; variants add up."""
     own = max((below[child] or 1 for child in inside), default=0)
     objects = sum(below[part] for part in applied if may_be(part, "object"))
     arrays = sum(below[part] for part in applied if may_be(part, "array"))

@@ -1,4 +1,4 @@
-"""Where a `$ref` leads inside one schema document, and the digest of a schema. Nothing is ever fetched."""
+"""Resolves `$ref` within one schema document, and computes schema digests. Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from enfold.schema.keywords import VALUES
 from enfold.schema.plain import is_plain
 
 _MAX_TOKENS: Final = 200_000
-_SHORT: Final = 1_000  # bytes of a schema that is its own key
+_SHORT: Final = 1_000  # bytes up to which the text of a schema is its own key
 
 
 class SchemaPlace(msgspec.Struct, frozen=True):
-    """A schema, and the base address that its own relative references start from."""
+    """A schema and the base URI for its relative references."""
 
     schema: Any
     base: str
 
 
 class Unresolved(msgspec.Struct, frozen=True):
-    """A reference that leads nowhere in this document, and why."""
+    """A reference without a target in this document, and the reason."""
 
     reference: str
     reason: str
 
 
 class SchemaDocument:
-    """One schema document: its embedded resources and anchors, found when a reference first asks for them."""
+    """One schema document. Embedded resources and anchors are indexed on first use."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
 
     def resolve(self, reference: str, base: str = "") -> SchemaPlace | Unresolved:
-        """The place a reference leads to, seen from a schema whose base address is `base`."""
+        """Resolve a reference from a schema whose base URI is `base`."""
         address, _, fragment = reference.partition("#")
         resource = self._resource(address, base)
         if resource is None:
-            return Unresolved(reference, "it leads out of the document")
+            return Unresolved(reference, "it points outside the document")
         found = self._within(resource, unquote(fragment))
         if found is None and not address and resource.schema is not self.root:
-            # Strictly, a pointer starts at the nearest `$id`; documents put together by tools mean the root.
+            # Strictly, a pointer starts at the nearest `$id`; documents bundled by tools mean the root.
             found = self._within(SchemaPlace(self.root, root_base(self.root)), unquote(fragment))
-        return found or Unresolved(reference, "there is nothing at that place")
+        return found or Unresolved(reference, "the document has no such location")
 
     def resolve_dynamic(self, reference: str, base: str, scope: tuple[str, ...]) -> SchemaPlace | Unresolved:
-        """The place a `$dynamicRef` leads to, after the resources of `scope` were entered, the outermost first."""
+        """Resolve a `$dynamicRef`; `scope` lists the resources entered, outermost first."""
         found = self.resolve(reference, base)
         name = reference.partition("#")[2]
         dynamic = self._names.dynamic
@@ -93,33 +93,33 @@ class SchemaDocument:
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """What references can name in a document: its resources by their addresses, its anchors by base address and word."""
+    """What references can name in a document: resources by URI, anchors by base URI and name."""
 
     resources: dict[str, Any]
     anchors: dict[tuple[str, str], SchemaPlace]
     dynamic: dict[tuple[str, str], SchemaPlace]
 
     def add(self, place: SchemaPlace) -> None:
-        """Add the names that one schema has."""
+        """Add the names that one schema declares."""
         name, anchor, dynamic = (place.schema.get(keyword) for keyword in ("$id", "$anchor", "$dynamicAnchor"))
         if isinstance(name, str) and not name.startswith("#"):
             self.resources.setdefault(place.base, place.schema)
-        elif isinstance(name, str):  # as older drafts write anchors
+        elif isinstance(name, str):  # an anchor in older drafts
             self.anchors.setdefault((place.base, name[1:]), place)
-        for word in (anchor, dynamic):
-            if isinstance(word, str):
-                self.anchors.setdefault((place.base, word), place)
+        for each in (anchor, dynamic):
+            if isinstance(each, str):
+                self.anchors.setdefault((place.base, each), place)
         if isinstance(dynamic, str):
             self.dynamic.setdefault((place.base, dynamic), place)
 
 
 def root_base(root: Any) -> str:
-    """The base address of a whole document."""
+    """Return the base URI of a document."""
     return base_of(root, "") if isinstance(root, dict) else ""
 
 
 def base_of(schema: dict[str, Any], base: str) -> str:
-    """The base address inside a schema: that of its surroundings, unless it has an `$id` of its own."""
+    """Return the base URI inside a schema: that of its parent unless it has an `$id`."""
     name = schema.get("$id")
     if not isinstance(name, str) or name.startswith("#"):
         return base
@@ -158,7 +158,7 @@ def _follow(resource: SchemaPlace, pointer: str) -> SchemaPlace | None:
 
 
 def local_schema(root: Any, reference: Any) -> Any:
-    """What a reference names by its place in the same document; None for any other, and where there is nothing."""
+    """Return the target of a JSON Pointer reference into the same document; None for any other reference."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     try:
@@ -168,16 +168,16 @@ def local_schema(root: Any, reference: Any) -> Any:
 
 
 def digest(schema: Any) -> str:
-    """The same word for equal schemas, in whatever order their keys come."""
-    from hashlib import sha256  # slow to load, here and below
+    """Return a digest that is the same for equal schemas, independent of key order."""
+    from hashlib import sha256  # slow to import
 
     return sha256(_canonical(schema, is_ordered=False)).hexdigest()
 
 
 def ordered_key(schema: Any) -> bytes:
-    """The same few bytes for equal schemas whose keys come in the same order."""
+    """Return a short key that is the same for equal schemas with the same key order."""
     text = _canonical(schema, is_ordered=True)
-    if len(text) <= _SHORT:  # as those of most programs are
+    if len(text) <= _SHORT:
         return text
     from hashlib import sha256
 
@@ -188,17 +188,17 @@ def _canonical(schema: Any, *, is_ordered: bool) -> bytes:
     if is_plain(schema):
         try:
             return msgspec.json.encode(schema, order=None if is_ordered else "sorted")
-        except (ValueError, OverflowError):  # a lone surrogate has no UTF-8 form, a huge number no text
+        except (ValueError, OverflowError):  # an unpaired surrogate, or an integer with too many digits
             pass
     return _token_by_token(schema, is_ordered=is_ordered)
 
 
 def _token_by_token(schema: Any, *, is_ordered: bool) -> bytes:
-    """A canonical form that needs no stack: each container is written as its size and then its contents."""
+    """Return a canonical form without recursion: each container is its size followed by its contents."""
     tokens: list[str] = []
     waiting: list[Any] = [schema]
     while waiting:
-        if len(tokens) > _MAX_TOKENS:  # a cycle, perhaps: it equals only itself
+        if len(tokens) > _MAX_TOKENS:  # possibly a cycle: equal only to itself
             return str(id(schema)).encode()
         item = waiting.pop()
         if isinstance(item, dict):
@@ -216,7 +216,7 @@ def _token_by_token(schema: Any, *, is_ordered: bool) -> bytes:
 
 def _token(item: Any) -> str:
     if type(item) is int:
-        return hex(item)  # decimal text has a limit
+        return hex(item)  # decimal conversion is limited
     if isinstance(item, str | float | bool | None):
         return repr(item)
-    return f"{type(item).__name__} {id(item)}"  # what is not JSON equals only itself
+    return f"{type(item).__name__} {id(item)}"  # not JSON: equal only to itself

@@ -1,4 +1,4 @@
-"""Questions about nodes that several readers of a schema ask: what they say, what they accept, what they lead to."""
+"""Predicates and lookups on nodes: which keywords they have, which types they accept, which nodes they apply."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from enfold.schema.nodes.values import all_differ, is_member
 
 
 def is_blank(node: Node) -> bool:
-    """Whether a node accepts everything and has nothing to say about it."""
-    return not says_something(node) and not node.all_of
+    """Whether a node has no keywords that affect validity."""
+    return not has_constraints(node) and not node.all_of
 
 
 def is_leaf(node: Node) -> bool:
-    """Whether a node can be asked in one expression: no structure, nothing applied in place."""
+    """Whether a node can be checked in one expression: no structure, nothing applied in place."""
     return not (needs_branches(node) or has_unevaluated(node) or any(True for _ in in_place(node)))
 
 
 def needs_branches(node: Node) -> bool:
-    """Whether a node says something about the inside of arrays or objects that it accepts."""
+    """Whether a node constrains the contents of arrays or objects that it accepts."""
     kinds = accepted(node)
-    return ("array" in kinds and says_about_arrays(node)) or ("object" in kinds and says_about_objects(node))
+    return ("array" in kinds and constrains_arrays(node)) or ("object" in kinds and constrains_objects(node))
 
 
 def has_any(*fields: str) -> Callable[[Node], bool]:
-    """The question whether a node has anything in one of these fields."""
+    """Return a predicate: whether a node has a value in one of these fields."""
     values = attrgetter(*fields)
     blank = values(Node(-1))
     return lambda node: bool(values(node) != blank)
@@ -47,16 +47,16 @@ _UNEVALUATED: Final = ("unevaluated_items", "unevaluated_properties")
 _DECISIONS: Final = ("any_of", "one_of", "if_", "dependent_schemas")
 _TYPED: Final = ("types", *_SCALARS, *_ARRAYS, *_OBJECTS)
 
-says_about_arrays: Final = has_any(*_ARRAYS)
-says_about_objects: Final = has_any(*_OBJECTS)
-says_types: Final = has_any(*_TYPED)
+constrains_arrays: Final = has_any(*_ARRAYS)
+constrains_objects: Final = has_any(*_OBJECTS)
+constrains_types: Final = has_any(*_TYPED)
 has_unevaluated: Final = has_any(*_UNEVALUATED)
-# Whether what a node applies depends on the value.
+# Whether the nodes that a node applies depend on the value.
 decides_by_value: Final = has_any(*_DECISIONS)
-# Whether a node has a demand of its own, apart from what it refers to.
-says_something: Final = has_any("never", "endless", "problem", "enum", "not_", *_TYPED, *_UNEVALUATED, *_DECISIONS)
-# Whether a change inside an array or object may break what a node demands of it as a whole.
-looks_at_whole: Final = has_any(
+# Whether a node has constraints of its own, apart from those it refers to.
+has_constraints: Final = has_any("never", "cyclic", "problem", "enum", "not_", *_TYPED, *_UNEVALUATED, *_DECISIONS)
+# Whether a change inside an array or object may break a constraint on the array or object itself.
+spans_whole_value: Final = has_any(
     "min_properties",
     "max_properties",
     "names",
@@ -67,21 +67,21 @@ looks_at_whole: Final = has_any(
     "dependent_required",
     *_UNEVALUATED,
 )
-# Whether a node has demands that look at a value as a whole; some need its inside for that, but say nothing about it.
+# The constraints on a value as a whole, without the schemas of its contents.
 WHOLE: Final = (
     "enum", *_SCALARS, "min_items", "max_items", "unique", "min_properties", "max_properties", "dependent_required",
     "contains", "min_contains", "max_contains", "names", "not_",
 )  # fmt: skip
-says_about_whole: Final = has_any(*WHOLE)
+constrains_whole: Final = has_any(*WHOLE)
 
 
 def accepted(node: Node) -> frozenset[str]:
-    """The types that a node's own `type` lets through."""
+    """Return the types that the node's own `type` accepts."""
     return ALL_TYPES if node.types is None else node.types
 
 
 def outer_types(node: Node) -> frozenset[str]:
-    """The types a node may accept, as far as one look at it and its references tells."""
+    """Return the types a node may accept, considering the node and its direct references."""
     kinds = accepted(node)
     if node.enum is not None:
         kinds &= types_of_values(node.enum)
@@ -95,7 +95,7 @@ def types_of_values(values: Iterable[Any]) -> frozenset[str]:
 
 
 def kinds_of(value: Any) -> frozenset[str]:
-    """The types of a value in the words of schemas; none for what JSON does not have."""
+    """Return the JSON Schema types of a value; none for a value outside JSON."""
     if type(value) is float:
         if value - value != 0:  # infinity and NaN
             return frozenset()
@@ -103,10 +103,10 @@ def kinds_of(value: Any) -> frozenset[str]:
     return _TYPES_OF_CLASS.get(type(value), frozenset())
 
 
-def choice_or_null(node: Node) -> Node | None:
-    """What a node is apart from null, if it is a choice between that and null, and nothing else."""
+def nullable_inner(node: Node) -> Node | None:
+    """Return X where a node is exactly a choice between X and null; otherwise None."""
     variants = node.any_of or node.one_of
-    if len(variants) != 2 or not is_choice(node) or node.all_of or node.endless:
+    if len(variants) != 2 or not is_choice(node) or node.all_of or node.cyclic:
         return None
     for inner, null in (variants, variants[::-1]):
         if _is_null(null) and (node.any_of or "null" not in outer_types(inner)):
@@ -115,18 +115,18 @@ def choice_or_null(node: Node) -> Node | None:
 
 
 def is_choice(node: Node) -> bool:
-    """Whether a node is one `anyOf` or one `oneOf` and has no other demand of its own."""
+    """Whether a node has a single `anyOf` or `oneOf` and no other constraints of its own."""
     if bool(node.any_of) == bool(node.one_of) or node.if_ is not None or node.dependent_schemas:
         return False
-    return node.not_ is None and node.enum is None and not says_types(node) and not has_unevaluated(node)
+    return node.not_ is None and node.enum is None and not constrains_types(node) and not has_unevaluated(node)
 
 
 def _is_null(node: Node) -> bool:
     return node.types == frozenset({"null"}) and is_leaf(node) and node.enum is None
 
 
-def alternatives_exclude(variants: Iterable[Node]) -> bool:
-    """Whether a value can be valid for one of the variants at most, to be seen from their types alone."""
+def are_exclusive(variants: Iterable[Node]) -> bool:
+    """Whether the types of the variants show that a value can be valid for at most one."""
     taken: frozenset[str] = frozenset()
     for variant in variants:
         kinds = outer_types(variant)
@@ -136,20 +136,20 @@ def alternatives_exclude(variants: Iterable[Node]) -> bool:
     return True
 
 
-def may_share_a_value(variants: Iterable[Node]) -> bool:
-    """Whether an array or object could be valid for two variants, each of which knows something about its inside."""
-    return not alternatives_exclude(
+def may_overlap(variants: Iterable[Node]) -> bool:
+    """Whether an array or object could be valid for two variants that both constrain its contents."""
+    return not are_exclusive(
         Node(-1, types=outer_types(variant) & CONTAINERS) for variant in variants if not is_leaf(variant)
     )
 
 
-def parts_with_demands(node: Node) -> list[Node]:
-    """A node and all that its references and `allOf` apply, without those that say nothing of their own."""
-    return [part for part in _with_all_of(node) if says_something(part)]
+def constraining_parts(node: Node) -> list[Node]:
+    """Return a node and all nodes it applies through references and `allOf`, without those that have no constraints."""
+    return [part for part in _with_all_of(node) if has_constraints(part)]
 
 
 def declared_default(node: Node) -> Any:
-    """The default of a node, its own or that of what it refers to."""
+    """Return the default of a node, its own or inherited through a reference."""
     return next((part.default for part in _with_all_of(node) if part.default is not MISSING), MISSING)
 
 
@@ -158,12 +158,12 @@ def _with_all_of(node: Node) -> list[Node]:
 
 
 def with_all_in_place(node: Node) -> list[Node]:
-    """A node and everything that may apply to the same value."""
+    """Return a node and every node that may apply to the same value."""
     return reachable([node], in_place)
 
 
 def named_by(node: Node) -> Iterator[str]:
-    """The properties a node names, with or without a schema for them."""
+    """Yield the properties that a node names, with or without a schema."""
     yield from node.properties or ()
     yield from node.required
     for name, needed in node.dependent_required.items():
@@ -171,11 +171,11 @@ def named_by(node: Node) -> Iterator[str]:
         yield from needed
     yield from node.dependent_schemas
     if node.if_ is not None:
-        yield from (name for tested in parts_with_demands(node.if_) for name in tested.properties or ())
+        yield from (name for tested in constraining_parts(node.if_) for name in tested.properties or ())
 
 
 def branches(node: Node, fits: Callable[[Node], bool]) -> list[Node]:
-    """What the `if` of a node applies to a value: itself and `then` where the value fits it, else `else`."""
+    """Return the nodes that a conditional applies: `if` and `then` where the value fits `if`, otherwise `else`."""
     if node.if_ is None:
         return []
     taken = (node.if_, node.then) if fits(node.if_) else (node.else_,)
@@ -183,24 +183,24 @@ def branches(node: Node, fits: Callable[[Node], bool]) -> list[Node]:
 
 
 def dependents(node: Node, value: Any) -> list[Node]:
-    """What a node applies to an object because of the properties that it has."""
+    """Return the `dependentSchemas` that apply to an object."""
     if type(value) is not dict:
         return []
     return [part for name, part in node.dependent_schemas.items() if name in value]
 
 
 def item_node(node: Node, position: int) -> Node | None:
-    """What a node says of the item at a position, if it says anything."""
+    """Return the schema of the item at a position, if any."""
     return node.prefix[position] if position < len(node.prefix) else node.items
 
 
 def matching_nodes(node: Node, name: Any) -> list[Node]:
-    """What the patterns of a node say of a property."""
+    """Return the `patternProperties` schemas that match a property."""
     return [child for pattern, child in node.patterns if type(name) is str and pattern.search(name)]
 
 
 def rest_node(node: Node, name: Any) -> Node | None:
-    """What `additionalProperties` of a node says of a property; nothing if the node knows it otherwise."""
+    """Return `additionalProperties` where it applies to a property."""
     is_known = (node.properties is not None and name in node.properties) or matching_nodes(node, name)
     return None if is_known else node.additional
 
@@ -219,14 +219,14 @@ _TYPES_OF_CLASS: Final[dict[type, frozenset[str]]] = {
 }
 
 
-_DEEPEST: Final = 40  # references and variants in a row that are looked into for types
+_DEEPEST: Final = 40  # levels of references and variants followed to determine types
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """A property whose value says which variant is meant."""
+    """A property whose value selects the variant."""
 
     name: str
-    choices: list[tuple[Node, list[Any]]]  # without values, unless they tell all variants apart
+    choices: list[tuple[Node, list[Any]]]  # values only where they distinguish all variants
     hint: Discriminator | None
 
     @property
@@ -234,13 +234,13 @@ class Tag(msgspec.Struct, frozen=True):
         return [value for _, values in self.choices for value in values]
 
     def variant_for(self, value: Any) -> Node | None:
-        """The variant that a value of the property stands for: by its constants, or by the discriminator."""
+        """Return the variant that a value of the property selects, by its constants or by the discriminator."""
         found = next((variant for variant, values in self.choices if is_member(value, values)), None)
         return self._named(self.hint, value) if found is None and self.hint is not None else found
 
-    def _named(self, hint: Discriminator, word: Any) -> Node | None:
-        """The variant of that word in the mapping, or of that name: the mapping of a document adds words to the names."""
-        target, name = (hint.mapping.get(word), hint.words.get(word, word)) if type(word) is str else (None, "")
+    def _named(self, hint: Discriminator, value: Any) -> Node | None:
+        """Return the variant that the mapping gives for a value, or whose schema has that name."""
+        target, name = (hint.mapping.get(value), hint.names.get(value, value)) if type(value) is str else (None, "")
         for variant, _ in self.choices:
             if any(part is target or (part.name and part.name == name) for part in (variant, *variant.all_of)):
                 return variant
@@ -248,7 +248,7 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 class Variants:
-    """What the nodes of one schema are as variants of a choice: their types, constants and tags, worked out once."""
+    """Types, constants and tags of the nodes of one schema as variants of a choice, computed once."""
 
     def __init__(self) -> None:
         self.constants = cache(_constants)
@@ -256,10 +256,10 @@ class Variants:
         self._tags: dict[tuple[Node, tuple[Node, ...]], list[Tag]] = {}
 
     def types(self, node: Node, depth: int = 0) -> frozenset[str]:
-        """The JSON types that a node allows, variants and references included, whatever else they ask for."""
+        """Return the JSON types that a node allows, including its variants and references."""
         known = self._types.get(node.index)
         if known is None:
-            self._types[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
+            self._types[node.index] = accepted(node)  # in case a cycle returns here
             known = self._types[node.index] = self._find_types(node, depth)
         return known
 
@@ -276,7 +276,7 @@ class Variants:
         return kinds
 
     def tags(self, node: Node, variants: tuple[Node, ...]) -> list[Tag]:
-        """The properties that tell these variants of a node apart: that of its discriminator, and those with constants."""
+        """Return the properties that distinguish these variants: the discriminator's, and those with constants."""
         known = self._tags.get((node, variants))
         if known is None:
             objects = [part for part in dict.fromkeys(variants) if "object" in self.types(part)]
@@ -285,8 +285,8 @@ class Variants:
 
     def _find_tags(self, variants: list[Node], hint: Discriminator | None) -> Iterator[Tag]:
         if hint is not None:
-            words = [(part, self.constants(part).get(hint.name) or _words(hint, part)) for part in variants]
-            yield _tag(hint.name, words, hint)
+            values = [(part, self.constants(part).get(hint.name) or _mapped_values(hint, part)) for part in variants]
+            yield _tag(hint.name, values, hint)
         for name in self.constants(variants[0]) if len(variants) > 1 else ():
             tag = _tag(name, [(part, self.constants(part).get(name, [])) for part in variants])
             if tag.values:
@@ -294,24 +294,24 @@ class Variants:
 
 
 def _constants(variant: Node) -> dict[str, list[Any]]:
-    """The properties of a variant that must be one of a few constants; the fewest count where several lists apply."""
+    """Return the properties of a variant that have enumerated values; of several lists, the shortest."""
     found: dict[str, list[Any]] = {}
-    for part in parts_with_demands(variant):
+    for part in constraining_parts(variant):
         for name, child in (part.properties or {}).items():
-            lists = [inner.enum for inner in parts_with_demands(child) if inner.enum]
+            lists = [inner.enum for inner in constraining_parts(child) if inner.enum]
             if lists:
                 found[name] = min([*lists, found.get(name, lists[0])], key=len)
     return found
 
 
-def _words(hint: Discriminator, variant: Node) -> list[Any]:
-    """What a discriminator calls a variant: the words of its mapping, or the name of the schema."""
+def _mapped_values(hint: Discriminator, variant: Node) -> list[Any]:
+    """Return the discriminator values of a variant: those mapped to it, or the name of its schema."""
     targets = (variant, *variant.all_of)
-    mapped = [word for word, target in hint.mapping.items() if target in targets]
+    mapped = [value for value, target in hint.mapping.items() if target in targets]
     return mapped or [target.name for target in targets if target.name][:1]
 
 
 def _tag(name: str, choices: list[tuple[Node, list[Any]]], hint: Discriminator | None = None) -> Tag:
     tag = Tag(name, choices, hint)
-    tell_apart = all(values for _, values in choices) and all_differ(tag.values)
-    return tag if tell_apart else Tag(name, [(variant, []) for variant, _ in choices], hint)
+    is_distinct = all(values for _, values in choices) and all_differ(tag.values)
+    return tag if is_distinct else Tag(name, [(variant, []) for variant, _ in choices], hint)

@@ -1,4 +1,4 @@
-"""Comparing JSON values as JSON Schema does: 1 equals 1.0, true does not equal 1, decimal fractions divide exactly."""
+"""JSON values as JSON Schema sees them: equality (1 is 1.0, true is not 1), exact multiples, copies, conversions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ TYPE_NAMES: Final[dict[type, str]] = {
 
 
 def json_type(value: Any) -> str:
-    """The JSON type of a plain value; what JSON does not have is called by the name of its class."""
+    """Return the JSON type of a plain value; for other values the class name."""
     return "number" if type(value) is int else TYPE_NAMES.get(type(value)) or type(value).__name__
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON."""
+    """Whether two values are equal as JSON."""
     return equality_key(one) == equality_key(other)
 
 
 def is_member(value: Any, members: list[Any]) -> bool:
-    """Whether a value is one of a list of constants."""
+    """Whether a value equals one of the constants."""
     return value in members if type(value) is str else any(same(value, member) for member in members)
 
 
 def all_differ(items: list[Any]) -> bool:
-    """Whether no two items of an array are the same JSON."""
+    """Whether no two items of an array are equal as JSON."""
     return len({equality_key(item) for item in items}) == len(items)
 
 
 def equality_key(value: Any) -> Hashable:
-    """Something hashable that is equal for the same JSON, and only then."""
+    """Return a hashable key that is equal exactly for equal JSON."""
     kind = type(value)
     if kind is str or kind is int or kind is float or value is None:
         return value  # type: ignore[no-any-return]  # these are hashable, and equal across int and float
@@ -57,7 +57,7 @@ def equality_key(value: Any) -> Hashable:
 
 
 def is_multiple(value: float, step: float) -> bool:
-    """Whether a number is a whole multiple of another, in decimal: 19.99 is one of 0.01."""
+    """Whether a number is a multiple of another in decimal arithmetic: 19.99 is a multiple of 0.01."""
     if type(value) is int and type(step) is int:
         return value % step == 0
     if value - value != 0:  # infinity and NaN
@@ -71,7 +71,7 @@ def is_multiple(value: float, step: float) -> bool:
 
 
 def _decimal(number: float) -> tuple[int, int]:
-    """The digits and the power of ten that the text of a number shows."""
+    """Return the digits and the exponent of a number's decimal representation."""
     if type(number) is int:
         return number, 0
     digits, _, exponent = repr(number).partition("e")
@@ -80,12 +80,12 @@ def _decimal(number: float) -> tuple[int, int]:
 
 
 class NumberBound(msgspec.Struct, frozen=True):
-    """One keyword that bounds numbers: the field of a node that holds its limit, its test as a function and as source, its words."""
+    """A keyword that limits numbers: its node field, its test as a function and as source, and its phrase in messages."""
 
     field: str
     holds: Callable[[float, float], bool]
     source: str
-    words: str
+    phrase: str
 
 
 _BOUNDS: Final = (
@@ -100,15 +100,15 @@ _UNLIMITED: Final = (None,) * len(_BOUNDS)
 
 
 def bounds_of(node: Any) -> list[tuple[NumberBound, float]]:
-    """What a node demands of numbers, each with its limit."""
+    """Return the number keywords of a node with their limits."""
     limits = _limits(node)
-    if limits == _UNLIMITED:  # as nearly all are
+    if limits == _UNLIMITED:
         return []
     return [(bound, limit) for bound, limit in zip(_BOUNDS, limits, strict=True) if limit is not None]
 
 
 def clone(value: Any) -> Any:
-    """A copy of a JSON value that shares nothing with it that can change."""
+    """Return a deep copy of a JSON value."""
     if isinstance(value, dict):
         return {key: clone(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -116,8 +116,8 @@ def clone(value: Any) -> Any:
     return value
 
 
-def own_copy(schema: Any) -> Any:
-    """A copy that shares nothing with the original. It takes no stack, and what was one object in it stays one."""
+def detached_copy(schema: Any) -> Any:
+    """Return a deep copy, made without recursion, that preserves shared objects."""
     if not isinstance(schema, dict | list):
         return schema
     copies = {id(schema): _empty(schema)}
@@ -129,7 +129,7 @@ def own_copy(schema: Any) -> Any:
                 copies[id(item)] = _empty(item)
                 waiting.append(item)
             copy[key] = copies[id(item)] if isinstance(item, dict | list) else item
-    _unite_properties([copies[id(original)] for original in reversed(waiting)])
+    _share_equal_properties([copies[id(original)] for original in reversed(waiting)])
     return copies[id(schema)]
 
 
@@ -137,12 +137,12 @@ def _empty(original: dict[Any, Any] | list[Any]) -> Any:
     return {} if isinstance(original, dict) else [None] * len(original)
 
 
-def _unite_properties(containers: list[Any]) -> None:
-    """Let properties with equal schemas share one: large schemas repeat themselves, and each is compiled but once."""
-    numbers: dict[Any, int] = {}  # of each content that was met
-    content: dict[int, int] = {}  # of each container, by identity
+def _share_equal_properties(containers: list[Any]) -> None:
+    """Let properties with equal schemas share one object, so that it is compiled once."""
+    numbers: dict[Any, int] = {}  # a number per distinct content
+    content: dict[int, int] = {}  # the content number of each container, by identity
     first: dict[int, Any] = {}
-    for container in containers:  # the inner ones first
+    for container in containers:  # innermost first
         properties = container.get("properties") if type(container) is dict else None
         if type(properties) is dict:
             for name, item in properties.items():
@@ -159,32 +159,32 @@ def _shape(container: Any, content: dict[int, int]) -> tuple[Any, ...]:
 
 
 def _mark(item: Any, content: dict[int, int]) -> tuple[Any, ...]:
-    """What two items have in common if and only if they are equal: the type counts, and a cycle equals only itself."""
+    """Return a key that is the same for equal items of the same type; a cycle equals only itself."""
     if type(item) in {dict, list}:
         return (dict, content.get(id(item), -id(item)))
     return (type(item), item if isinstance(item, str | int | float | None) else id(item))
 
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS: Final = {"true": True, "false": False}
-_MAX_DIGITS: Final = 4_000  # Python reads no longer ones
-_MAX_EXPONENT: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
+_BOOLEANS: Final = {"true": True, "false": False}
+_MAX_DIGITS: Final = 4_000  # below Python's limit for integer conversion
+_MAX_EXPONENT: Final = 308  # the largest exponent of a double
 
 
 def lossless(value: Any, types: frozenset[str]) -> Iterator[Any]:
-    """R5: what a scalar may become among these types without losing anything; the text of a number must be canonical."""
+    """Yield the lossless conversions of a scalar to these types (R5); the text of a number must be canonical."""
     if type(value) is str:
         yield from _truth(value, types)
         number = next(_numbers(value, _ANY_NUMBER), None) if "integer" in types else None
         if number is not None and ("number" in types or number == int(number)) and _is_canonical(value, number):
             yield number
     elif "string" in types and (type(value) is int or (type(value) is float and value - value == 0)):
-        with suppress(ValueError):  # an integer of more digits than Python is willing to write
+        with suppress(ValueError):  # an integer beyond Python's digit limit
             yield repr(value)
 
 
 def readings(text: str, types: frozenset[str]) -> Iterator[Any]:
-    """What the text of an argument may stand for, among the types that are allowed."""
+    """Yield the values that an argument's text may represent, among the allowed types."""
     yield from _truth(text, types)
     if "integer" in types:
         yield from _numbers(text, types)
@@ -193,8 +193,8 @@ def readings(text: str, types: frozenset[str]) -> Iterator[Any]:
 
 
 def _truth(text: str, types: frozenset[str]) -> Iterator[bool]:
-    if text in _WORDS and "boolean" in types:
-        yield _WORDS[text]
+    if text in _BOOLEANS and "boolean" in types:
+        yield _BOOLEANS[text]
 
 
 def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
@@ -210,16 +210,16 @@ def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
 
 
 def _whole(text: str) -> Iterator[int]:
-    """The integer that decimal text stands for, exactly, where it is one: a float would round it."""
-    with suppress(InvalidOperation):  # an exponent beyond all bounds
+    """Yield the exact integer that a decimal text represents, if any; a float would round it."""
+    with suppress(InvalidOperation):  # the exponent is too large
         exact = Decimal(text)
         if exact.adjusted() <= _MAX_EXPONENT and exact == exact.to_integral_value():
             yield int(exact)
 
 
 def _is_canonical(text: str, number: float) -> bool:
-    """Whether a text is how a number is written: `"42"` and `"19.99"`, but not `"1.50"` or `"-0"`."""
-    # Languages write exponents differently: 1e-07 here, 1e-7 in JavaScript.
+    """Whether a text is the canonical form of a number: `"42"` and `"19.99"`, but not `"1.50"` or `"-0"`."""
+    # Exponents differ between languages: 1e-07 in Python, 1e-7 in JavaScript.
     return text == repr(number) or (type(number) is float and text == msgspec.json.encode(number).decode())
 
 
@@ -231,7 +231,7 @@ def _structures(text: str, types: frozenset[str]) -> Iterator[Any]:
         try:
             yield msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return  # it only looked like JSON
+            return  # not JSON after all
 
 
 _ANY_NUMBER: Final = frozenset({"integer", "number"})

@@ -29,7 +29,7 @@ from enfold.schema.regexp.syntax import (
 __all__ = ["Pattern", "PatternError", "compile_pattern"]
 
 # Less work than this is not worth counting.
-_LITTLE_WORK: Final = 10_000
+_UNCOUNTED_WORK: Final = 10_000
 # Python reads longer ones too slowly. Unicode properties make a pattern grow like that.
 _MAX_PYTHON_SOURCE: Final = 100_000
 _NOTHING: Final = re.compile(r"(?!)")
@@ -57,7 +57,7 @@ class Pattern:
         self._work: Final = work
         self._safe_length: Final = -1 if python is None else work.longest(WORK)
         # Work that grows as the text does is not counted: whoever sent the text had as much to do.
-        uncounted = WORK if work.degree <= 1 else _LITTLE_WORK
+        uncounted = WORK if work.degree <= 1 else _UNCOUNTED_WORK
         self._quick_length: Final = -1 if python is None else work.longest(uncounted)
 
     @property

@@ -1,7 +1,7 @@
 """Matching by sets of states: every way through a pattern at once, so the work grows with the text and never explodes.
 
 A set of states and the character after it always give the same next set, so each such step is made once per search and
-remembered. Lookarounds are automata of their own, asked at a place of the text; backreferences cannot be had this way.
+memoized. Lookarounds are automata of their own, asked at a place of the text; backreferences cannot be had this way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enfold.schema.regexp.characters import WORD, Ranges, contains
 from enfold.schema.regexp.syntax import Alternation, Back, Chars, Edge, Group, Look, Node, Repeat, Sequence
 
 MAX_STATES: Final = 5_000
-# Working out a step takes about this many times as long, for each state, as a step that is remembered.
+# Working out a step takes about this many times as long, for each state, as a step that is memoized.
 _STATE_COST: Final = 4
 
 _DONE: Final = 0  # the state in which the pattern has matched

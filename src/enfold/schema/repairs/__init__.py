@@ -1,20 +1,20 @@
-"""Repair by the rules R0 to R11: what a value becomes under a schema, and a report of every change and every misfit.
+"""Repairs values by the rules R0 to R11 and reports every change and every remaining mismatch.
 
-R0   A valid value with nothing to strip or fill is given back as the same object.
-R1   A root of another type, or an object with none of its required keys, stays untouched: `root_mismatch`.
-R2   Nothing is raised: what cannot be judged (`not`, `false`, a lost `$ref`, endless depth) is kept: `unrepairable`.
-R3   `format` describes, and is not checked.
-R4   The right type with a broken constraint is kept, never cut or padded: `constraint`.
-R5   Another type is converted where nothing is lost (numeric text, "true", a lone item of an array): `convert`.
-R6   An optional property with a null that is not allowed is left out: `null_dropped`.
-R7   A property that the schema does not know is left out, unless the schema is open or extras are kept: `strip`.
-R8   Of a union the variant that fits wins; else the one whose tag, share of valid parts, or type comes nearest.
+R0   A valid value with nothing to strip or fill is returned as the same object.
+R1   A root of another type, or an object with none of its required keys, is left unchanged: `root_mismatch`.
+R2   Nothing raises: values that cannot be evaluated (`not`, `false`, an unresolved `$ref`, cycles) stay: `unrepairable`.
+R3   `format` is an annotation and not checked.
+R4   A value of the right type that violates a constraint is kept, never truncated or padded: `constraint`.
+R5   Another type is converted where nothing is lost (numeric text, "true", a single item of an array): `convert`.
+R6   An optional property with a null that is not allowed is removed: `null_dropped`.
+R7   An undeclared property is removed unless the schema is open or extras are kept: `strip`.
+R8   In a union the variant that fits wins; otherwise the closest by tag, share of valid parts, or type.
 R9   An `allOf` of objects is repaired as one object; where it cannot be merged, the value is kept: `unrepairable`.
 R10  A missing property gets its declared default (`default`) or stays missing (`missing`); a type that cannot be
      converted is kept (`type_mismatch`).
-R11  Nothing is silent: what still does not fit, and has no warning at or below it, gets `constraint`.
+R11  Nothing is silent: a remaining mismatch without a warning at or below it gets `constraint`.
 
-A value with more faults than one repair takes on only loses what R7 removes: `repair_limit`, and no other warning.
+A value with more faults than the limit is only stripped (R7): `repair_limit`, and no other warning.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from enfold.schema.checks.program import StepsLeft
 from enfold.schema.nodes import MISSING, Node
 from enfold.schema.nodes.traits import ALL_TYPES, Tag, branches, dependents, kinds_of, types_of_values
 from enfold.schema.nodes.values import clone, is_member, lossless
-from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending, without_unknown
+from enfold.schema.repairs.bundle import Bundle, Bundles, KnownMemo, Pending, without_unknown
 from enfold.schema.repairs.report import Entry, Path, Report, may_share
 
-# Values that one repair looks at because something is wrong with them; these take some tenths of a second.
+# Faulty values that one repair processes: a few tenths of a second.
 _MAX_FIXES: Final = 60_000
-# Attempts at unions may multiply with depth. After so many steps, within one outermost attempt or altogether (some for
-# each value inside), the likeliest variant is taken unseen.
+# Attempts at unions may multiply with depth. After this many steps, per outermost attempt or in total (in proportion
+# to the number of values), the likeliest variant is chosen without trying the others.
 _STEPS: Final = 1_000
 _LEAST_STEPS: Final = 1_000
 _STEPS_PER_VALUE: Final = 10
@@ -48,22 +48,22 @@ _MAX_ATTEMPTS: Final = 8
 # Defaults inside defaults may multiply with depth, and large ones with the objects that lack them.
 _MAX_NESTED_DEFAULTS: Final = 10_000
 _MAX_FILLED: Final = 500_000
-# Values held against variants that no tag tells apart; these take a good part of a second.
+# Comparisons of values with variants that have no distinguishing tag: most of a second.
 _MAX_COMPARISONS: Final = 30_000
 
-# What may be said about a value that is valid.
+# Warnings that a valid value may have.
 _HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
 _CHANGES: Final = frozenset({"convert", "null_dropped"})
 _NUMBERS: Final = frozenset({"integer", "number"})
-# Properties that objects in an array lose, each told of once for all of them.
+# Properties stripped from objects in an array, reported once for all of them.
 Siblings = dict[Any, Entry]
 _MAX_SHARED: Final = 50
 
 
 class Repaired(msgspec.Struct, frozen=True):
-    """The data after repair, and a warning for each change and for each place that still does not fit.
+    """The data after repair, with a warning for each change and each remaining mismatch.
 
-    What did not change is shared with the input.
+    Unchanged parts are shared with the input.
     """
 
     data: Any
@@ -71,36 +71,35 @@ class Repaired(msgspec.Struct, frozen=True):
 
 
 def repaired(bundles: Bundles, root: Node, value: Any, *, strip: bool) -> Repaired:
-    """The value repaired as a whole; it is never changed itself."""
-    run = _RepairRun(bundles, value, strip=strip)
+    """Repair a value; the value itself is not modified."""
+    run = _RepairRun(bundles, value, _Mode(strip))
     try:
         try:
             return Repaired(run.whole(root, value), run.report.warnings())
         except _TooManyFaultsError:
             return Repaired(without_unknown(bundles, root, value) if strip else value, (_LIMIT_REACHED,))
-    except Exception:  # noqa: BLE001  # R2: deeper than the stack, or objects that break when they are looked at
+    except Exception:  # noqa: BLE001  # R2: too deep for the stack, or objects that raise on access
         return Repaired(value, (ResultWarning("unrepairable", ""),))
 
 
 def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ...]:
-    """Where a value that is left as it is does not fit: nothing is stripped, filled or converted."""
-    run = _RepairRun(bundles, value, strip=False)
-    run.fill = False
+    """Return warnings for the mismatches of an unrepaired value: nothing is stripped, filled or converted."""
+    run = _RepairRun(bundles, value, _Mode(strip=False, fill=False))
     try:
         run.whole(root, value)
     except _TooManyFaultsError:
         return (_LIMIT_REACHED,)
     except Exception:  # noqa: BLE001  # as above
         return (ResultWarning("unrepairable", ""),)
-    # What repair would have changed has, as it stands, the wrong type.
+    # A value that repair would have converted has the wrong type.
     for entry in run.report.entries:
         entry.code, entry.new = "type_mismatch" if entry.code in _CHANGES else entry.code, entry.old
     return run.report.warnings()
 
 
-def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers: KnownResults = None) -> bool:
-    """Whether repair would give this very value back and say nothing; `answers` are those that are known already."""
-    run = _RepairRun(bundles, value, strip=strip, answers=answers)
+def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, memo: KnownMemo = None) -> bool:
+    """Whether repair would return the same object without a warning."""
+    run = _RepairRun(bundles, value, _Mode(strip), memo)
     return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
 
 
@@ -108,11 +107,11 @@ _LIMIT_REACHED: Final = ResultWarning(REPAIR_LIMIT, "")
 
 
 class _TooManyFaultsError(Exception):
-    """The steps of a repair are used up."""
+    """The value has more faults than one repair processes."""
 
 
 class _KnownFix(msgspec.Struct, frozen=True):
-    """What a value has become; it is kept with its bundle, so that nothing else takes their identities meanwhile."""
+    """The result for a value. References to the value and its bundle keep their identities unique."""
 
     bundle: Bundle
     value: Any
@@ -121,36 +120,42 @@ class _KnownFix(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
-class _RepairRun:
-    """One repair: the report so far, what it may do, and how much may still be tried."""
+class _Mode(msgspec.Struct, frozen=True):
+    """What a repair may change, and whether its result may be discarded."""
 
-    def __init__(self, bundles: Bundles, value: Any, *, strip: bool, answers: KnownResults = None) -> None:
+    strip: bool
+    fill: bool = True
+    is_attempt: bool = False
+
+
+class _RepairRun:
+    """One repair: the report so far, the current mode and the remaining budgets."""
+
+    def __init__(self, bundles: Bundles, value: Any, mode: _Mode, memo: KnownMemo = None) -> None:
         self.bundles = bundles
         self.report = Report()
-        self.strip = strip
-        self.fill = True
+        self.mode = mode
         self.filling: list[Bundle] = []
         self.nested_defaults = _MAX_NESTED_DEFAULTS
         self.values_left = _MAX_FILLED
         self.comparisons = _MAX_COMPARISONS
         self.fixes = _MAX_FIXES
-        self.answers = bundles.no_answers() if answers is None else answers
+        self.memo = bundles.new_memo() if memo is None else memo
         self.outermost_value = value
-        if self.answers is not None:
-            self.answers.outermost_value = self.answers.outermost_value or (value,)
-            self.outermost_value = self.answers.outermost_value[0]
-        self.known_fixes: dict[tuple[int, int, bool, bool], _KnownFix] = {}
-        self.is_attempt = False
+        if self.memo is not None:
+            self.memo.outermost_value = self.memo.outermost_value or (value,)
+            self.outermost_value = self.memo.outermost_value[0]
+        self.known_fixes: dict[tuple[int, int, _Mode], _KnownFix] = {}
         self.steps = _STEPS
 
     @cached_property
     def budget(self) -> StepsLeft:
-        """The steps that are left for this repair and for all that share its answers; few repairs try anything."""
-        if self.answers is not None and self.answers.steps_left is not None:
-            return self.answers.steps_left
+        """The steps left for this repair and all that share its memo; computed lazily, since few repairs need attempts."""
+        if self.memo is not None and self.memo.steps_left is not None:
+            return self.memo.steps_left
         left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * count_values(self.outermost_value, _MAX_VALUES))
-        if self.answers is not None:
-            self.answers.steps_left = left
+        if self.memo is not None:
+            self.memo.steps_left = left
         return left
 
     def whole(self, root: Node, value: Any) -> Any:
@@ -164,7 +169,7 @@ class _RepairRun:
         return data
 
     def is_root_mismatch(self, root: Node, value: Any) -> bool:
-        """R1: not even the outermost type is right, or none of the keys that make the object what it should be."""
+        """R1: the outermost type is wrong, or the object has none of its required keys."""
         kinds, found = self.bundles.types_of(root), kinds_of(value)
         if not kinds & found and not (kinds & _NUMBERS and found & _NUMBERS):
             return bool(kinds)
@@ -174,11 +179,11 @@ class _RepairRun:
         return bool(required) and required.isdisjoint(value)
 
     def fix(self, bundle: Bundle, value: Any, path: Path) -> Any:
-        """The value repaired for one bundle, and checked where a change inside could do harm."""
+        """Repair a value for one bundle; check the result where a change inside could violate an outer constraint."""
         self.fixes -= 1
         if self.fixes < 0:
             raise _TooManyFaultsError
-        if self.is_attempt:
+        if self.mode.is_attempt:
             self.steps -= 1
             self.budget.count -= 1
         if not bundle.is_fragile:
@@ -192,10 +197,10 @@ class _RepairRun:
         return self._retry_without_changes(bundle, value, path, result, before)
 
     def fits(self, bundle: Bundle, value: Any) -> bool:
-        return bundle.fits(value, self.answers)
+        return bundle.fits(value, self.memo)
 
     def still_valid(self, bundle: Bundle, value: Any, result: Any, before: int) -> Any:
-        """A valid value is stripped and filled, nothing else, and only if it stays valid."""
+        """Strip and fill a valid value, nothing else, and only if it stays valid."""
         is_harmless = all(entry.code in _HARMLESS for entry in self.report.entries[before:])
         if is_harmless and (result is value or self.fits(bundle, result)):
             return result
@@ -203,12 +208,12 @@ class _RepairRun:
         return value
 
     def _retry_without_changes(self, bundle: Bundle, value: Any, path: Path, result: Any, before: int) -> Any:
-        """Repair again without stripping, then without filling; R11: the first result is reported if neither fits."""
+        """Repair again without stripping, then without filling; report the first result if neither fits (R11)."""
         first = self.report.remove_after(before)
         codes = {entry.code for entry in first}
-        for code, setting in (("strip", "strip"), ("default", "fill")):
+        for code, mode in (("strip", self.mode_with(strip=False)), ("default", self.mode_with(fill=False))):
             if code in codes and self.may_try:
-                better = self.without(setting, bundle, value, path)
+                better = self.fix_in(mode, bundle, value, path)
                 if self.fits(bundle, better):
                     return better
                 self.report.remove_after(before)
@@ -220,7 +225,7 @@ class _RepairRun:
         return result
 
     def _repair_new_branches(self, bundle: Bundle, value: Any, path: Path, first: list[Entry]) -> Any:
-        """Repair the changed value by the branches of conditions that hold only since the change."""
+        """Repair the changed value by the conditional branches that apply only after the change."""
         result, entries = self.attempt(bundle, value, path)
         reported = {(entry.code, entry.path) for entry in first}
         self.report.entries.extend(entry for entry in entries if (entry.code, entry.path) not in reported)
@@ -239,31 +244,31 @@ class _RepairRun:
             result = self.array(bundle, value, path)
         elif not bundle.types & kinds_of(value):
             return self.mismatch(bundle, value, path)
-        if bundle.demands:
-            self.note_broken_demands(bundle, result, path)
+        if bundle.constraints:
+            self.report_broken_constraints(bundle, result, path)
         return result
 
-    def note_broken_demands(self, bundle: Bundle, value: Any, path: Path) -> None:
-        """R4 and R2: the type is right, but the value as a whole is not what is asked for."""
-        for is_met, demand in bundle.demands:
-            if not is_met(value, self.answers):
-                self.report.add(self.code_of(demand, value), path, value, value)
+    def report_broken_constraints(self, bundle: Bundle, value: Any, path: Path) -> None:
+        """R4 and R2: the type is right, but the value violates a constraint."""
+        for is_met, emit in bundle.constraints:
+            if not is_met(value, self.memo):
+                self.report.add(self.code_of(emit, value), path, value, value)
                 return
 
-    def code_of(self, demand: Node, value: Any) -> Literal["constraint", "unrepairable"]:
-        """What a `not` forbids, and a pattern that took too long, are beyond repair."""
-        if demand.not_ is not None and self.bundles.test_of(demand.not_)(value, self.answers):
+    def code_of(self, emit: Node, value: Any) -> Literal["constraint", "unrepairable"]:
+        """Return the code of a violated constraint; `not`, and patterns that exceeded their budget, are unrepairable."""
+        if emit.not_ is not None and self.bundles.test_of(emit.not_)(value, self.memo):
             return "unrepairable"
-        is_undecided = demand.pattern is not None and type(value) is str and demand.pattern.search(value) is None
+        is_undecided = emit.pattern is not None and type(value) is str and emit.pattern.search(value) is None
         return "unrepairable" if is_undecided else "constraint"
 
-    # Another type than the schema has: R5, R9, R10.
+    # Type mismatches: R5, R9, R10.
 
     def mismatch(self, bundle: Bundle, value: Any, path: Path) -> Any:
         if not bundle.types:
             self.report.add("unrepairable", path, value, value)
             return value
-        if bundle.types == ALL_TYPES:  # every type will do, so this is an object that JSON does not have
+        if bundle.types == ALL_TYPES:  # an object outside JSON
             return value
         converted = self.converted(bundle, value)
         if converted is MISSING:
@@ -271,7 +276,7 @@ class _RepairRun:
             return value
         self.report.add("convert", path, value, converted)
         result = self.array(bundle, converted, path) if type(converted) is list else converted
-        self.note_broken_demands(bundle, result, path)
+        self.report_broken_constraints(bundle, result, path)
         return result
 
     def converted(self, bundle: Bundle, value: Any) -> Any:
@@ -284,7 +289,7 @@ class _RepairRun:
         return result
 
     def wrapped(self, bundle: Bundle, value: Any) -> Any:
-        """R5: a value that is valid as the only item of the array."""
+        """Wrap a value that is valid as the single item of the array (R5)."""
         if bundle.ahead or not bundle.rest.nodes:
             return MISSING
         possible = (value, *lossless(value, bundle.rest.types))
@@ -296,10 +301,10 @@ class _RepairRun:
         self, bundle: Bundle, value: dict[Any, Any], path: Path, siblings: Siblings | None = None
     ) -> dict[Any, Any]:
         has_extras = not value.keys() <= bundle.names
-        if has_extras and self.strip and bundle.strips_extras:
+        if has_extras and self.mode.strip and bundle.strips_extras:
             value, has_extras = self.stripped(bundle, value, path, siblings), False
         changes: dict[Any, Any] = {}
-        for name in bundle.scan(value, self.answers):
+        for name in bundle.scan(value, self.memo):
             if name in value:
                 self.member(bundle, name, value[name], path, changes)
             else:
@@ -309,7 +314,7 @@ class _RepairRun:
         return _with(value, changes) if changes else value
 
     def stripped(self, bundle: Bundle, value: dict[Any, Any], path: Path, siblings: Siblings | None) -> dict[Any, Any]:
-        """The object without what is unknown, which is looked for in its siblings too."""
+        """Return the object without undeclared properties, and register them for its siblings."""
         result = value.copy()
         for key in filterfalse(bundle.names.__contains__, value):
             entry = Entry("strip", (path, key), result.pop(key))
@@ -339,21 +344,21 @@ class _RepairRun:
 
     def missing(self, bundle: Bundle, name: str, path: Path, changes: dict[Any, Any]) -> None:
         default = bundle.wanted[name]
-        if default is not MISSING and self.fill and self.has_room_for(default):
+        if default is not MISSING and self.mode.fill and self.has_room_for(default):
             changes[name] = self.filled(bundle.child(name), default)
             self.report.add("default", (path, name), None, changes[name])
         elif name in bundle.required:
             self.report.add("missing", (path, name))
 
     def has_room_for(self, default: Any) -> bool:
-        """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
+        """Whether the result may grow by another default."""
         self.nested_defaults -= bool(self.filling)
         self.values_left -= count_values(default, _MAX_FILLED)
         return self.values_left >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
-        """A default with the defaults inside it, each kind only once on the way down: some would never end."""
-        value = clone(default)  # one for each result, so that nobody changes the schema by changing a result
+        """Return a default with nested defaults filled in; a recursive one only once per branch."""
+        value = clone(default)  # so that changing a result does not change the schema
         if type(value) not in {dict, list} or bundle in self.filling:
             return value
         before = len(self.report.entries)
@@ -364,7 +369,7 @@ class _RepairRun:
         return value
 
     def extras(self, bundle: Bundle, value: dict[Any, Any], path: Path, changes: dict[Any, Any]) -> None:
-        members, strip = bundle.members, self.strip
+        members, strip = bundle.members, self.mode.strip
         for key in [key for key in value if key not in members]:
             found = bundle.extra or bundle.property(key)
             if strip and (found.is_unknown or found.is_refused):
@@ -380,22 +385,22 @@ class _RepairRun:
     # Arrays.
 
     def array(self, bundle: Bundle, value: list[Any], path: Path) -> list[Any]:
-        if not bundle.says_items:
+        if not bundle.constrains_items:
             return value
         result, ahead, rest = list(value), bundle.ahead, bundle.rest
         for position, item in enumerate(value[:ahead]):
             result[position] = self.fix(bundle.item(position), item, (path, position))
-        # Items too many are one fault of the array, not one each.
+        # Surplus items are one fault of the array, not one each.
         if not any(node.never for node in rest.nodes):
             self.items(rest, result, ahead, path)
         return value if all(map(is_, result, value)) else result
 
     def items(self, bundle: Bundle, items: list[Any], start: int, path: Path) -> None:
-        """Repair the items from `start` on in their list; objects often lose what those before them lost, and no more."""
-        is_clean, names, siblings, answers = bundle.is_clean, bundle.names, Siblings(), self.answers
-        strips = self.strip and bundle.only_strips
+        """Repair the items from `start` on in place. Objects in an array often have the same undeclared properties."""
+        is_clean, names, siblings, memo = bundle.is_clean, bundle.names, Siblings(), self.memo
+        strips = self.mode.strip and bundle.only_strips
         for position, item in enumerate(islice(items, start, None), start):
-            if is_clean(item, answers):
+            if is_clean(item, memo):
                 continue
             if not strips or type(item) is not dict:
                 items[position] = self.fix(bundle, item, (path, position))
@@ -407,28 +412,28 @@ class _RepairRun:
                     if key in result:
                         del result[key]
                         siblings[key].count += 1
-            if result is item or not is_clean(result, answers):
+            if result is item or not is_clean(result, memo):
                 result = self.object(bundle, result, (path, position), siblings)
             items[position] = result
 
-    # What depends on the value: R8, and conditions.
+    # Decisions that depend on the value: R8 and conditionals.
 
     def decide(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
         if pending.kind == "if":
-            taken = branches(pending.node, lambda tested: self.bundles.test_of(tested)(value, self.answers))
+            taken = branches(pending.node, lambda tested: self.bundles.test_of(tested)(value, self.memo))
             return self.fix(bundle.joined(pending, tuple(taken)), value, path)
         if pending.kind == "dependentSchemas":
             return self.fix(bundle.joined(pending, tuple(dependents(pending.node, value))), value, path)
-        valid = tuple(variant for variant in pending.variants if self.bundles.test_of(variant)(value, self.answers))
+        valid = tuple(variant for variant in pending.variants if self.bundles.test_of(variant)(value, self.memo))
         if not valid:
             return self.nearest(bundle, pending, value, path)
         if not has_unmapped_tag(self.bundles, pending, value):
             return self.exact(bundle, pending, valid, value, path)
-        with self.setting("strip", on=False):
+        with self.using(self.mode_with(strip=False)):
             return self.exact(bundle, pending, valid, value, path)
 
     def exact(self, bundle: Bundle, pending: Pending, valid: tuple[Node, ...], value: Any, path: Path) -> Any:
-        """The value is valid for some variants: one that would leave it alone wins, else they all have a say."""
+        """Repair a value that is valid for some variants: one that leaves it unchanged wins, otherwise all apply."""
         together = bundle.joined(pending, valid)
         if len(valid) == 1:
             return self.fix(together, value, path)
@@ -441,7 +446,7 @@ class _RepairRun:
         return self.fix(together, value, path)
 
     def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
-        choice = choose(self.bundles, pending, value, self.answers, self.may_compare)
+        choice = choose(self.bundles, pending, value, self.memo, self.may_compare)
         if choice.unknown_tag is not None:
             return self.unknown_variant(bundle.joined(pending, ()), choice.unknown_tag, value, path)
         if not choice.variants:
@@ -452,53 +457,53 @@ class _RepairRun:
         return self.best_of(bundle, pending, choice.variants[:_MAX_ATTEMPTS], value, path)
 
     def unknown_variant(self, rest: Bundle, tag: str, value: Any, path: Path) -> Any:
-        """A variant that the schema does not know yet: nobody can tell what belongs to it, but the rest still applies."""
+        """Handle a variant that the schema does not declare: keep its properties and apply the other constraints."""
         self.report.add("constraint", (path, tag), value[tag], value[tag])
-        with self.setting("strip", on=False):
+        with self.using(self.mode_with(strip=False)):
             return self.repair(rest, value, path)
 
     def best_of(self, bundle: Bundle, pending: Pending, variants: tuple[Node, ...], value: Any, path: Path) -> Any:
-        """The likeliest variant, unless a later one leads to a valid result without stripping more."""
+        """Repair for the likeliest variant unless a later one gives a valid result without stripping more."""
         fewest: int | None = None
         for variant in variants if self.may_try else ():
             guess = bundle.joined(pending, (variant,))
             result, entries = self.attempt(guess, value, path)
             stripped = sum(entry.count for entry in entries if entry.code == "strip")
             fewest = stripped if fewest is None else fewest
-            # It must fit the guess itself: what was stripped for one variant may happen to make another fit.
+            # Check against the guess itself: stripping for one variant may happen to make another fit.
             if stripped <= fewest and self.fits(guess, result):
                 self.report.entries.extend(entries)
                 return result
-        return self.without("strip", bundle.joined(pending, variants[:1]), value, path)
+        return self.fix_in(self.mode_with(strip=False), bundle.joined(pending, variants[:1]), value, path)
 
     def fix_for_guess(self, bundle: Bundle, guess: Bundle, value: Any, path: Path) -> Any:
-        """The value repaired for a guess if that makes it fit; if not, nothing is stripped for the sake of a guess."""
+        """Repair for a guess if that makes the value fit; otherwise repair without stripping."""
         if self.may_try:
             result, entries = self.attempt(guess, value, path)
             if self.fits(bundle, result):
                 self.report.entries.extend(entries)
                 return result
-        return self.without("strip", guess, value, path)
+        return self.fix_in(self.mode_with(strip=False), guess, value, path)
 
     # Attempts.
 
     def attempt(self, bundle: Bundle, value: Any, path: Path) -> tuple[Any, list[Entry]]:
-        """A result and the entries that would belong to it."""
+        """Return a tentative result and its report entries."""
         before = len(self.report.entries)
-        with self.setting("is_attempt", on=True):
+        with self.using(self.mode_with(is_attempt=True)):
             result = self.fix(bundle, value, path)
         return result, self.report.remove_after(before)
 
-    def without(self, setting: str, bundle: Bundle, value: Any, path: Path) -> Any:
-        """The result if nothing was stripped, or nothing filled."""
-        with self.setting(setting, on=False), self.setting("is_attempt", on=True):
+    def fix_in(self, mode: _Mode, bundle: Bundle, value: Any, path: Path) -> Any:
+        """Repair as an attempt in another mode."""
+        with self.using(msgspec.structs.replace(mode, is_attempt=True)):
             if self.may_try or self.filling:
                 return self.fix(bundle, value, path)
             return self.fix_once(bundle, value, path)
 
     def fix_once(self, bundle: Bundle, value: Any, path: Path) -> Any:
-        """`fix` where nothing is tried any more, so that the same value always becomes the same: each level above asks."""
-        key = (id(bundle), id(value), self.strip, self.fill)
+        """`fix` with a memo, for runs without further attempts: the same value then always has the same result."""
+        key = (id(bundle), id(value), self.mode)
         known = self.known_fixes.get(key)
         if known is None or known.path != path:
             before = len(self.report.entries)
@@ -513,16 +518,18 @@ class _RepairRun:
 
     @property
     def may_try(self) -> bool:
-        if not self.is_attempt:
+        if not self.mode.is_attempt:
             self.steps = _STEPS
         return self.steps > 0 and self.budget.count > 0
 
+    def mode_with(self, **changes: bool) -> _Mode:
+        return msgspec.structs.replace(self.mode, **changes)
+
     @contextmanager
-    def setting(self, name: str, *, on: bool) -> Iterator[None]:
-        was = getattr(self, name)
-        setattr(self, name, on)
+    def using(self, mode: _Mode) -> Iterator[None]:
+        before, self.mode = self.mode, mode
         yield
-        setattr(self, name, was)
+        self.mode = before
 
 
 def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
@@ -536,7 +543,7 @@ def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def count_values(value: Any, most: int) -> int:
-    """How many values there are, those inside included; no more are counted than asked for."""
+    """Count a value and all values inside it, up to `most`."""
     count, waiting = 0, [value]
     while waiting and count < most:
         each = waiting.pop()
@@ -547,7 +554,7 @@ def count_values(value: Any, most: int) -> int:
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """Variants worth a try, the likeliest first; or the tag whose value none of them has; or that it was too much."""
+    """Variants worth trying, likeliest first; or the tag whose value none of them has; or that the limit was reached."""
 
     variants: tuple[Node, ...]
     unknown_tag: str | None = None
@@ -555,56 +562,56 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def choose(
-    bundles: Bundles, pending: Pending, value: Any, answers: KnownResults, may_compare: Callable[[int], bool]
+    bundles: Bundles, pending: Pending, value: Any, memo: KnownMemo, may_compare: Callable[[int], bool]
 ) -> Candidates:
-    """The variants a value may have been meant for; `may_compare` is asked before it is held against so many."""
+    """Return the variants that a value may be intended for; `may_compare` grants the given number of comparisons."""
     variants = pending.variants
     tagged = _by_tag(bundles, pending, value)
     if tagged is not None:
         return tagged
     if not may_compare(len(variants)):
         return Candidates((), is_too_much=True)
-    return Candidates(_by_likeness(bundles, variants, value, answers))
+    return Candidates(_by_likeness(bundles, variants, value, memo))
 
 
 def has_unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> bool:
-    """Whether OpenAPI's discriminator has no word for what the value says there, nor any variant a constant."""
+    """Whether the tag of a value is neither in OpenAPI's discriminator mapping nor a constant of a variant."""
     hint = pending.node.discriminator
-    tagged = _by_tag(bundles, pending, value) if hint is not None and hint.words else None
+    tagged = _by_tag(bundles, pending, value) if hint is not None and hint.names else None
     return tagged is not None and tagged.unknown_tag is not None
 
 
 def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Candidates | None:
-    """What the tags of a value say: the variant, or that there is none for such a tag; None where they say nothing."""
+    """Return the variant that the value's tag selects, or the unknown tag; None without a conclusive tag."""
     if type(value) is not dict:
         return None
     for tag in bundles.variants.tags(pending.node, pending.variants):
         if tag.name in value:
-            meant = _variant_for(tag, value[tag.name])
-            if meant is not None:
-                return Candidates((meant,))
-            if tag.hint is None or (tag.hint.words and type(value[tag.name]) is str):
+            selected = _variant_for(tag, value[tag.name])
+            if selected is not None:
+                return Candidates((selected,))
+            if tag.hint is None or (tag.hint.names and type(value[tag.name]) is str):
                 return Candidates((), unknown_tag=tag.name)
     return None
 
 
 def _variant_for(tag: Tag, value: Any) -> Node | None:
-    meant = tag.variant_for(value)
-    converted = lossless(value, types_of_values(tag.values)) if meant is None else ()
-    return next(filter(None, map(tag.variant_for, converted)), meant)
+    selected = tag.variant_for(value)
+    converted = lossless(value, types_of_values(tag.values)) if selected is None else ()
+    return next(filter(None, map(tag.variant_for, converted)), selected)
 
 
-def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: KnownResults) -> tuple[Node, ...]:
-    scores = {variant: _score(bundles, variant, value, answers) for variant in variants}
+def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
+    scores = {variant: _score(bundles, variant, value, memo) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))
 
 
-def _score(bundles: Bundles, variant: Node, value: Any, answers: KnownResults) -> tuple[int, int, float]:
-    """The right type before one that could be converted to; then the constants that are met; then the share that fits."""
+def _score(bundles: Bundles, variant: Node, value: Any, memo: KnownMemo) -> tuple[int, int, float]:
+    """Rank a variant: matching type before convertible, then matching constants, then the share of valid parts."""
     kinds = bundles.types_of(variant)
     if kinds_of(value) & kinds:
-        return (2, _constants_met(bundles, variant, value), _share(bundles, variant, value, answers))
+        return (2, _constants_met(bundles, variant, value), _share(bundles, variant, value, memo))
     is_convertible = any(True for _ in lossless(value, kinds)) or ("array" in kinds and value is not None)
     return (1 if is_convertible else 0, 0, 0.0)
 
@@ -616,29 +623,29 @@ def _constants_met(bundles: Bundles, variant: Node, value: Any) -> int:
     return sum(1 for name, values in constants.items() if is_member(value.get(name), values))
 
 
-def _share(bundles: Bundles, variant: Node, value: Any, answers: KnownResults) -> float:
-    """How much of an array or object is valid for a variant, or for the best of its own variants."""
+def _share(bundles: Bundles, variant: Node, value: Any, memo: KnownMemo) -> float:
+    """Return the share of an array or object that is valid for a variant, or for the best of its own variants."""
     if type(value) not in {dict, list}:
         return 0.0
     bundle = bundles.alone(variant)
     inner = bundle.pending.variants if bundle.pending is not None else ()
     candidates = [bundles.get((variant, other)) for other in inner] or [bundle]
-    return max(_share_of(candidate, value, answers) for candidate in candidates)
+    return max(_share_of(candidate, value, memo) for candidate in candidates)
 
 
-def _share_of(bundle: Bundle, value: Any, answers: KnownResults) -> float:
+def _share_of(bundle: Bundle, value: Any, memo: KnownMemo) -> float:
     if type(value) is list:
-        fitting = sum(bundle.item(position).fits(item, answers) for position, item in enumerate(value))
+        fitting = sum(bundle.item(position).fits(item, memo) for position, item in enumerate(value))
         return fitting / max(1, len(value))
-    fitting = sum(_knows(bundle, key, item, answers) for key, item in value.items())
+    fitting = sum(_knows(bundle, key, item, memo) for key, item in value.items())
     missing = sum(1 for name in bundle.required if name not in value)
     return fitting / max(1, len(value) + missing)
 
 
-def _knows(bundle: Bundle, key: Any, item: Any, answers: KnownResults) -> bool:
+def _knows(bundle: Bundle, key: Any, item: Any, memo: KnownMemo) -> bool:
     if key in bundle.members:
-        return bundle.child(key).fits(item, answers)
+        return bundle.child(key).fits(item, memo)
     found = bundle.extra or bundle.property(key)
     if found.nodes:
-        return bundle.of(found.nodes).fits(item, answers)
+        return bundle.of(found.nodes).fits(item, memo)
     return not found.is_unknown and not found.is_refused

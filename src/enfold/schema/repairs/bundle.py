@@ -1,4 +1,4 @@
-"""All that applies at one place of a value, seen together: the types it may have, its properties, its items."""
+"""Bundles: the merged view of all nodes that apply to one location of a value, with its types, properties and items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from enfold.schema.checks import MANY
+from enfold.schema.checks import MAX_UNROLLED
 from enfold.schema.checks import program as python_text
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.program import Function
@@ -18,27 +18,27 @@ from enfold.schema.nodes.traits import (
     WHOLE,
     Variants,
     accepted,
+    constraining_parts,
+    constrains_whole,
     declared_default,
     item_node,
-    looks_at_whole,
     matching_nodes,
     named_by,
-    parts_with_demands,
     rest_node,
-    says_about_whole,
+    spans_whole_value,
     types_of_values,
 )
 
 Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
 Decided = frozenset[tuple[Kind, int]]
-Test = Callable[..., Any]  # called with the value and the answers so far, which are None where none are kept
-KnownResults = python_text.CheckResults | None
+Test = Callable[..., Any]  # takes the value and the memo, which is None where results are not memoized
+KnownMemo = python_text.CheckMemo | None
 
 _MAX_BUNDLES: Final = 25_000
 
 
 class Pending(msgspec.Struct, frozen=True, eq=False):
-    """A decision that depends on the value: which variant, which branch."""
+    """A decision that depends on the value: the variant of a union, the branch of a conditional."""
 
     kind: Kind
     node: Node
@@ -49,35 +49,37 @@ class Pending(msgspec.Struct, frozen=True, eq=False):
 
 
 class Property(msgspec.Struct, frozen=True):
-    """What one property is to a bundle."""
+    """How a bundle treats one property."""
 
-    nodes: tuple[Node, ...]  # what applies to it
-    is_refused: bool  # a schema forbids it, and none names it
-    is_unknown: bool  # nobody says anything about it, although other properties are declared
+    nodes: tuple[Node, ...]  # the nodes that apply to it
+    is_refused: bool  # forbidden by one schema and declared by none
+    is_unknown: bool  # undeclared, although other properties are declared
 
 
 class Bundle:
-    """The nodes that apply at one place, and what they say together. Decisions already made are among its nodes."""
+    """The nodes that apply at one location, merged. Variants and branches already decided are among its nodes."""
 
     def __init__(self, bundles: Bundles, nodes: tuple[Node, ...], decided: Decided) -> None:
         self._bundles = bundles
         self._decided = decided
         self._children: dict[str, Bundle] = {}
         self.nodes = nodes
-        self.parts = tuple(dict.fromkeys(part for node in nodes for part in parts_with_demands(node)))
-        self.is_unusable = any(part.never or part.problem or part.endless for part in self.parts)
+        self.parts = tuple(dict.fromkeys(part for node in nodes for part in constraining_parts(node)))
+        self.is_unusable = any(part.never or part.problem or part.cyclic for part in self.parts)
         self.pending = next(_undecided(self.parts, decided), None)
         self.is_undecided = self.pending is not None and not decided
-        # Whether a change inside could break what is demanded of the whole.
-        self.is_fragile = bool(self.pending or decided or len(self.parts) > 1 or any(map(looks_at_whole, self.parts)))
+        # Whether a change inside could violate a constraint on the whole value.
+        self.is_fragile = bool(
+            self.pending or decided or len(self.parts) > 1 or any(map(spans_whole_value, self.parts))
+        )
 
-    def fits(self, value: Any, answers: KnownResults) -> bool:
+    def fits(self, value: Any, memo: KnownMemo) -> bool:
         """Whether the value is valid for all nodes."""
-        return all(test(value, answers) for test in self._tests)
+        return all(test(value, memo) for test in self._tests)
 
     def accepts(self, value: Any) -> bool:
-        """`fits` for one value by itself: no answers are shared with other questions."""
-        return self.fits(value, self._bundles.no_answers())
+        """Whether a single value is valid, with a memo of its own."""
+        return self.fits(value, self._bundles.new_memo())
 
     @cached_property
     def _tests(self) -> tuple[Test, ...]:
@@ -85,7 +87,7 @@ class Bundle:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The JSON types that all parts accept; what is pending is not looked at."""
+        """The JSON types that all parts accept; pending decisions are not considered."""
         kinds = ALL_TYPES
         for part in self.parts:
             kinds &= accepted(part)
@@ -95,12 +97,12 @@ class Bundle:
 
     @cached_property
     def is_typed(self) -> bool:
-        """Whether a type is asked for by name, not only through the values of an enum."""
+        """Whether a part has a `type`, not only an enum."""
         return any(part.types is not None for part in self.parts)
 
     @cached_property
-    def demands(self) -> tuple[tuple[Test, Node], ...]:
-        """What the parts demand of the value as a whole: each as a test, and the node for the wording."""
+    def constraints(self) -> tuple[tuple[Test, Node], ...]:
+        """The constraints on the value as a whole, each as a test and a node."""
         bare = (self._bundles.without_inside(part) for part in self.parts)
         return tuple((self._bundles.test_of(node), node) for node in bare if node is not None)
 
@@ -108,12 +110,12 @@ class Bundle:
 
     @cached_property
     def declares(self) -> bool:
-        """Whether properties are declared, so that others are unknown."""
+        """Whether properties are declared, which makes others unknown."""
         return any(part.properties for part in self.parts)
 
     @cached_property
     def members(self) -> dict[str, Property]:
-        """The properties that some part names."""
+        """The properties that a part names."""
         names = dict.fromkeys(name for part in self.parts for name in named_by(part))
         found = {name: self.property(name) for name in names}
         return {name: member for name, member in found.items() if not member.is_refused or name in self.required}
@@ -123,7 +125,7 @@ class Bundle:
         return frozenset(self.members)
 
     def property(self, key: Any) -> Property:
-        """What applies to a property, worked out part by part."""
+        """Return how a property is treated."""
         nodes = self._by_name.get(key, []) + [node for part in self._by_pattern for node in matching_nodes(part, key)]
         is_named = bool(nodes)
         others = [node for part in self._with_rest if (node := rest_node(part, key)) is not None]
@@ -153,18 +155,18 @@ class Bundle:
 
     @cached_property
     def extra(self) -> Property | None:
-        """What applies to every property that is not named, if that does not depend on its name."""
+        """How every unnamed property is treated, if that does not depend on its name."""
         return None if self._by_pattern else self.property(_NO_NAME)
 
     @cached_property
     def strips_extras(self) -> bool:
-        """Whether every property that is not named goes."""
+        """Whether every unnamed property is stripped."""
         return self.extra is not None and (self.extra.is_unknown or self.extra.is_refused)
 
     @cached_property
     def only_strips(self) -> bool:
-        """Whether an object with extras needs no look at it as a whole."""
-        is_simple = not (self.is_unusable or self.is_fragile or self.demands)
+        """Whether stripping extras requires no check of the whole object."""
+        is_simple = not (self.is_unusable or self.is_fragile or self.constraints)
         return is_simple and "object" in self.types and self.strips_extras
 
     @cached_property
@@ -173,7 +175,7 @@ class Bundle:
 
     @cached_property
     def wanted(self) -> dict[str, Any]:
-        """The properties that should be there, with their defaults; one that would not be valid is none."""
+        """The properties to be present, with their valid defaults."""
         wanted = dict.fromkeys((name for part in self.parts for name in part.required), MISSING)
         for name, member in self.members.items():
             defaults = (declared_default(node) for node in member.nodes)
@@ -189,32 +191,32 @@ class Bundle:
         return child
 
     def of(self, nodes: tuple[Node, ...]) -> Bundle:
-        """A bundle for something inside."""
+        """Return the bundle for nodes inside this one."""
         return self._bundles.get(nodes)
 
     @cached_property
     def scan(self) -> Test:
-        """A function that gives the named properties of an object that need a look."""
+        """A function that returns the named properties of an object that need repair."""
         return self._bundles.scan(self)
 
     # Arrays.
 
     @cached_property
-    def says_items(self) -> bool:
+    def constrains_items(self) -> bool:
         return any(part.prefix or part.items is not None or part.unevaluated_items is not None for part in self.parts)
 
     @cached_property
     def ahead(self) -> int:
-        """How many positions may have schemas of their own."""
+        """The number of positions with their own schemas."""
         return max((len(part.prefix) for part in self.parts), default=0)
 
     def item(self, position: int) -> Bundle:
-        """What applies to an item of an array."""
+        """Return the bundle for an item of an array."""
         return self._at(position) if position < self.ahead else self.rest
 
     @cached_property
     def rest(self) -> Bundle:
-        """What applies to the items that have no schema of their own."""
+        """The bundle for items after the positional ones."""
         return self._at(self.ahead)
 
     def _at(self, position: int) -> Bundle:
@@ -225,22 +227,22 @@ class Bundle:
 
     @cached_property
     def is_clean(self) -> Test:
-        """Whether a value needs no look at all; not known for several nodes at once."""
-        return self._bundles.clean_test_of(self.nodes[0]) if len(self.nodes) == 1 else _unknown
+        """Whether a value needs no repair; undecided (False) for several nodes."""
+        return self._bundles.clean_test_of(self.nodes[0]) if len(self.nodes) == 1 else _never_clean
 
     # Decisions.
 
     def joined(self, pending: Pending, nodes: tuple[Node, ...]) -> Bundle:
-        """This bundle with its pending decision made: these nodes apply too."""
+        """Return this bundle with its pending decision resolved to these nodes."""
         return self._bundles.get(self.nodes + nodes, self._decided | {(pending.kind, pending.node.index)})
 
     def only(self, kind: str) -> Bundle:
-        """This bundle for values of one type."""
+        """Return this bundle restricted to values of one type."""
         return self._bundles.get((*self.nodes, self._bundles.typed(kind)), self._decided)
 
 
 class Bundles:
-    """The bundles of one schema, and the functions of its nodes, made when they are first needed."""
+    """The bundles of one schema and the functions of its nodes, created on first use."""
 
     def __init__(self, clean: CleanWriter, variants: Variants) -> None:
         program, checks = clean.program, clean.checks
@@ -249,7 +251,7 @@ class Bundles:
         self.types_of = variants.types
         self._known: dict[tuple[tuple[int, ...], Decided], Bundle] = {}
         self.alone = cache(lambda node: self.get((node,)))
-        # Whether a node accepts a value, and whether repair would leave it alone: with answers, and without.
+        # Validity and cleanliness tests of a node: with a memo, and standalone.
         self.test_of = cache(lambda node: program.function(checks.function(node)))
         self.clean_test_of = cache(lambda node: program.function(clean.function(node)))
         self.check_of = cache(lambda node: program.standalone(checks.function(node)))
@@ -268,9 +270,9 @@ class Bundles:
             bundle = self._known[key] = Bundle(self, nodes, decided)
         return bundle
 
-    def no_answers(self) -> KnownResults:
-        """Where answers are remembered, an empty memory."""
-        return python_text.CheckResults() if self.clean.program.remembers else None
+    def new_memo(self) -> KnownMemo:
+        """Return an empty memo, or None where results are not memoized."""
+        return python_text.CheckMemo() if self.clean.program.memoizes else None
 
     def scan(self, bundle: Bundle) -> Test:
         name = f"d{self.clean.program.number()}"
@@ -280,16 +282,16 @@ class Bundles:
     def _write_scan(self, function: Function, bundle: Bundle) -> None:
         function.line("bad = []")
         function.ending = "return bad"
-        if len(bundle.members) <= MANY:
+        if len(bundle.members) <= MAX_UNROLLED:
             for name, member in bundle.members.items():
-                _write_look(function, repr(name), self._expression(member), is_wanted=name in bundle.wanted)
+                _write_property_scan(function, repr(name), self._expression(member), is_wanted=name in bundle.wanted)
             return
         alike: dict[tuple[str, bool], list[str]] = {}
         for name, member in bundle.members.items():
             alike.setdefault((self._expression(member), name in bundle.wanted), []).append(name)
         for (expression, is_wanted), names in alike.items():
             with function.block(f"for k in {function.program.constant(names)}:"):
-                _write_look(function, "k", expression, is_wanted=is_wanted)
+                _write_property_scan(function, "k", expression, is_wanted=is_wanted)
 
     def _expression(self, member: Property) -> str:
         if len(member.nodes) > 1 or member.is_refused:
@@ -297,7 +299,7 @@ class Bundles:
         return self.clean.expression(member.nodes[0], "x") if member.nodes else "True"
 
 
-def _write_look(function: Function, word: str, expression: str, *, is_wanted: bool) -> None:
+def _write_property_scan(function: Function, word: str, expression: str, *, is_wanted: bool) -> None:
     with function.block(f"if {word} in v:"):
         function.line(f"x = v[{word}]")
         function.line(f"if not ({expression}): bad.append({word})")
@@ -306,12 +308,12 @@ def _write_look(function: Function, word: str, expression: str, *, is_wanted: bo
 
 
 def _without_inside(bare: Node, part: Node) -> Node | None:
-    """The demands of a node on a value as a whole, written to a bare one; None if there are none."""
+    """Copy the constraints of a node on a value as a whole to a bare node; None if there are none."""
     for field in WHOLE:
         setattr(bare, field, getattr(part, field))
     if part.items is not None and part.items.never:
         bare.max_items = min(len(part.prefix), len(part.prefix) if part.max_items is None else part.max_items)
-    return bare if says_about_whole(bare) else None
+    return bare if constrains_whole(bare) else None
 
 
 def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
@@ -326,11 +328,11 @@ def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
 
 
 def _required_of(node: Node) -> Iterator[str]:
-    for part in parts_with_demands(node):
+    for part in constraining_parts(node):
         yield from part.required
         for variants in (part.any_of, part.one_of):
             of_each = [
-                [name for inner in parts_with_demands(variant) for name in inner.required] for variant in variants
+                [name for inner in constraining_parts(variant) for name in inner.required] for variant in variants
             ]
             if all(of_each):
                 yield from (name for names in of_each for name in names)
@@ -339,7 +341,7 @@ def _required_of(node: Node) -> Iterator[str]:
 _NO_NAME: Final = object()  # a key that no schema names and no pattern matches
 
 
-def _unknown(_value: Any, _answers: KnownResults) -> bool:
+def _never_clean(_value: Any, _answers: KnownMemo) -> bool:
     return False
 
 
@@ -348,15 +350,15 @@ _CONTAINERS: Final = frozenset({dict, list})
 
 
 def without_unknown(bundles: Bundles, root: Node, value: Any) -> Any:
-    """The value without properties that its schema does not know, and otherwise as it came.
+    """Return the value without undeclared properties and otherwise unchanged.
 
-    Which variant of a union a value is, is not asked: a property stays if any of them knows it, or is open.
+    Variants of a union are not evaluated: a property stays if any variant declares it or is open.
     """
     return _Remover().of([bundles.alone(root)]).apply(value)
 
 
 class _Remover(dict[tuple[int, ...], "_Place"]):
-    """The places of a schema, by the ways to read a value there."""
+    """The locations of a schema, by the possible interpretations of a value there."""
 
     def of(self, bundles: Iterable[Bundle]) -> _Place:
         ways: dict[int, Bundle] = {}
@@ -364,7 +366,7 @@ class _Remover(dict[tuple[int, ...], "_Place"]):
             for way in _ways(bundle):
                 ways[id(way)] = way
             if len(ways) > _MAX_WAYS:
-                ways = {}  # nothing is known of this place, and all is kept
+                ways = {}  # too many interpretations: everything is kept
                 break
         key = tuple(ways)
         if key not in self:
@@ -373,7 +375,7 @@ class _Remover(dict[tuple[int, ...], "_Place"]):
 
 
 class _Place:
-    """All ways to read the value at one place."""
+    """All interpretations of the value at one location."""
 
     def __init__(self, places: _Remover, ways: tuple[Bundle, ...]) -> None:
         self._places = places
@@ -438,7 +440,7 @@ class _Place:
 
 
 def _ways(bundle: Bundle) -> Iterable[Bundle]:
-    """The bundle with every decision made in every way; as many as are of use."""
+    """Yield the bundle with every combination of its decisions, up to the limit."""
     waiting, found = [bundle], 0
     while waiting and found <= _MAX_WAYS:
         each = waiting.pop()

@@ -1,4 +1,4 @@
-"""What was changed, and what still does not fit, in as few entries as will say it: array siblings share one."""
+"""The report of a repair: changes and remaining mismatches, collapsed so that array siblings share one entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enfold.envelope import MISFITS, ResultWarning
 from enfold.json_pointer import escape
 from enfold.schema.nodes.values import json_type
 
-# A place inside a value: the place of its container, and the key or position in it. None is the root.
+# A location inside a value: the location of its container and the key or position in it. None is the root.
 Path: TypeAlias = "tuple[Path, Any] | None"
 
 _MAX_ENTRIES: Final = 50
@@ -18,17 +18,17 @@ _MAX_NAME: Final = 200
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One thing to be told of a place; of several, if it is told of the same property of objects in one array."""
+    """One finding at a location, or at the same property of several objects in one array."""
 
     code: str
     path: Path
     old: Any = None
     new: Any = None
-    count: int = 1  # with those of later objects in the same array
+    count: int = 1  # including later objects in the same array
 
 
 class Report:
-    """Entries in the order they were made. An attempt that is given up takes its own back."""
+    """Entries in order of occurrence. A discarded attempt removes its entries."""
 
     __slots__ = ("entries",)
 
@@ -39,7 +39,7 @@ class Report:
         self.entries.append(Entry(code, path, old, new))
 
     def remove_after(self, length: int) -> list[Entry]:
-        """Forget the entries after the first `length`, and give them to the caller."""
+        """Remove and return the entries after the first `length`."""
         taken = self.entries[length:]
         del self.entries[length:]
         return taken
@@ -48,13 +48,13 @@ class Report:
         groups = _collapsed(self.entries)
         if len(groups) <= _MAX_ENTRIES:
             return tuple(map(_warning, groups))
-        groups.sort(key=lambda group: group.first.code not in MISFITS)  # what was kept although wrong must be seen
+        groups.sort(key=lambda group: group.first.code not in MISFITS)  # remaining mismatches first
         shown = tuple(map(_warning, groups[: _MAX_ENTRIES - 1]))
         return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
 
 
 def may_share(path: Path) -> bool:
-    """Whether a place in one object of an array can stand for all: a key that is `*` would read like every position."""
+    """Whether a location in one object of an array can represent all; a key `*` would read like every position."""
     if path is None or type(path[1]) is not str:
         return False
     while path is not None and path[1] != "*":
@@ -62,21 +62,21 @@ def may_share(path: Path) -> bool:
     return path is None
 
 
-_POSITION: Final = object()  # stands where an array position was: no key is equal to it
+_POSITION: Final = object()  # replaces array positions; equal to no key
 
 
 class _Group(msgspec.Struct):
-    """Entries of one code whose places differ in array positions alone; the first stands for all."""
+    """Entries with the same code whose locations differ only in array positions; the first represents all."""
 
     first: Entry
-    words: list[Any]  # from the inside out, with a sign for each position
-    positions: list[int | None]  # from the inside out too; None where the entries differ
+    steps: list[Any]  # innermost first, with `_POSITION` for each position
+    positions: list[int | None]  # innermost first; None where the entries differ
     count: int
 
 
 def _collapsed(entries: list[Entry]) -> list[_Group]:
     groups: dict[Any, _Group] = {}
-    siblings: dict[tuple[str, Any, int], _Group] = {}  # by code, key and the identity of their array's place
+    siblings: dict[tuple[str, Any, int], _Group] = {}  # by code, key and the identity of their array's location
     for entry in entries:
         parent, key = entry.path or _ROOT
         array, position = parent or _ROOT
@@ -86,7 +86,7 @@ def _collapsed(entries: list[Entry]) -> list[_Group]:
             group = _grouped(groups, entry)
             if type(position) is int and may_share(entry.path):
                 siblings[place] = group
-        elif group.count > 1 or group.positions[0] != position:  # nothing else has to be compared
+        elif group.count > 1 or group.positions[0] != position:
             group.count += entry.count
             group.positions[0] = None
     return list(groups.values())
@@ -96,24 +96,24 @@ _ROOT: Final = (None, None)
 
 
 def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
-    """The group that an entry belongs to, with the entry counted."""
+    """Add an entry to its group."""
     path = entry.path
-    words: list[Any] = []
+    steps: list[Any] = []
     positions: list[int | None] = []
     while path is not None:
         path, step = path
         if type(step) is int:
             positions.append(step)
-            words.append(_POSITION)
+            steps.append(_POSITION)
         else:
-            words.append(step)
+            steps.append(step)
     if entry.count > 1:
         positions[0] = None
-    shape = (entry.code, *words, len(groups)) if "*" in words else (entry.code, *words)
+    shape = (entry.code, *steps, len(groups)) if "*" in steps else (entry.code, *steps)
     group = groups.get(shape)
     if group is None:
-        group = groups[shape] = _Group(entry, words, positions, entry.count)
-    elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
+        group = groups[shape] = _Group(entry, steps, positions, entry.count)
+    elif group.count > 1 or group.positions != positions:  # otherwise a duplicate
         group.count += entry.count
         pairs = zip(group.positions, positions, strict=True)
         group.positions = [mine if mine == other else None for mine, other in pairs]
@@ -128,26 +128,26 @@ def _warning(group: _Group) -> ResultWarning:
     return ResultWarning(code, _pointer(group), shown, replaced, json_type(old), size, group.count)
 
 
-# What is told of a property that was not there.
+# Codes about properties that were absent.
 _ABSENT: Final = frozenset({"default", "missing"})
 
 
 def _pointer(group: _Group) -> str:
     positions = iter(group.positions)
     pointer = ""
-    for word in group.words:
-        if type(word) is str:
-            pointer = f"/{escape(word)}{pointer}"
-        elif word is _POSITION:
+    for step in group.steps:
+        if type(step) is str:
+            pointer = f"/{escape(step)}{pointer}"
+        elif step is _POSITION:
             position = next(positions)
             pointer = f"/{'*' if position is None else position}{pointer}"
-        else:  # a key that JSON does not have
-            pointer = f"/{type(word).__name__}{pointer}"
+        else:  # a key outside JSON
+            pointer = f"/{type(step).__name__}{pointer}"
     return pointer
 
 
 def _size(value: Any) -> int:
-    """The length of a value as JSON text."""
+    """Return the length of a value as JSON text."""
     return 4 if value is None else len(_text(value))
 
 
@@ -158,14 +158,14 @@ def _beginning(value: Any) -> str:
 def _text(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode()
-    except Exception:  # noqa: BLE001  # whatever cannot be written still has a place in the report
+    except Exception:  # noqa: BLE001  # values that cannot be encoded are reported too
         return f'"{value}"' if type(value) is str else type(value).__name__
 
 
 def differences(old: Any, new: Any) -> tuple[ResultWarning, ...]:
-    """One `cast` entry at each place where the two differ and are not both objects or both arrays of one length."""
+    """Return a `cast` warning for each location where two values differ."""
     report = Report()
-    # A stack of our own: values may be deeper than Python's.
+    # Iterative: values may be nested deeper than Python's stack.
     waiting: list[tuple[Any, Any, Path]] = [(old, new, None)]
     while waiting:
         was, now, path = waiting.pop()

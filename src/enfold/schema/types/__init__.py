@@ -172,7 +172,7 @@ Part: TypeAlias = Shape | RecordShape | Alias
 Definitions: TypeAlias = dict[Hashable, RecordShape | Alias]
 
 
-class NotTextOfError(ValueError):
+class UnreadableTextError(ValueError):
     """Text that does not stand for a value of its type; its argument names the type or the format."""
 
 
@@ -362,13 +362,13 @@ def _notes_of(item: Any) -> dict[str, Any]:
     if isinstance(documentation := getattr(item, "documentation", None), str):  # PEP 727
         return {"description": documentation}
     if isinstance(item, msgspec.Meta):
-        return _words_of(item, item.extra_json_schema)
+        return _annotations_of(item, item.extra_json_schema)
     if is_field(item):
-        return _words_of(item, item.json_schema_extra)
+        return _annotations_of(item, item.json_schema_extra)
     return {}
 
 
-def _words_of(item: Any, extra: Any) -> dict[str, Any]:
+def _annotations_of(item: Any, extra: Any) -> dict[str, Any]:
     words = {name: value for name in ("description", "title", "examples") if (value := getattr(item, name))}
     return words | {"extra": extra} if isinstance(extra, dict) else words
 

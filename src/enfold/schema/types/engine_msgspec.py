@@ -13,7 +13,7 @@ from msgspec import UNSET, ValidationError
 
 from enfold.errors import DecodeError, Reason
 from enfold.schema import types as shapes
-from enfold.schema.types import NO_LIMITS, Definitions, NotTextOfError, Part, RecordShape, Shape, ValueLimits
+from enfold.schema.types import NO_LIMITS, Definitions, Part, RecordShape, Shape, UnreadableTextError, ValueLimits
 
 Path: TypeAlias = list[str | int]
 MakeSchema: TypeAlias = Callable[[], dict[str, Any]]
@@ -42,7 +42,7 @@ def explain_refusal(
 
 def is_of_user(cause: BaseException | None) -> bool:
     """Whether a validator of the user's raised it, and not one of ours."""
-    return cause is not None and not isinstance(cause, NotTextOfError)
+    return cause is not None and not isinstance(cause, UnreadableTextError)
 
 
 def sentence(error: BaseException) -> str:
@@ -351,8 +351,8 @@ def read_hook(cls: Any, value: Any) -> Any:
         if isinstance(value, str):
             return cls(value)
     except ValueError:
-        raise NotTextOfError(cls.__name__) from None
-    raise NotTextOfError(cls.__name__)
+        raise UnreadableTextError(cls.__name__) from None
+    raise UnreadableTextError(cls.__name__)
 
 
 _OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
@@ -474,9 +474,9 @@ _REFUSALS: Final = (ValidationError, UnicodeEncodeError)
 
 def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -> DecodeError:
     if isinstance(error, UnicodeEncodeError):
-        from enfold.schema.plain import find_half_character  # with the first of its kind
+        from enfold.schema.plain import find_unpaired_surrogate  # with the first of its kind
 
-        return refusal(find_half_character(data) or [], "it holds half a character", "constraint")
+        return refusal(find_unpaired_surrogate(data) or [], "it holds half a character", "constraint")
     message, where = _split_message(str(error))
     path = _exact_path(_steps(where), data, annotation)
     for pattern, reason in _FIELD_FAULTS:

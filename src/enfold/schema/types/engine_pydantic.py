@@ -21,7 +21,7 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 from enfold.errors import DecodeError
 from enfold.schema import types as shapes
 from enfold.schema.compiled import compile_schema
-from enfold.schema.types import Definitions, Field, NotTextOfError, Part, RecordShape, Shape, ValueLimits
+from enfold.schema.types import Definitions, Field, Part, RecordShape, Shape, UnreadableTextError, ValueLimits
 from enfold.schema.types.engine_msgspec import (
     KEY,
     MakeSchema,
@@ -193,7 +193,7 @@ class _CoreBuilder:
             try:
                 return next(iter(msgspec.convert({text: None}, annotation, str_keys=True, dec_hook=read_hook)))
             except msgspec.ValidationError as error:
-                raise NotTextOfError("key") from error
+                raise UnreadableTextError("key") from error
 
         return core_schema.no_info_plain_validator_function(read)
 
@@ -266,9 +266,9 @@ def _read_text(shape: shapes.Text, value: Any) -> Any:
     try:
         found: Any = msgspec.convert(value, shape.cls, strict=True, dec_hook=read_hook)
     except msgspec.ValidationError as error:
-        raise NotTextOfError(shape.format) from error
+        raise UnreadableTextError(shape.format) from error
     if shape.format == "decimal" and not found.is_finite():
-        raise NotTextOfError(shape.format)
+        raise UnreadableTextError(shape.format)
     _check_limits(found, shape.limits)
     return found
 
@@ -304,7 +304,7 @@ def _read_member(shape: shapes.Enumeration, value: Any) -> Any:
     if isinstance(shape.annotation, type) and type(value) in map(type, shape.values):
         with contextlib.suppress(ValueError):  # an enum may know more values than it lists
             return shape.annotation(value)
-    raise NotTextOfError("enum")
+    raise UnreadableTextError("enum")
 
 
 def _read_flags(cls: type, value: int) -> Any:

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError, SchemaSerializer, core_schema
 
 from enfold.schema.regexp import compile_pattern
-from enfold.schema.types import NotTextOfError, usable_pattern
+from enfold.schema.types import UnreadableTextError, usable_pattern
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _read_base64(value: Any) -> Any:
     try:
         return msgspec.convert(value, bytes)
     except msgspec.ValidationError as error:
-        raise NotTextOfError("base64") from error
+        raise UnreadableTextError("base64") from error
 
 
 def _write_base64(value: Any) -> Any:
