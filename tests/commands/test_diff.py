@@ -59,7 +59,7 @@ def test_each_change_is_told_with_its_reasons(programs: tuple[str, str], capsys:
         "    it needs the scope shop:write",
         "~ shop.price  changed, breaking",
         "    input: /currency may be missing where it is required",
-        "    output: the whole may be a number where an integer is expected",
+        "    output: the value may be a number where an integer is expected",
         "~ shop.stock  changed",
         "    description, input_schema, output_schema changed",
         "1 removed, 1 added, 3 changed; 3 breaking",

@@ -155,7 +155,7 @@ def test_the_place_and_the_reason_are_told() -> None:
         "a", "b", a={"type": "array", "items": thing(kind={"enum": ["x"]}, size={**WHOLE, "maximum": 9})}, b=TEXT
     )
     assert sorted(map(str, incompatibilities(old, new))) == [
-        '/a/*/kind may be "y", which is not taken',
+        '/a/*/kind may be "y", which is not accepted',
         "/a/*/size may be above 9",
         "/b may be missing where it is required",
     ]

@@ -187,10 +187,10 @@ def _content(e: list[Content]) -> None: ...
 @pytest.mark.parametrize(
     ("function", "advice"),
     [
-        (_way, "write Annotated[Up | Down, Field(discriminator='op')]"),
+        (_way, "use Annotated[Up | Down, Field(discriminator='op')]"),
         (
             _tree,
-            "write Annotated[Left | Right, Field(discriminator='kind')], and give each of them a Literal field 'kind'",
+            "use Annotated[Left | Right, Field(discriminator='kind')], and give each of them a Literal field 'kind'",
         ),
         (_content, "a recursive union of Box and dict without a discriminator"),
     ],

@@ -229,7 +229,7 @@ def test_states_find_what_backtracking_finds(random: Random, text: str) -> None:
 
 @pytest.mark.parametrize("source", NOT_PATTERNS)
 def test_what_is_no_pattern_is_refused_with_a_sentence(source: str) -> None:
-    with pytest.raises(PatternError, match=r"^The pattern .* cannot be used: .+\."):
+    with pytest.raises(PatternError, match=r"^Invalid pattern .*: .+\."):
         compile_pattern(source)
 
 

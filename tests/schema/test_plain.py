@@ -347,5 +347,5 @@ def test_half_a_character_is_told_by_its_place(data: Any, path: str) -> None:
     with pytest.raises(UnicodeEncodeError) as refused:
         encode(data)
     told = unwritable(data, refused.value)
-    assert told.message == f"failed to marshal response: {path or '/'}: the text holds half a character"
+    assert told.message == f"failed to marshal response: {path or '/'}: the text contains an unpaired surrogate"
     assert told.details["path"] == path

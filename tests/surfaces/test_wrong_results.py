@@ -1,4 +1,4 @@
-"""A result that has no form in JSON names its type and its place; a forgotten `await` is told as such, over HTTP and MCP."""
+"""A result that is not JSON serializable names its type and its place; a forgotten `await` is told as such, over HTTP and MCP."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ async def items() -> AsyncIterator[Any]:
 
 
 EXPECTED = {
-    "root": "/: Thing has no form in JSON",
-    "deep": "/rows/1/thing: Thing has no form in JSON",
-    "rows": "/1/thing: Thing has no form in JSON",
-    "typed": "/1: Thing has no form in JSON",
-    "model": "/inner/0: Thing has no form in JSON",
-    "a_class": "/: type Thing has no form in JSON",
-    "unawaited": "/: coroutine later was not awaited: write `await` before it",
+    "root": "/: Thing is not JSON serializable",
+    "deep": "/rows/1/thing: Thing is not JSON serializable",
+    "rows": "/1/thing: Thing is not JSON serializable",
+    "typed": "/1: Thing is not JSON serializable",
+    "model": "/inner/0: Thing is not JSON serializable",
+    "a_class": "/: type Thing is not JSON serializable",
+    "unawaited": "/: coroutine later was not awaited: add `await`",
     "unawaited_below": "/rows/0: coroutine later was not awaited",
     "unawaited_in_a_model": "/inner: coroutine later was not awaited",
     "unawaited_in_a_def": "/count: coroutine later was not awaited",
-    "generator": "/: generator generator.<locals>.<genexpr> gives its items one by one: collect them in a list",
-    "items": "/thing: Thing has no form in JSON",
+    "generator": "/: generator generator.<locals>.<genexpr> is an iterator: collect its items in a list",
+    "items": "/thing: Thing is not JSON serializable",
 }
 
 

@@ -1,3 +1,4 @@
 """JSON Schema: derived from Python types, checked, cast and repaired. The only package that inspects users' types."""
 
-# Late imports: pydantic and attrs, which are optional, and modules that a start-up without faults or references never needs.
+# Imports inside functions: pydantic and attrs are optional; the other modules are loaded with the first value, fault or
+# reference that needs them.

@@ -1,5 +1,4 @@
-"""Schemas as clients are shown them: patterns that every client can compile, no more than a model can use, and for an
-upstream's answers loosened. How they are written is told in `enfold.schema.advertised`."""
+"""Schemas prepared for clients: portable patterns, reduced to what a model can use, and relaxed for upstream responses."""
 
 from __future__ import annotations
 
@@ -17,18 +16,17 @@ T = TypeVar("T")
 _DESCRIBING: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
 
 
-# What may have to be changed, as it stands in the text of a schema: most have nothing, and writing one is far quicker
-# than a walk through it.
+# A search in the encoded schema decides whether a rewrite is needed: encoding is far faster than a traversal.
 _PATTERNS: Final = re.compile(rb'"pattern')
 _UNUSED: Final = re.compile(rb'"examples?":|"deprecated":true')
 _UNUSED_OR_LONG: Final = re.compile(rb'"examples?":|"deprecated":true|"description":')
-_ENDS: Final = re.compile(r"[.!?](?=\s|$)|[。！？]")  # the signs of Chinese and Japanese
+_ENDS: Final = re.compile(r"[.!?](?=\s|$)|[。！？]")  # Chinese and Japanese punctuation
 _PARAGRAPH: Final = re.compile(r"\n\s*\n")
 _ABBREVIATIONS: Final = ("e.g", "i.e", "etc", "vs", "cf", "approx", "incl", "no", "min", "max")
 
 
 def first_sentence(text: str) -> str:
-    """A text up to the end of its first sentence, or of its first paragraph where that comes sooner."""
+    """Return the first sentence of a text, or its first paragraph where that is shorter."""
     paragraph = " ".join(_PARAGRAPH.split(text.strip(), maxsplit=1)[0].split())
     for end in _ENDS.finditer(paragraph):
         word = paragraph[: end.start()].rpartition(" ")[2].lstrip("(").lower()
@@ -38,7 +36,7 @@ def first_sentence(text: str) -> str:
 
 
 class Advertising:
-    """Rewrites schemas for listings; definitions that many schemas share are rewritten once, and stay shared."""
+    """Rewrites schemas for listings; shared definitions are rewritten once and stay shared."""
 
     def __init__(self) -> None:
         self._portable = _Rewriter(_with_portable_pattern, _PATTERNS)
@@ -47,21 +45,21 @@ class Advertising:
         self._loosened_once = memoized(self._loosened)
 
     def portable(self, schema: Schema) -> Schema:
-        """The schema with every pattern rewritten for the `u` flag or left out; the same object where nothing changes."""
+        """Rewrite every pattern for the `u` flag, or drop it; return the same object where nothing changes."""
         return self._portable.of(schema)
 
     def useful(self, schema: Schema, *, short: bool = False) -> Schema:
-        """The schema without what a model cannot use: examples, and optional properties that are deprecated.
+        """Drop what a model cannot use: examples, and optional properties that are deprecated.
 
-        In `short` each description is no more than its first sentence.
+        `short` reduces each description to its first sentence.
         """
         rewriting = self._short if short else self._useful
         return rewriting.of(schema)
 
     def loosened(self, schema: Schema) -> Schema:
-        """The schema of an upstream's answers: only the root has a type, nothing is required, nothing is ruled out.
+        """Relax the schema of upstream responses: only the root has a type, nothing is required or excluded.
 
-        The type that was declared for a detail is its `$comment`. An answer without content is null.
+        The declared type of a part becomes its `$comment`. A response without content is null.
         """
         try:
             loose = self._loosened(schema)
@@ -95,7 +93,7 @@ class Advertising:
 
 
 def _loose_type(declared: Any) -> Any:
-    """The type of a root, or null; a number that should be whole may have a fraction, as below the root."""
+    """Return the type of a root or null; integers become numbers."""
     kinds = [
         "number" if each == "integer" else each for each in (declared if isinstance(declared, list) else [declared])
     ]
@@ -106,7 +104,7 @@ def _loose_type(declared: Any) -> Any:
 
 
 class _Rewriter:
-    """Changes every schema inside a schema by one rule; what the rule leaves alone stays the same object."""
+    """Applies one rule to every subschema; unchanged schemas stay the same objects."""
 
     def __init__(self, rule: Callable[[Schema], Schema], needed: re.Pattern[bytes]) -> None:
         self._rule = rule
@@ -139,7 +137,7 @@ class _Rewriter:
     def _is_needed(self, schema: Any) -> bool:
         try:
             return self._needed.search(msgspec.json.encode(schema)) is not None
-        except (TypeError, ValueError):  # a value in it that JSON does not have
+        except (TypeError, ValueError):  # a value outside JSON
             return True
 
     def _walk(self, schema: Any) -> Any:
@@ -151,8 +149,8 @@ class _Rewriter:
 
 
 def _with_portable_pattern(schema: Schema) -> Schema:
-    """The schema with a pattern that every client can compile, or with none."""
-    from enfold.schema.regexp.syntax import portable_pattern  # with the first pattern: most servers start without one
+    """Replace a pattern by one that every client can compile, or drop it."""
+    from enfold.schema.regexp.syntax import portable_pattern  # most servers have no pattern
 
     if isinstance(pattern := schema.get("pattern"), str) and (found := portable_pattern(pattern)) != pattern:
         kept = {key: value for key, value in schema.items() if key != "pattern"}
@@ -186,8 +184,8 @@ def _shortened(schema: Schema) -> Schema:
 
 
 def memoized(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The function with a memory: of each definition, known by its identity, it makes something once."""
-    # Each with its original, so that no other definition can have the same identity meanwhile.
+    """Memoize a function of a definition by the identity of the definition."""
+    # Results hold a reference to their definition so that its identity stays unique.
     known: dict[int, tuple[Any, T]] = {}
 
     def make_once(definition: Any) -> T:
@@ -199,22 +197,22 @@ def memoized(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return make_once
 
 
-# A reference in the text of a schema: to a definition by its name, or elsewhere.
+# A reference in an encoded schema: to a definition by name, or elsewhere.
 _REFERENCE: Final = re.compile(rb'"\$(?:dynamicRef|recursiveRef|ref)":"(?:#/\$defs/([A-Za-z0-9_.-]+)"|([^"]*)")')
 _ANYTHING: Final = msgspec.Raw(b"{}")
 
 
 class Packing:
-    """Packs the schemas of one listing, rewritten as it is told; it keeps the text of every definition it has seen."""
+    """Packs the schemas of one listing after rewriting them; the text of every definition is cached."""
 
     def __init__(self, rewrite: Callable[[Schema], Schema]) -> None:
         self._rewrite = rewrite
         self._definition = memoized(self._written_definition)
 
     def packed(self, schema: Schema, most: int | None = None) -> Schema:
-        """The schema with the definitions that it reaches, as text; where `most` bytes do not hold them all, the nearest.
+        """Return the schema with the definitions it reaches, encoded; beyond `most` bytes, only the nearest.
 
-        The others then allow anything, which only a schema may say that promises nothing about its details.
+        The others then allow anything, so use `most` only for schemas that make no promises about details.
         """
         definitions = schema.get("$defs")
         if not isinstance(definitions, dict) or not definitions or "$id" in schema:
@@ -228,13 +226,13 @@ class Packing:
     def _reached(
         self, uses: tuple[str, ...] | None, definitions: Schema, most: int | None
     ) -> dict[str, msgspec.Raw] | None:
-        """The definitions that some names reach, the nearest first; None where that cannot be told."""
+        """Return the definitions reachable from some names, nearest first; None where that cannot be determined."""
         if uses is None:
             return None
         found: dict[str, msgspec.Raw] = {}
         waiting = list(uses)
         size = 0
-        for name in waiting:  # it grows while it is read
+        for name in waiting:  # grows during iteration
             if name in found or name not in definitions:
                 continue
             definition = self._definition(definitions[name])
@@ -253,7 +251,7 @@ class Packing:
 
 
 class _Definition(msgspec.Struct, frozen=True):
-    """The text of a schema, and the names of the definitions it uses; None where it refers to something else."""
+    """An encoded schema and the names of the definitions it uses; None where it has other references."""
 
     text: bytes
     uses: tuple[str, ...] | None
@@ -262,7 +260,7 @@ class _Definition(msgspec.Struct, frozen=True):
 def _written(schema: Any) -> _Definition:
     try:
         text = msgspec.json.encode(schema)
-    except (TypeError, ValueError, RecursionError):  # a value in it that JSON does not have
+    except (TypeError, ValueError, RecursionError):  # a value outside JSON
         return _Definition(b"", None)
     found = _REFERENCE.findall(text)
     if any(other not in (b"", b"#") for _, other in found) or b'"$id":' in text or b'"$anchor":' in text:

@@ -1,7 +1,6 @@
-"""Whether all that fits one schema also fits another: what yesterday's callers send today's operation, and the reverse. Pure.
+"""Schema compatibility: whether every value valid for one schema is valid for another.
 
-The comparison goes by structure and is careful: what it cannot compare it reports. It never says that two schemas go together when a
-value that it understands would be refused.
+The comparison is structural and conservative: keywords it cannot compare are reported as incompatible unless equal.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from enfold.schema.repairs.bundle import Bundle, Property
 MAX_REPORTED: Final = 20
 MAX_STEPS: Final = 20_000
 
-# What is not compared, but must be the same: the field of a node, and the keywords that say it.
+# Node fields that must be equal because they are not compared, with their keywords.
 _CONDITIONS: Final = {
     "not_": ("not",),
     "if_": ("if", "then", "else"),
@@ -34,7 +33,7 @@ _CONDITIONS: Final = {
     "unevaluated_properties": ("unevaluatedProperties",),
     "unevaluated_items": ("unevaluatedItems",),
 }
-# The type that a count is about, its field, what may be wrong with it, and whether it is a lowest (1) or a highest (-1).
+# The type that a size limit applies to, its field, its message, and whether it is a minimum (1) or a maximum (-1).
 _COUNTS: Final = (
     ("string", "min_length", "may be shorter than {} characters", 1),
     ("string", "max_length", "may be longer than {} characters", -1),
@@ -43,7 +42,7 @@ _COUNTS: Final = (
     ("object", "min_properties", "may have fewer than {} properties", 1),
     ("object", "max_properties", "may have more than {} properties", -1),
 )
-_TEXTS: Final = (("pattern", "of another pattern than"), ("format", "no"), ("contentEncoding", "no"))
+_TEXTS: Final = (("pattern", "may not match"), ("format", "may not be"), ("contentEncoding", "may not be"))
 _NUMBERS: Final = frozenset({"integer", "number"})
 _TWO_VALUES: Final[dict[frozenset[str], list[Any]]] = {
     frozenset({"boolean"}): [False, True],
@@ -52,22 +51,22 @@ _TWO_VALUES: Final[dict[frozenset[str], list[Any]]] = {
 
 
 class Incompatibility(msgspec.Struct, frozen=True):
-    """A place where what is given may not be what is taken, and why, as the end of a sentence about that place."""
+    """A location where a given value may be rejected, and the reason as the predicate of a sentence."""
 
     path: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.path or 'the whole'} {self.why}"
+        return f"{self.path or 'the value'} {self.why}"
 
 
 Found: TypeAlias = list[Incompatibility]
 
 
 def incompatibilities(given: Any, taken: Any, *, ignores_extras: bool = False) -> Found:
-    """Why a value that fits `given` may not fit `taken`; none where it always does.
+    """Return the reasons why a value valid for `given` may be invalid for `taken`; empty if it is always valid.
 
-    `ignores_extras`: whoever takes it passes over properties that they do not know, as readers of memo do.
+    With `ignores_extras` the receiver ignores undeclared properties, as readers of responses do.
     """
     one, other = compile_schema(given), compile_schema(taken)
     problem = one.problem or other.problem
@@ -84,7 +83,7 @@ class _TooMuchError(Exception):
 
 
 class _Comparison:
-    """All that is given at a place held against each node that takes it; a pair that is met again is taken to fit."""
+    """Compares the bundle given at a location with each node that takes it; a recurring pair counts as compatible."""
 
     def __init__(self, taken: Schema, *, ignores_extras: bool) -> None:
         self._taken = taken
@@ -102,12 +101,12 @@ class _Comparison:
         return self._compare(given, taken, path)
 
     def _compare(self, given: Bundle, taken: Node, path: str) -> Found:
-        """The steps: alternatives of what is given, the values it lists, then part by part what takes it."""
+        """Compare alternatives of the given side first, then enumerated values, then each part of the taking side."""
         parts = constraining_parts(taken)
         if not parts or not given.types or _is_never(given.parts):
             return []
         if _is_never(parts):
-            return [Incompatibility(path, "is not taken any more")]
+            return [Incompatibility(path, "is no longer accepted")]
         if given.pending is not None:
             choices = [(each,) for each in given.pending.variants] if given.pending.kind in ("anyOf", "oneOf") else [()]
             decided = [given.joined(given.pending, choice) for choice in choices]
@@ -116,7 +115,7 @@ class _Comparison:
         if values is not None:
             fits = self._taken.check_of(taken)
             refused = [messages.short_json(value) for value in values if not fits(value)]
-            return [Incompatibility(path, f"may be {text}, which is not taken") for text in refused]
+            return [Incompatibility(path, f"may be {text}, which is not accepted") for text in refused]
         return [each for part in parts for each in self._compare_part(given, part, path)]
 
     def _compare_part(self, given: Bundle, part: Node, path: str) -> Iterator[Incompatibility]:
@@ -125,7 +124,7 @@ class _Comparison:
                 yield from self._compare_kind(given.only(kind), kind, variants, path)
         if part.enum is not None:
             listed = ", ".join(map(messages.short_json, part.enum[:5]))
-            yield Incompatibility(path, f"may be something else than {listed}")
+            yield Incompatibility(path, f"may be something other than {listed}")
             return
         foreign = given.types - accepted(part)
         if foreign:
@@ -139,19 +138,19 @@ class _Comparison:
             yield from self._compare_properties(given, part, path)
 
     def _compare_kind(self, given: Bundle, kind: str, variants: tuple[Node, ...], path: str) -> Found:
-        """What is given, for values of one type: some alternative must take them all."""
+        """Compare values of one type with alternatives, one of which must accept them all."""
         near: list[Found] = []
         for variant in variants:
             met = set(self._met)
             found = self.compare(given, variant, path)
             if not found:
                 return []
-            self._met = met  # what was taken to fit on the way may not
+            self._met = met  # discard assumptions made on the way
             if kind in self._taken.variants.types(variant):
                 near.append(found)
         if len(near) == 1:
             return near[0]
-        return [Incompatibility(path, f"may be {_article(kind)} that none of the alternatives takes")]
+        return [Incompatibility(path, f"may be {_article(kind)} that none of the alternatives accepts")]
 
     def _compare_items(self, given: Bundle, part: Node, path: str) -> Iterator[Incompatibility]:
         first = max(given.ahead, len(part.prefix))
@@ -167,7 +166,7 @@ class _Comparison:
         declared = dict.fromkeys(name for each in given.parts for name in each.properties or ())
         for name in dict.fromkeys((*declared, *(part.properties or ()))):
             sent = given.property(name)
-            # An object that is open to anything is not counted as having a property that it does not name.
+            # An open object does not count as having properties that it does not declare.
             if name in declared or not all(map(is_blank, sent.nodes)):
                 yield from self._compare_property(given, sent, part, name, path)
         yield from self._compare_property(given, given.property(_OTHERS), part, _OTHERS, path)
@@ -181,7 +180,7 @@ class _Comparison:
         return self.compare(given.of(sent.nodes), taken, f"{path}/{'*' if name is _OTHERS else name}")
 
 
-_OTHERS: Final = object()  # the properties that nobody names
+_OTHERS: Final = object()  # the undeclared properties
 
 
 def _is_never(parts: Iterable[Node]) -> bool:
@@ -189,29 +188,29 @@ def _is_never(parts: Iterable[Node]) -> bool:
 
 
 def _values(given: Bundle) -> list[Any] | None:
-    """All values that are given, where they are listed, or the type has no more than two."""
+    """Return all given values where they are enumerated or the type has at most two."""
     lists = [part.enum for part in given.parts if part.enum is not None]
     listed = min(lists, key=len) if lists else _TWO_VALUES.get(given.types)
     return None if listed is None else [value for value in listed if given.accepts(value)]
 
 
 def _broken_rules(given: Bundle, part: Node) -> Iterator[str]:
-    """The rules of a node, but for those about what is inside, that a given value of the right type may break."""
+    """Yield the constraints of a node on the value itself that a given value of the right type may violate."""
     for field, keywords in _CONDITIONS.items():
         if getattr(part, field) and not any(_agree(each, part, keywords) for each in given.parts):
-            yield f"has other conditions ({keywords[0]}), which are not compared"
+            yield f"has a different {keywords[0]}, which is not compared"
     if given.types & _NUMBERS:
         yield from _broken_bounds(given, part)
     for kind, field, sentence, sign in _COUNTS:
         if kind in given.types and _breaks_count(given, part, field, sign):
             yield sentence.format(getattr(part, field))
-    for keyword, word in _TEXTS:
+    for keyword, phrase in _TEXTS:
         text = part.source.get(keyword)
         is_new = isinstance(text, str) and not any(each.source.get(keyword) == text for each in given.parts)
         if is_new and "string" in given.types:
-            yield f"may be {word} {text}"
+            yield f"{phrase} {text}"
     if part.unique and "array" in given.types and not any(each.unique for each in given.parts):
-        yield "may have an item twice"
+        yield "may have duplicate items"
 
 
 def _agree(one: Node, other: Node, keywords: Iterable[str]) -> bool:
@@ -229,11 +228,11 @@ def _broken_bounds(given: Bundle, part: Node) -> Iterator[str]:
             yield f"may be {end} or {word} it" if outer[1] else f"may be {word} {end}"
     steps = [each.multiple_of for each in given.parts if each.multiple_of] + ([] if "number" in given.types else [1])
     if part.multiple_of and not any(is_multiple(step, part.multiple_of) for step in steps):
-        yield f"may be no multiple of {part.multiple_of}"
+        yield f"may not be a multiple of {part.multiple_of}"
 
 
 def _bound(parts: Iterable[Node], inclusive: str, exclusive: str, sign: int) -> tuple[float, bool] | None:
-    """The tightest end of a range, and whether it is itself left out; `sign` makes the highest a lowest."""
+    """Return the tightest end of a range and whether it is exclusive; `sign` is -1 for maxima."""
     ends = [(getattr(part, field), field == exclusive) for part in parts for field in (inclusive, exclusive)]
     return max(((sign * end, is_left_out) for end, is_left_out in ends if end is not None), default=None)
 

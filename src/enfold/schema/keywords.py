@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema by what stands below them: a schema, a list of schemas, schemas by name, or values. Pure."""
+"""The keywords of JSON Schema by the kind of their value (schema, list, map, plain values), and functions that map them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCHEMAS: Final = frozenset(
 )
 LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-# Whatever they look like, they are no schemas: an `$id` or a `$ref` in there names nothing.
+# Plain values, not schemas: an `$id` or a `$ref` inside has no meaning.
 VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
 
 
 def properties_of(schema: Any) -> dict[str, Any]:
-    """The properties that a schema of anybody's names; none where it is no such schema."""
+    """Return the `properties` of a third-party schema; empty where it has none."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return properties if isinstance(properties, dict) else {}
 
@@ -38,7 +38,7 @@ def is_deprecated(schema: Any) -> bool:
 
 
 def with_parts(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
-    """What stands below a keyword with every schema in it changed; the same object where none is."""
+    """Apply a function to every schema below a keyword; return the same object where nothing changes."""
     if isinstance(value, dict) and keyword in MAPS:
         made = {name: change(each) for name, each in value.items()}
         return value if all(made[name] is value[name] for name in value) else made
@@ -51,7 +51,7 @@ def with_parts(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def with_references(schema: Any, change: Callable[[str], str]) -> Any:
-    """The schema with each of its references changed; a part with an `$id` stays whole, its references start there."""
+    """Rewrite each reference in a schema; a subschema with an `$id` is unchanged because its references start there."""
     if isinstance(schema, list):
         return [with_references(item, change) for item in schema]
     if not isinstance(schema, dict) or "$id" in schema:
@@ -72,7 +72,7 @@ def _member(key: str, value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _branch(named: Any, change: Callable[[str], str]) -> Any:
-    """A branch that a discriminator names: by a reference, which is changed, or by a schema's bare name."""
+    """Rewrite the target of a discriminator mapping if it is a reference and not a bare name."""
     return change(named) if isinstance(named, str) and named.startswith("#") else named
 
 
@@ -81,18 +81,18 @@ _MAX_VISITED: Final = 1_000
 
 
 def schema_fault(schema: Any) -> str | None:
-    """The first thing in a stranger's schema that means nothing in JSON Schema, such as a type that there is not."""
+    """Return the first construct of a third-party schema that is invalid in JSON Schema, such as an unknown type."""
     waiting = [schema]
-    for each in waiting:  # grows while it is read
+    for each in waiting:  # grows during iteration
         if isinstance(each, bool):
             continue
         if not isinstance(each, dict):
-            return "a schema is an object or a boolean"
+            return "a schema must be an object or a boolean"
         types = each.get("type", [])
         if not all(
             isinstance(kind, str) and kind in _TYPES for kind in (types if isinstance(types, list) else [types])
         ):
-            return f"there is no type {types!r:.50}"
+            return f"unknown type {types!r:.50}"
         for keyword in sorted(MAPS & each.keys()):
             if not isinstance(each[keyword], dict):
                 return f"{keyword} must be an object"
@@ -102,7 +102,7 @@ def schema_fault(schema: Any) -> str | None:
 
 
 def _parts(keyword: str, value: Any) -> list[Any]:
-    """The schemas below a keyword."""
+    """Return the schemas below a keyword."""
     found: list[Any] = []
 
     def look(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The short texts of messages about values: paths, types, choices, counts. Each is cut, and can be written as UTF-8."""
+"""Short phrases for messages about values: paths, types, choices, counts. Each is truncated and valid UTF-8."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _MAX_VALUE: Final = 50
 _MAX_TEXT: Final = 120
 _MAX_CHOICES: Final = 12
 
-# The formats of texts as people call them, each with an example.
+# The display name of each string format, with an example.
 FORMATS: Final = {
     "date-time": ("a date and time", "2020-01-01T00:00:00Z"),
     "date": ("a date", "2020-01-01"),
     "time": ("a time", "12:00:00Z"),
     "duration": ("a duration", "PT1H"),
-    "email": ("an address for mail", "ann@example.org"),
-    "uri": ("an address", "https://example.org"),
+    "email": ("an email address", "ann@example.org"),
+    "uri": ("a URI", "https://example.org"),
     "uuid": ("a UUID", "123e4567-e89b-12d3-a456-426614174000"),
     "ipv4": ("an IPv4 address", "192.0.2.1"),
     "ipv6": ("an IPv6 address", "2001:db8::1"),
-    "hostname": ("the name of a host", "example.org"),
+    "hostname": ("a host name", "example.org"),
     "base64": ("base64 text", "aGVsbG8="),
 }
 _HARD_TO_READ: Final = frozenset('.[]"\\ \t\r\n')
 
 
 def path(keys: tuple[str | int, ...]) -> str:
-    """An argument as a user would write it: `items[2].name`."""
+    """Format the path of an argument: `items[2].name`."""
     text = ""
     for key in keys:
         text += _step(key, is_first=not text)
@@ -51,15 +51,15 @@ def _step(key: str | int, *, is_first: bool) -> str:
 
 
 def refusal(expected: str) -> str:
-    """What to say of an argument that its type refuses: what would be right, where that is a format we know."""
+    """Return the clause for an argument that its type rejects, with an example where the format is known."""
     if expected not in FORMATS:
-        return f"is refused: {expected}"
+        return f"is invalid: {expected}"
     name, example = FORMATS[expected]
     return f"must be {name} such as {example}"
 
 
 def types(names: Iterable[str]) -> str:
-    """`integer`, `string or null`, `any value`."""
+    """Join type names: `integer`, `string or null`, `any value`."""
     kept = set(names)
     if "number" in kept:
         kept.discard("integer")
@@ -70,28 +70,28 @@ def types(names: Iterable[str]) -> str:
 
 
 def one_of(members: list[Any]) -> str:
-    """`one of "low", "high"`, or the only one there is."""
+    """List choices: `one of "low", "high"`, or the single one."""
     texts = [short_json(member, _MAX_VALUE) for member in members[:_MAX_CHOICES]]
     listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MAX_CHOICES else "")
     return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MAX_TEXT)
 
 
 def count_of(number: int, noun: str) -> str:
-    """`1 item`, `2 properties`."""
+    """Format a count: `1 item`, `2 properties`."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value, or the name of its class where it is no JSON."""
+    """Return the JSON type of a value, or the class name of a value outside JSON."""
     if type(value) is float and value - value != 0:
         return "NaN" if isnan(value) else "Infinity"
     return TYPE_NAMES.get(type(value)) or type(value).__name__
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence: scalars only, and only the beginning of a long one."""
+    """Return a scalar as text for a message, truncated; empty for other values."""
     is_scalar = isinstance(value, str | int | float)
     return short_json(value, _MAX_VALUE) if is_scalar else ""
 
@@ -111,5 +111,5 @@ def cut(text: str, most: int = _MAX_TEXT) -> str:
 
 
 def _writable(text: str) -> str:
-    # Half of a surrogate pair has no form in UTF-8, and a message must have one.
+    # Replace unpaired surrogates, which UTF-8 cannot encode.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Plain JSON data: what it is, and how Python objects become it."""
+"""Plain JSON data: recognizes it, and converts Python objects to it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from enfold.errors import CallError, sentence_of, writable
 from enfold.json_pointer import escape
 from enfold.log import printable
 
-_MAX_REASON: Final = 300  # characters of a class's own words
-DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
-_DEEPEST_LENIENTLY: Final = 8  # those of a value that has no form in JSON as a whole
+_MAX_REASON: Final = 300  # characters of a message from a user's class
+DEEPEST: Final = 256  # nesting levels of a result
+_DEEPEST_LENIENTLY: Final = 8  # nesting levels of a value that is not JSON serializable as a whole
 
 _METAS: Final = (LocalResponseMeta, HTTPResponseMeta, MCPResponseMeta)
 _NATIVE_TEXT: Final = frozenset(
     {bytes, bytearray, memoryview, Decimal, UUID, dt.datetime, dt.date, dt.time, dt.timedelta}
 )
 _SAME_IN_MSGSPEC: Final = _NATIVE_TEXT | {str, int, float, bool, type(None), msgspec.UnsetType}
-# What has a wire form of its own, which says less than its fields do, or says it otherwise.
+# Types whose wire form differs from their fields.
 _WITH_WIRE_FORM: Final = (ResponseEnvelope, *_METAS, ResultWarning, *get_args(ContentBlock))
 
 
@@ -69,9 +69,9 @@ def _has_plain_items(value: dict[Any, Any]) -> bool:
 
 
 def to_plain(value: Any, path: str = "") -> Any:
-    """A result as JSON data; data that is plain already is returned as the same object.
+    """Convert a result to JSON data; plain data is returned as the same object.
 
-    What cannot be written as JSON is a CallError that says where: a JSON Pointer below `path`, `/` for the root itself.
+    Raises CallError with the JSON Pointer of a value that is not JSON serializable, below `path`.
     """
     if is_plain(value):
         return value
@@ -80,15 +80,15 @@ def to_plain(value: Any, path: str = "") -> Any:
 
 
 def _converted_by_msgspec(value: Any) -> Any:
-    """What msgspec makes of the value in one go, which need not be plain: it keeps NaN. Else the value itself."""
+    """Convert with msgspec if possible, otherwise return the value; the result may contain NaN."""
     try:
         return msgspec.to_builtins(value) if is_for_msgspec(value) else value
-    except Exception:  # noqa: BLE001 - users' classes may raise anything; the walk says where
+    except Exception:  # noqa: BLE001 - users' classes may raise anything; the walk finds the location
         return value
 
 
 def is_for_msgspec(value: Any) -> bool:
-    """Whether msgspec writes a value as we do: nothing of our own inside, no fields left on a class, only text keys."""
+    """Whether msgspec converts a value like `to_plain`: no envelopes inside, no class-level defaults, string keys."""
     kind: Any = type(value)
     if kind in _SAME_IN_MSGSPEC:
         return kind is not Decimal or is_finite(value)
@@ -102,7 +102,7 @@ def is_for_msgspec(value: Any) -> bool:
 
 @lru_cache(maxsize=512)
 def _names_for_msgspec(kind: type) -> tuple[str, ...] | None:
-    """The fields of a Struct or dataclass that msgspec may write; None for every other class."""
+    """Return the fields of a Struct or dataclass that msgspec can convert; None for other classes."""
     if issubclass(kind, enum.Enum):
         return ("value",)
     if issubclass(kind, msgspec.Struct):
@@ -113,13 +113,13 @@ def _names_for_msgspec(kind: type) -> tuple[str, ...] | None:
 
 
 def _has_all(value: Any, names: tuple[str, ...]) -> bool:
-    """Whether the fields are the object's own: msgspec does not see a default that its class holds for it."""
+    """Whether all fields are set on the instance: msgspec ignores class-level defaults."""
     own = getattr(value, "__dict__", None)
     return own is None or isinstance(value, msgspec.Struct | enum.Enum) or all(name in own for name in names)
 
 
 class _Walk:
-    """One conversion, step by step: it knows where it is and which containers it is inside of."""
+    """One recursive conversion that tracks its location and the enclosing containers."""
 
     __slots__ = ("open",)
 
@@ -160,7 +160,7 @@ class _Walk:
             return dump(value)
         except Exception as error:
             for name, item in getattr(value, "__dict__", {}).items():
-                self.to_plain(item, _below(path, name))  # which says where, if it is the field's fault
+                self.to_plain(item, _below(path, name))  # raises with the location if the field is the cause
             raise _not_json(path, str(error)) from error
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class _Walk:
 
 
 def _leaf(value: Any, path: str) -> Any:
-    """The JSON value of something without parts, NotImplemented for anything else."""
+    """Return the JSON value of a scalar; NotImplemented for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):
@@ -186,30 +186,30 @@ def _leaf(value: Any, path: str) -> Any:
     if isinstance(value, float):
         return _finite(value, path)
     if not is_finite(value):
-        raise _not_json(path, f"{value} is not a number that JSON can hold")
+        raise _not_json(path, f"{value} is not a JSON number")
     return _text(value)
 
 
 def _finite(value: float, path: str) -> float:
     if not math.isfinite(value):
-        raise _not_json(path, f"{float(value)} is not a number that JSON can hold")
+        raise _not_json(path, f"{float(value)} is not a JSON number")
     return float(value)
 
 
 def _text(value: Any) -> Any:
-    """The text that stands for a date, an id, bytes and the like."""
+    """Return the text of a date, UUID, bytes, path and the like; NotImplemented for anything else."""
     if type(value) in _NATIVE_TEXT:
         return msgspec.to_builtins(value)
     return str(value) if is_text_like(value) else NotImplemented
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is no decimal, or one that is a number."""
+    """Whether a value is not a Decimal, or a finite one."""
     return not isinstance(value, Decimal) or value.is_finite()
 
 
 def is_text_like(value: Any) -> bool:
-    """Whether it is a path or an address: its form in JSON is its text."""
+    """Whether a value is a path or an IP address, represented by its text."""
     return type(value).__module__.split(".")[0] in _TEXT_MODULES
 
 
@@ -217,7 +217,7 @@ _TEXT_MODULES: Final = frozenset({"pathlib", "ipaddress"})
 
 
 def _wire_form(value: Any, path: str) -> Any:
-    """The wire form of an envelope or a part of one: private headers and what a warning saw stay in the process."""
+    """Return the wire form of an envelope or a part of one, without private headers and warning details."""
     try:
         if isinstance(value, ResponseEnvelope):
             return to_wire(value)
@@ -229,7 +229,7 @@ def _wire_form(value: Any, path: str) -> Any:
 
 
 def _key(name: Any, path: str) -> str:
-    """A key as text: that of its JSON value, where that is text or a number."""
+    """Return a key as text, if its JSON value is a string or a number."""
     if type(name) is str:
         return name
     key = _Walk().to_plain(name, _below(path, name if isinstance(name, str) else "?"))
@@ -239,7 +239,7 @@ def _key(name: Any, path: str) -> str:
         raise _not_json(path, _FLAWS[_has_too_many_digits])
     if isinstance(key, int | float) and not isinstance(key, bool):
         return str(key)
-    raise _not_json(path, f"a key of type {type(name).__name__} is not text")
+    raise _not_json(path, f"a key of type {type(name).__name__} is not a string")
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -252,7 +252,7 @@ def _items(value: Any) -> Iterator[Any]:
 
 
 def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The fields of a Struct, a dataclass or an attrs class by their names in JSON."""
+    """Yield the fields of a Struct, dataclass or attrs class by their JSON names."""
     if isinstance(value, msgspec.Struct):
         yield from _struct_fields(value)
         return
@@ -266,7 +266,7 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _field_names(kind: type) -> list[str] | None:
-    """As msgspec has it, a field whose name starts with an underscore is private and not written. None without fields."""
+    """Return the public field names of a class (private ones are not written, as in msgspec); None without fields."""
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses
 
@@ -281,11 +281,11 @@ def _reason_not_json(value: Any) -> str:
     named = f"{kind} {name}".rstrip()
     if hasattr(value, "__await__"):
         if isinstance(value, CoroutineType):
-            value.close()  # else Python complains, too
-        return f"{named} was not awaited: write `await` before it"
+            value.close()  # avoid Python's "never awaited" warning
+        return f"{named} was not awaited: add `await`"
     if hasattr(value, "__next__") or hasattr(value, "__anext__"):
-        return f"{named} gives its items one by one: collect them in a list, or register a subscription"
-    return f"{named} has no form in JSON: return a dict, a list, a dataclass or a model"
+        return f"{named} is an iterator: collect its items in a list, or register a subscription"
+    return f"{named} is not JSON serializable: return a dict, a list, a dataclass or a model"
 
 
 def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
@@ -302,18 +302,18 @@ def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 
 
 def _is_default(item: Any, default: Any) -> bool:
-    """What msgspec takes for a default it may omit: the same object, or an empty container where one is made anew."""
+    """Whether msgspec omits a value as a default: the same object, or an empty container from a factory."""
     return item is default or (type(item) is getattr(default, "factory", None) and not item)
 
 
 def plain_details(details: Any) -> dict[str, Any]:
-    """The details of an error as data that every wire can hold, whatever its handler gave."""
-    told = to_plain_leniently(details)
-    return told if isinstance(told, dict) else {"details": told}
+    """Return the details of an error as JSON data, whatever the handler passed."""
+    plain = to_plain_leniently(details)
+    return plain if isinstance(plain, dict) else {"details": plain}
 
 
 def to_plain_leniently(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """The value as plain data, in which text stands for all that has no form in JSON; `above` are the ids it lies in."""
+    """Convert a value to plain data with text for parts that are not JSON serializable; `above` are enclosing ids."""
     with suppress(CallError, RecursionError):
         plain = to_plain(value)
         if all(_find_flaw(plain, is_flaw) is None for is_flaw in _FLAWS):
@@ -329,13 +329,13 @@ def to_plain_leniently(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _has_custom_text(value: Any) -> bool:
-    """Whether it says something of itself, and not only where it lies in memory."""
+    """Whether a class defines `__str__` or `__repr__`."""
     kind: Any = type(value)
     return kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
 
 
 def unwritable(data: Any, error: Exception) -> CallError:
-    """The failure to write plain data as JSON text, with its place where that can be found."""
+    """Return the error for plain data that cannot be encoded, with the location where it can be found."""
     for is_flaw, reason in _FLAWS.items():
         with suppress(RecursionError):
             steps = _find_flaw(data, is_flaw)
@@ -345,7 +345,7 @@ def unwritable(data: Any, error: Exception) -> CallError:
 
 
 def find_unpaired_surrogate(data: Any) -> list[str | int] | None:
-    """The keys and numbers that lead to text which UTF-8 cannot write, or to the object that has it as a key."""
+    """Return the path to text with an unpaired surrogate, or to the object that has it as a key."""
     return _find_flaw(data, _has_unpaired_surrogate)
 
 
@@ -367,7 +367,7 @@ def _has_unpaired_surrogate(data: Any) -> bool:
 
 
 def _has_too_many_digits(data: Any) -> bool:
-    """Whether it is a number that Python does not write for being too long."""
+    """Whether an integer exceeds Python's limit for decimal conversion."""
     if not isinstance(data, int) or data.bit_length() <= _BITS_ALWAYS_WRITTEN:
         return False
     try:
@@ -376,9 +376,9 @@ def _has_too_many_digits(data: Any) -> bool:
         return True
 
 
-_BITS_ALWAYS_WRITTEN: Final = 2048  # the limit of digits cannot be set below 640
+_BITS_ALWAYS_WRITTEN: Final = 2048  # Python's digit limit is at least 640
 _FLAWS: Final = {
-    _has_unpaired_surrogate: "the text holds half a character",
+    _has_unpaired_surrogate: "the text contains an unpaired surrogate",
     _has_too_many_digits: "the number has too many digits",
 }
 
@@ -388,9 +388,9 @@ def _below(path: str, key: Any) -> str:
 
 
 def _not_json(path: str, reason: str) -> CallError:
-    """The reason may be the words of a user's class, which are shown where those of exceptions are."""
+    """Return the error; the reason may come from a user's class and is hidden where exceptions are."""
     sentence = f"failed to marshal response: {path or '/'}"
-    words = printable(reason)[:_MAX_REASON]
-    error = CallError("EXECUTION_ERROR", f"{sentence}: {words}", {"path": path, "reason": reason})
+    shown = printable(reason)[:_MAX_REASON]
+    error = CallError("EXECUTION_ERROR", f"{sentence}: {shown}", {"path": path, "reason": reason})
     error.hidden = sentence
     return error

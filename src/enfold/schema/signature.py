@@ -1,4 +1,4 @@
-"""A Python function as an operation sees it: its schemas, and how its arguments and results cross to JSON and back."""
+"""The signature of a Python function: its schemas, and the decoding of arguments and encoding of results."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _SYNC_STREAMS: Final = (abc.Iterator, abc.Generator)
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What a function takes and gives; its schemas are made when they are first asked for."""
+    """What a function accepts and returns; its schemas are created on first use."""
 
     name: str
     kind: Kind
     engine: Engine
     description: str
-    decode: Decode  # the JSON object of a call to keyword arguments; raises DecodeError
-    decode_quickly: Decode  # the same at its fastest: what it refuses, also by a RecursionError, may still be right
-    returns: Any  # the return annotation, UNSET where there is none; of a stream, that of its items
-    values: int  # how many the function gives: none (0), one, or those of a `tuple[A, B]`
+    decode: Decode  # from the JSON object of a call to keyword arguments; raises DecodeError
+    decode_quickly: Decode  # the fastest variant: input it rejects, also by a RecursionError, may still be valid
+    returns: Any  # the return annotation, for a stream that of its items; UNSET where there is none
+    values: int  # the number of values returned: 0, 1, or the length of a `tuple[A, B]`
     context_parameter: str | None
     make_input_schema: MakeSchema
     make_output_schema: MakeSchema
-    make_converter: Callable[[], Converter | None]  # of results, by the engine that knows their type, if one does
+    make_converter: Callable[[], Converter | None]  # of results, if an engine supports their type
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def read_signature(
     engine: Engine = "msgspec",
     context_type: type | None = None,
 ) -> Signature:
-    """Read a function; a TypeError says, in one sentence, what about it cannot be served.
+    """Read the signature of a function; raise TypeError if it cannot be served.
 
-    `engine` is the first to be tried. A parameter of `context_type` is left out of the schema.
+    `engine` is tried first. A parameter of `context_type` is left out of the schema.
     """
     declaration = read_callable(function)
     documentation = parse_docstring(declaration.doc)
@@ -96,21 +96,22 @@ def read_signature(
 
 
 def _describe_input(arguments: Arguments) -> dict[str, Any]:
-    from enfold.schema.types.describe import describe  # with the first schema, here and below
+    from enfold.schema.types.describe import describe
 
     return describe(arguments.record, arguments.definitions, "input")
 
 
-def _describe_result(result: _Result, words: str | None) -> dict[str, Any]:
-    """The schema of what a function gives, with what its docstring says of it."""
+def _describe_result(result: _Result, description: str | None) -> dict[str, Any]:
+    """Return the schema of the result, with the description from the docstring."""
     from enfold.schema.types.describe import describe
 
     schema: dict[str, Any] = describe(result.shape, result.definitions, "output")
-    return {**schema, "description": words} if words and schema and "description" not in schema else schema
+    is_undescribed = description and schema and "description" not in schema
+    return {**schema, "description": description} if is_undescribed else schema
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """What a function gives, and how."""
+    """The return type of a function and how it runs."""
 
     kind: Kind
     annotation: Any
@@ -127,7 +128,7 @@ def _read_result(declaration: Declaration) -> _Result:
     asked = Any if annotation is UNSET else None if annotation in (Never, NoReturn) else annotation
     shape = read_shape(declaration, "the return type", reader, asked)
     if reader.unknown is not None:
-        raise TypeError(f"{declaration.name}(): the return type {reader.unknown} has no form in JSON")
+        raise TypeError(f"{declaration.name}(): the return type {reader.unknown} is not JSON serializable")
     return _Result(kind, annotation, shape, reader.definitions)
 
 
@@ -138,27 +139,29 @@ def _make_converter(result: _Result) -> Converter | None:
 
 
 def _read_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:
-    """How the function runs, and what it gives each time."""
+    """Return how the function runs and the type of its result or items."""
     origin = get_origin(annotation) or annotation
     if declaration.kind == "generator":
         return "stream", _item_of_generator(declaration, annotation, origin)
     if origin in _SYNC_STREAMS:
-        raise TypeError(f"{declaration.name}(): a stream is a function with `yield`, not one that returns an iterator")
+        raise TypeError(f"{declaration.name}(): to stream, use `yield` instead of returning an iterator")
     if origin in _STREAMS:
         if declaration.kind == "async":
-            raise TypeError(f"{declaration.name}(): a stream is an `async def` with `yield`, not one that returns it")
+            raise TypeError(
+                f"{declaration.name}(): to stream, use `async def` with `yield` instead of returning a stream"
+            )
         return "stream", next(iter(get_args(annotation)), Any)
     if declaration.kind == "stream" and annotation is not UNSET:
-        raise TypeError(f"{declaration.name}(): a stream returns AsyncIterator[...], not {spelled(annotation)}")
+        raise TypeError(f"{declaration.name}(): annotate a stream as AsyncIterator[...], not {spelled(annotation)}")
     return declaration.kind, annotation
 
 
 def _item_of_generator(declaration: Declaration, annotation: Any, origin: Any) -> Any:
-    """What a `def` with `yield` gives each time."""
+    """Return the item type of a `def` with `yield`."""
     if annotation is UNSET:
         return Any
     if origin not in (*_SYNC_STREAMS, abc.Iterable):
-        raise TypeError(f"{declaration.name}(): a stream returns Iterator[...], not {spelled(annotation)}")
+        raise TypeError(f"{declaration.name}(): annotate a stream as Iterator[...], not {spelled(annotation)}")
     return next(iter(get_args(annotation)), Any)
 
 
@@ -175,10 +178,7 @@ T = TypeVar("T")
 
 
 def choose_engine(arguments: Arguments, first: Engine, schema: MakeSchema) -> tuple[Engine, Decode, Decode]:
-    """The engine that reads the arguments: pydantic where msgspec cannot, or where it comes first; and two readers.
-
-    The second reader is the first at its fastest: what it refuses may still be right.
-    """
+    """Return the engine that reads the arguments, its decoder, and a faster decoder that may reject valid input."""
     engine, read = _choose_reader(arguments, first, schema)
     read = _matching(read, arguments.record, arguments.definitions, schema)
     decode = _decoder(read, arguments)
@@ -200,7 +200,7 @@ def _pydantic_reader(arguments: Arguments, schema: MakeSchema, beyond_msgspec: s
     try:
         read: Decode = engine.value_reader(arguments.record, arguments.definitions, schema)
     except (TypeError, ImportError) as error:
-        why = f"{arguments.unknown} has no form in JSON" if arguments.unknown else error
+        why = f"{arguments.unknown} is not JSON serializable" if arguments.unknown else error
         raise TypeError(f"{_place(arguments, _first_rejected(arguments, engine.value_reader))}: {why}") from error
     return read
 
@@ -213,12 +213,12 @@ def _pydantic(where: str) -> Any:
     try:
         from enfold.schema.types import engine_pydantic
     except ImportError as error:
-        raise TypeError(f"{where} has to be read by pydantic: pip install pydantic") from error
+        raise TypeError(f"{where} requires pydantic: pip install pydantic") from error
     return engine_pydantic
 
 
 def _first_rejected(arguments: Arguments, make_reader: Callable[..., Any]) -> str:
-    """The first parameter that an engine refuses when it is alone."""
+    """Return the first parameter that an engine rejects on its own."""
     for field in arguments.record.fields:
         try:
             make_reader(msgspec.structs.replace(arguments.record, fields=(field,)), arguments.definitions, dict)
@@ -241,7 +241,7 @@ def _decoder(read: Decode, arguments: Arguments) -> Decode:
 
 
 def _accepting_whole_floats(read: Read, part: Part, definitions: Definitions) -> Read:
-    """JSON has one kind of number, so 1.0 is an integer; both engines tell them apart, so what they refuse is read again."""
+    """Accept 1.0 as an integer, since JSON has one number type: rejected data is converted and read again."""
 
     def decode(data: Any) -> Any:
         try:
@@ -260,16 +260,16 @@ def _accepting_whole_floats(read: Read, part: Part, definitions: Definitions) ->
         except RecursionError:
             raise _too_deep() from None
         finally:
-            del refused  # it knows this frame: together they would keep the input until the collector comes
+            del refused  # break the traceback/frame reference cycle so that the input is freed immediately
 
     return decode
 
 
 def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
-    """The reader, which for types with patterns leaves these to our own matcher: `re` could take hours for a short text."""
+    """Check patterns with the bounded matcher of `regexp`: `re` can take hours for a short text."""
     if not has_pattern(part, definitions):
         return read
-    from enfold.schema.compiled import compile_schema  # few types have a pattern
+    from enfold.schema.compiled import compile_schema
 
     @functools.cache
     def compiled() -> Schema:
@@ -279,7 +279,7 @@ def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSche
         value = read(data)
         if compiled().check(data):
             return value
-        from enfold.schema.arguments import faults  # with the first fault
+        from enfold.schema.arguments import faults
 
         fault = faults(schema(), data)[0]
         raise DecodeError(fault.argument, fault.expected or "", fault.reason)
@@ -292,7 +292,7 @@ _DEEP: Final = 200
 
 
 def _may_hold_fractions(data: Any) -> bool:
-    """Whether a value has a float anywhere, or is not plain JSON: a quick look, since strangers send large values."""
+    """Whether a value contains a float or is not plain JSON; iterative and fast, since values may be large."""
     level = [[data]]
     for _ in range(_DEEP):
         inner: list[Any] = []
@@ -313,9 +313,9 @@ def _too_deep() -> DecodeError:
 
 
 def as_type(data: Any, annotation: type[T]) -> T:
-    """JSON data as a value of a type: a dataclass, a TypedDict, a model, a Struct or anything a parameter may be.
+    """Convert JSON data to a type: a dataclass, TypedDict, model, Struct or any type a parameter may have.
 
-    Data that does not fit is a DecodeError (a ValueError) that says where and what was expected.
+    Raises DecodeError (a ValueError) with the location and the expected type.
     """
     key: Any = annotation
     value: T = _value_reader(key)(data)
@@ -324,7 +324,7 @@ def as_type(data: Any, annotation: type[T]) -> T:
 
 @functools.lru_cache(maxsize=1024)
 def _value_reader(annotation: Any) -> Read:
-    from enfold.schema.types.describe import describe  # operations have their own
+    from enfold.schema.types.describe import describe
 
     reader = TypeReader()
     shape = reader.read(annotation)
@@ -338,6 +338,6 @@ def _read_by_either(annotation: Any, reader: TypeReader, shape: Shape, schema: M
         try:
             return engine_msgspec.value_reader(shape, reader.definitions, schema)
         except (TypeError, NameError):
-            pass  # the other engine may know better
+            pass  # try the other engine
     read: Read = _pydantic(spelled(annotation)).value_reader(shape, reader.definitions, schema)
     return read

@@ -1,4 +1,4 @@
-"""Schemas as types of msgspec, whose checks take a fraction of the time of those written in Python."""
+"""Schemas expressed as msgspec types, whose checks take a fraction of the time of generated Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from enfold.schema.checks.program import Function, Program
 from enfold.schema.nodes import MISSING, SILENT, Node
 from enfold.schema.nodes.traits import declared_default, nullable_inner
 
-# A struct costs more to make than many checks by other means.
+# Creating a struct costs more than many checks by other means.
 _MAX_NODES: Final = 500
 
 _MAX_FLOAT: Final = 1.7976931348623157e308
-# Whole numbers stay as they are, and infinity is no number.
+# Integers are kept, infinity is rejected.
 _FRACTION: Final = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 _NUMBER: Final = Union[int, _FRACTION]  # noqa: UP007  # not a class
 _SCALARS: Final[dict[str, Any]] = {"null": None, "boolean": bool, "integer": int, "number": _NUMBER, "string": str}
@@ -26,47 +26,47 @@ _OF_OBJECTS: Final = frozenset({"types", "properties", "required", "additional"}
 
 
 class QuickTests(msgspec.Struct, frozen=True):
-    """Tests of one schema. What they accept is valid and has nothing to strip or fill.
+    """Fast tests of one schema. A value they accept is valid and has nothing to strip or fill.
 
-    What they refuse, with any exception, may still be all that.
+    A value they reject, with any exception, may still be valid.
     """
 
-    type: Any  # `msgspec.convert(data, type)` tests data of the exact builtin types, as an engine makes it
-    # Refuses what `convert` accepts but `encode` writes in another way; None where there is nothing of that kind.
+    type: Any  # `msgspec.convert(data, type)` tests data of exact builtin types
+    # Rejects values that `convert` accepts but `encode` writes differently; None where there are none.
     guard: Callable[[Any], bool] | None
-    of_text: Callable[[bytes], Any] | None  # JSON text; None where null may stand for NaN or for a value
+    of_text: Callable[[bytes], Any] | None  # tests JSON text; None where null may represent NaN
 
 
 def quick_tests(root: Node) -> QuickTests | None:
-    """The tests of a schema of objects and arrays, or None where msgspec cannot say what the schema says."""
+    """Return the tests of a schema of objects and arrays, or None where msgspec cannot express the schema."""
     structs = _Structs()
     try:
         annotation = structs.annotation(root)
-        msgspec.convert(None, Union[annotation, None])  # noqa: UP007  # two kinds of objects in a union are a TypeError
-    except (_NoStructError, ValueError, TypeError, RecursionError):  # or a name that no field of a struct can have
+        msgspec.convert(None, Union[annotation, None])  # noqa: UP007  # raises TypeError for two object types in a union
+    except (_NoStructError, ValueError, TypeError, RecursionError):  # ValueError: an invalid field name
         return None
     if not structs.has_containers:
-        return None  # a scalar is checked as fast without msgspec
+        return None  # scalars gain nothing from msgspec
     of_text = None if structs.has_doubtful_numbers else msgspec.json.Decoder(annotation).decode
     return QuickTests(annotation, _BuiltinGuard().function(root), of_text)
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, str):  # of a class of its own
+    if isinstance(value, str):  # a subclass
         return str.__str__(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 encode: Final = msgspec.json.Encoder(enc_hook=_as_text).encode
-"""JSON text of results: plain data, text that is written already, and what has the same text as plain data."""
+"""Encodes results as JSON text: plain data, `msgspec.Raw`, and types that encode like plain data."""
 
 
 class _NoStructError(Exception):
-    """The schema says something that a struct cannot say."""
+    """A struct cannot express the schema."""
 
 
 class _Structs:
-    """The structs of one schema: a node that is met again has the same."""
+    """The msgspec types of one schema, one per node."""
 
     def __init__(self) -> None:
         self._known: dict[int, Any] = {}
@@ -77,7 +77,7 @@ class _Structs:
         if node.index not in self._known:
             if len(self._known) >= _MAX_NODES:
                 raise _NoStructError
-            self._known[node.index] = None  # until it is made: a node inside itself has none
+            self._known[node.index] = None  # a recursive node has no type
             self._known[node.index] = (self._make(node),)
         made = self._known[node.index]
         if made is None:
@@ -97,9 +97,9 @@ class _Structs:
     def _any_of(self, annotations: list[Any]) -> Any:
         if not annotations:
             raise _NoStructError
-        union: Any = Union[tuple(annotations)]  # noqa: UP007  # made, not written
+        union: Any = Union[tuple(annotations)]  # noqa: UP007  # built at run time
         members = get_args(union)
-        # In text null stands for NaN too, and for some the word does.
+        # In JSON text NaN may appear as null or as a string.
         self.has_doubtful_numbers |= _FRACTION in members and not {str, type(None)}.isdisjoint(members)
         return union
 
@@ -128,7 +128,7 @@ class _Structs:
         fields: list[Any] = []
         for number, (name, child) in enumerate(properties.items()):
             annotation = self.annotation(child)
-            # What has a default may not be missing: it would have to be filled in.
+            # A property with a default is required here: if missing, it has to be filled in.
             is_needed = name in node.required or declared_default(child) is not MISSING
             fields.append((f"f{number}", annotation) if is_needed else (f"f{number}", annotation, UNSET))
         return msgspec.defstruct(
@@ -137,7 +137,7 @@ class _Structs:
             rename={f"f{number}": name for number, name in enumerate(properties)},
             kw_only=True,
             forbid_unknown_fields=True,
-            gc=False,  # values have no cycles
+            gc=False,  # no cycles
         )
 
 
@@ -149,7 +149,7 @@ def _has_only(node: Node, fields: Iterable[str]) -> bool:
 
 
 def _choices(node: Node) -> list[Any]:
-    """A choice of words and whole numbers, perhaps with null."""
+    """Return the annotations of an enum of strings and integers, possibly with null."""
     kinds = node.types or frozenset({"string", "integer", "null"})
     values = [value for value in node.enum or [] if _KINDS.get(type(value)) in kinds]
     if not all(type(value) in _KINDS for value in node.enum or []) or not _has_only(node, ("types", "enum")):
@@ -163,19 +163,19 @@ _KINDS: Final = {str: "string", int: "integer", type(None): "null"}
 
 # --- guards -------------------------------------------------------------------------------------------------------
 
-# msgspec takes a Decimal for a float, and for a struct whatever has items or keys, of which it leaves out what it does
-# not know. There a closer look has to be taken at all other types.
+# msgspec accepts a Decimal as a float, and any mapping or object with attributes as a struct, ignoring unknown keys.
+# At such locations values must be of builtin types.
 _BUILTIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
 class _BuiltinGuard:
-    """Writes a function that says whether a value consists of builtin types wherever msgspec would take others."""
+    """Generates a function that checks for builtin types wherever msgspec would accept others."""
 
     def __init__(self) -> None:
         self._program = Program(memoizes=False, tools={"BUILTIN": _BUILTIN, "tuple": tuple})
 
     def function(self, root: Node) -> Callable[[Any], bool] | None:
-        """The function for a schema of whose values one is a dict; None where it would have nothing to do."""
+        """Return the function for a schema; None where nothing has to be checked."""
         root = _target(root)
         is_flat = root.types == frozenset({"object"}) and not any(True for _ in self._parts(root))
         if is_flat or not _needs_guard(root):
@@ -187,7 +187,7 @@ class _BuiltinGuard:
         return list(self._parts(node)) if "object" in (node.types or ()) else []
 
     def _parts(self, node: Node) -> Iterator[tuple[str | None, Node]]:
-        """What is to be looked at in an object: by name, or, where it has no names, each value."""
+        """Yield the properties of an object to be checked; None as the name for every value of a map."""
         for name, child in (node.properties or {}).items():
             if _needs_guard(_target(child)):
                 yield name, _target(child)
@@ -195,7 +195,7 @@ class _BuiltinGuard:
             yield None, _target(node.additional)
 
     def _write_nested(self, function: Function, node: Node, variable: str) -> None:
-        """Look at a part here, or, where the function has become long or deep, in one of its own."""
+        """Emit the check of a part inline, or as a call where the function is long or deep."""
         if function.fits_inline:
             with function.level():
                 self._write(function, node, variable)
@@ -228,7 +228,7 @@ class _BuiltinGuard:
                     self._write_part(function, child, f"{variable}[{name!r}]")
 
     def _write_part(self, function: Function, node: Node, place: str) -> None:
-        """Look at what is at a place; only what is looked at often gets a name."""
+        """Emit the check of a part; only a part used several times gets a local name."""
         if not self._inside(node) and _items(node) is None:
             self._write(function, node, place)
             return
@@ -243,18 +243,18 @@ class _BuiltinGuard:
 
 
 def _target(node: Node) -> Node:
-    """The node that a reference, or a choice between it and null, leads to."""
+    """Follow references and nullable choices to the target node."""
     while (inner := nullable_inner(node) or (node.all_of[0] if node.all_of else None)) is not None:
         node = inner
     return node
 
 
 def _items(node: Node) -> Node | None:
-    """What is to be looked at in each item of an array, if anything."""
+    """Return the node to be checked for each item of an array, if any."""
     items = _target(node.items) if "array" in (node.types or ()) and node.items is not None else None
     return items if items is not None and _needs_guard(items) else None
 
 
 def _needs_guard(node: Node) -> bool:
-    """Whether msgspec may accept a value of another type where the node describes an object or a number."""
+    """Whether msgspec may accept a value that is not of a builtin type for this node."""
     return bool({"object", "number"} & (node.types or frozenset())) or _items(node) is not None

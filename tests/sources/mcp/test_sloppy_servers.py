@@ -99,6 +99,6 @@ async def test_the_report_names_entries_and_schemas_that_cannot_be_used(server: 
     ]
     assert [(each.where, each.why) for each in report.degraded] == [
         ("list_schema.inputSchema", "a schema is an object, not array"),
-        ("odd_schema.inputSchema", "there is no type 'strng'"),
+        ("odd_schema.inputSchema", "unknown type 'strng'"),
         ("odd_schema.outputSchema", "properties must be an object"),
     ]

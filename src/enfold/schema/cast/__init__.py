@@ -1,9 +1,8 @@
-"""TypeBox 0.34's `Value.Cast` over plain JSON Schema: a value goes in, one of the schema's shape comes out.
+"""TypeBox 0.34's `Value.Cast` for plain JSON Schema: converts a value to the shape of a schema.
 
-Where it leaves TypeBox, on purpose: `format` is an annotation; whole numbers of any size stay exact; property names that
-JavaScript's own objects have (`constructor`) are names like others, and names that look like numbers keep their place;
-a text is never cut between the halves of one character; and schemas and values that would run JavaScript out of stack
-or memory are refused with the same RangeError, only earlier.
+Intentional differences from TypeBox: `format` is an annotation; integers of any size stay exact; names of JavaScript's
+built-in properties (`constructor`) are ordinary, and numeric names keep their order; surrogate pairs are never split;
+schemas and values that would exhaust JavaScript's stack or memory raise the same RangeError, only earlier.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ from enfold.schema.nodes.values import clone, detached_copy
 
 __all__ = ["CastError", "cast"]
 
-# The checks of schemas are kept for the next cast; all are given up once they are too many, or of too many parts.
+# Limits of the cache of checks, which is cleared when one is exceeded.
 _MAX_SCHEMAS: Final = 1_000
 _MAX_PARTS: Final = 200_000
 
 
 def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
-    """What TypeBox 0.34's `Value.Cast` makes of a JSON value; raises CastError where it throws.
+    """Cast a JSON value like TypeBox 0.34's `Value.Cast`; raise CastError where it throws.
 
-    The value is never changed, and a valid one is returned as it is. Any other result may share parts with it.
-    Equal schemas are read once, from a copy: one that is changed later is another schema.
+    The value is not modified, and a valid one is returned unchanged. Other results may share parts with it.
     """
     try:
         checks = _checks_of(schema)
@@ -61,10 +59,10 @@ _known: Final[dict[bytes, Checks]] = {}
 
 def _checks_of(schema: Any) -> Checks:
     try:
-        # Order counts: results have the schema's order.
+        # Key order matters: results have the schema's order.
         content = msgspec.json.encode(schema)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return Checks(read_kinds(detached_copy(schema)))  # it is not JSON
+        return Checks(read_kinds(detached_copy(schema)))  # not JSON
     checks = _known.get(content)
     if checks is None:
         checks = Checks(read_kinds(detached_copy(schema)))
@@ -75,12 +73,12 @@ def _checks_of(schema: Any) -> Checks:
     return checks
 
 
-# An object with more properties than this is rebuilt step by step: compiling so many lines takes a good part of a second.
+# Larger objects are rebuilt without a generated function, which would take most of a second to compile.
 _WORTH_COMPILING: Final = 200
 
 
 class Caster:
-    """One cast under way."""
+    """One cast in progress."""
 
     def __init__(self, checks: Checks, memo: Answers) -> None:
         self.creator = Creator(checks, memo)
@@ -95,18 +93,18 @@ class Caster:
         return result
 
     def visit(self, node: Any, value: Any) -> Any:
-        """The value itself where the kind accepts it, otherwise what the kind makes of it."""
+        """Return the value if it is valid for the kind, otherwise cast it."""
         return value if self.check(node, value) else self.cast_invalid(node, value)
 
     def visit_missing(self, node: Any) -> Any:
-        """What the kind makes of nothing; for most kinds the rules know without a check, which need not be compiled."""
+        """Cast a missing value; for most kinds the rules decide without compiling a check."""
         return self.cast_invalid(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
 
     def check(self, node: Any, value: Any) -> bool:
         return self.checks.fits(node, value, self.memo)
 
     def cast_invalid(self, node: Any, value: Any) -> Any:
-        """What the kind makes of a value it does not accept."""
+        """Cast a value that is invalid for the kind."""
         if node.is_reference:
             node = follow(node)
         return _CASTS[node.kind](self, node, value)
@@ -118,7 +116,7 @@ class Caster:
         return [variant if variant.kind == "Import" else follow(variant) for variant in node.any_of]
 
     def put(self, container: Any, place: Any, value: Any) -> None:
-        """Stores a part of a result; one that stays missing is taken out again at the end, as JSON would."""
+        """Store a part of a result; one that stays missing is removed at the end, as JSON does."""
         container[place] = value
         if value is MISSING:
             self._holes.append((container, place))
@@ -131,7 +129,7 @@ class Caster:
                 container[place] = None
 
     def score(self, node: Kind, value: Any) -> int:
-        """How well a variant of a union fits: whole numbers that only mean something beside each other."""
+        """Return how well a variant of a union fits, as a relative score."""
         key = (node.index, id(value))
         known = self._scores.get(key)
         if known is None:
@@ -153,7 +151,7 @@ def _object(caster: Caster, node: Kind, value: Any) -> Any:
 
 
 def _rebuild(caster: Caster, node: Kind, own: dict[str, Any]) -> dict[str, Any]:
-    """What the generated function of an object does, for those with so many properties that it would not pay."""
+    """Rebuild an object without a generated function."""
     result: dict[str, Any] = {}
     for name, part in (node.properties or {}).items():
         if name in own:
@@ -164,7 +162,7 @@ def _rebuild(caster: Caster, node: Kind, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(caster: Caster, node: Kind, value: Any) -> Any:
-    """Every value is cast to the one kind that a map has, whether or not its key matches the pattern."""
+    """Cast every value of a map to its kind, whether or not its key matches the pattern."""
     if not isinstance(value, dict):
         return caster.create(node)
     values = node.patterns[0][1] if node.patterns else node.additional
@@ -179,7 +177,7 @@ def _array(caster: Caster, node: Kind, value: Any) -> Any:
 
 
 def _listed(node: Kind, created: Any) -> list[Any]:
-    """What was created as a list; a default may be anything, and JavaScript spreads a text that is too short."""
+    """Return a created array as a list; a default may be any value, and JavaScript spreads a short string."""
     if isinstance(created, list):
         return created
     if isinstance(created, str) and length(created) < (node.min_items or 0):
@@ -250,7 +248,7 @@ def _intersect(caster: Caster, node: Kind, value: Any) -> Any:
 
 
 def _assign(correct: Any, value: Any) -> Any:
-    """The properties of a correct value, each with what the given value has there."""
+    """Return the properties of a correct value, overridden by those of the given value."""
     known, given = as_object(correct), as_object(value)
     if known is None and given is None:
         return value
@@ -275,7 +273,7 @@ _CASTS: Final[dict[KindName, Callable[[Caster, Any, Any], Any]]] = {
 }
 
 
-# A few lines of schema can ask for a value of any size; what one cast may invent ends here.
+# Limits of the values that one cast may create, since a small schema can require a value of any size.
 _MAX_CREATED: Final = 100_000
 _MAX_TEXT: Final = 1_000_000
 
@@ -285,7 +283,7 @@ _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite.
 
 
 class Creator:
-    """Creates values during one cast, and counts them."""
+    """Creates values during one cast and counts them."""
 
     def __init__(self, checks: Checks, memo: Answers) -> None:
         self._checks = checks
@@ -316,7 +314,7 @@ class Creator:
         return self._checks.fits(node, value, self._answers)
 
     def target(self, node: Kind) -> Any:
-        """The value of what a reference points to; raises where that leads to the same reference again, without end."""
+        """Create the value of a reference's target; raise for an infinite recursion."""
         targets = [other.target for other in self._under_way]
         if node.target in targets:
             circle = [node, *self._under_way[targets.index(node.target) :]]
@@ -333,7 +331,7 @@ class Creator:
 
 
 def follow(node: Kind) -> Kind:
-    """What a reference points to; a CastError where that is nothing, or itself."""
+    """Return the target of a reference; raise CastError where it is unresolved or circular."""
     if node.followed.is_reference:
         raise dead_reference(node.followed)
     return node.followed
@@ -376,7 +374,7 @@ def _create_intersect(creator: Creator, node: Kind) -> Any:
     value: Any = {}
     for member in node.all_of:
         part = creator.part(member)
-        # To JavaScript null is an object, and an array too.
+        # In JavaScript null and arrays are objects.
         value = {**spread(value), **spread(part)} if isinstance(part, dict | list | None) else part
     if not creator.check(node, value):
         raise cannot_create("Intersect produced invalid value. Consider using a default value.")

@@ -1,7 +1,7 @@
-"""TypeBox's `Value.Check`: Python source for each kind, compiled when it is first needed.
+"""TypeBox's `Value.Check`: generated Python source for each kind, compiled on first use.
 
-It is the check of JSON Schema, but for what TypeBox does otherwise: lengths in UTF-16 units, tuples of one length, properties
-that may be `undefined`, `unevaluatedProperties` of an intersection by the names it sees.
+It differs from JSON Schema validation where TypeBox does: lengths in UTF-16 units, tuples of fixed length, properties
+that may be `undefined`, and `unevaluatedProperties` of an intersection by visible names.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from enfold.schema.nodes import MISSING, Node, mark_cyclic, multiplies
 from enfold.schema.nodes.traits import is_blank, is_leaf
 from enfold.schema.nodes.values import equality_key
 
-# Answers already found in one cast; None where a schema cannot ask the same question exponentially often.
+# Check results of one cast; None where a schema cannot cause exponentially many checks.
 Answers = dict[Any, Any] | None
 
-# What the generated source calls by the names that it has for JSON Schema, and what only TypeBox needs.
+# The functions that generated source calls.
 _TOOLS: Final[dict[str, Any]] = {
     "all_differ": is_unique,
     "is_multiple": is_multiple,
@@ -38,12 +38,12 @@ _TOOLS: Final[dict[str, Any]] = {
     "own_values": own_values,
     "missing": MISSING,
 }
-# Variants written out in place of a call: more of them only make the source harder to compile.
+# The number of variants written inline instead of as a call.
 _INLINE_VARIANTS: Final = 4
 
 
 class Checks:
-    """The checks of one schema. Large schemas are common, and their rarer parts are not used."""
+    """The checks of one schema, compiled on demand, since large schemas are rarely used completely."""
 
     def __init__(self, nodes: list[Kind]) -> None:
         self.root = nodes[0]
@@ -66,9 +66,9 @@ class Checks:
         return check(value, memo)
 
     def rebuild(self, node: Kind) -> Callable[..., Any] | None:
-        """A function that builds an object of this kind from one that is not valid: parts that fit stay as they are.
+        """Return a function that rebuilds an invalid object of this kind and keeps its valid parts.
 
-        None for the first object: compiling takes longer than building one step by step.
+        None for the first object: compiling takes longer than rebuilding one object without it.
         """
         if node.index not in self._rebuilds:
             self._rebuilds[node.index] = None
@@ -80,18 +80,18 @@ class Checks:
 
 
 class _TypeBoxWriter(CheckWriter):
-    """Writes statements that return False where TypeBox says that a value is not valid."""
+    """Emits statements that return False where a value is invalid according to TypeBox."""
 
     prefix = "t"
-    provisional = None  # a kind that meets itself on the same value never ends, here and in JavaScript
+    provisional = None  # a kind that applies itself to the same value recurses endlessly, as in JavaScript
 
     def __init__(self, program: Program, missing: _MissingRules, *, may_fail: bool) -> None:
         super().__init__(program)
         self.missing = missing
-        self.may_fail = may_fail  # a check may end with an error: then variants are asked in their order
+        self.may_fail = may_fail  # a check may raise, so variants are tested in order
 
     def rebuild(self, node: Kind) -> str:
-        """The name of a function `(value, caster)` that builds an object anew."""
+        """Return the name of a function `(value, caster)` that rebuilds an object."""
         name = f"r{node.index}"
         self.program.declare(name, lambda function: self.write_rebuild(function, node))
         return name
@@ -129,7 +129,7 @@ class _TypeBoxWriter(CheckWriter):
             super().write(function, node, variable)
 
     def any_variant(self, variants: tuple[Node, ...], variable: str) -> str:
-        """Variants in their order: one that throws is asked before one that accepts everything."""
+        """Test variants in order: one that raises is tested before one that accepts everything."""
         tests = [self.expression(part, variable) for part in dict.fromkeys(variants)]
         before = tests[: tests.index("True")] if "True" in tests else []
         return f"({either(before)} or True)" if before else either(tests)
@@ -141,7 +141,7 @@ class _TypeBoxWriter(CheckWriter):
             super().applied(function, node, variable)
 
     def intersection(self, function: Function, node: Kind, variable: str) -> None:
-        """All names are looked at even where a member does not fit: for null TypeBox throws then."""
+        """Check all names even where a member does not fit: for null TypeBox throws then."""
         fits, values, key, item = (function.new_local() for _ in range(4))
         function.line(f"{fits} = {both([self.expression(member, variable) for member in node.all_of])}")
         function.line(f"{values} = own_values({variable})")
@@ -198,7 +198,7 @@ class _TypeBoxWriter(CheckWriter):
         self.extras(function, node, variable)
 
     def one_by_one(self, function: Function, node: Kind, variable: str) -> None:
-        """The properties in their order: where a check may throw, the first fault decides."""
+        """Check the properties in order: where a check may raise, the first fault decides."""
         for name, child in (node.properties or {}).items():
             if name not in node.required_names:
                 self.optional(function, child, repr(name), variable, "")
@@ -208,7 +208,7 @@ class _TypeBoxWriter(CheckWriter):
                 self.perhaps_missing(function, child, repr(name), variable)
 
     def perhaps_missing(self, function: Function, child: Node, word: str, variable: str) -> None:
-        """A required property whose kind accepts even that it is absent."""
+        """Check a required property whose kind accepts its absence."""
         item = function.new_local()
         function.line(f"{item} = {variable}.get({word}, missing)")
         self.emit(function, child, item)
@@ -218,7 +218,7 @@ class _TypeBoxWriter(CheckWriter):
     def extras(self, function: Function, node: Kind, variable: str) -> None:
         properties = node.properties or {}
         if node.is_closed:
-            # TypeBox counts before it compares, and a `required` that names strangers is counted too.
+            # TypeBox counts before it compares, including undeclared names in `required`.
             is_counted = node.required_count == len(properties)
             counted = f"len({variable}) != {len(properties)} and " if is_counted else ""
             function.reject_if(f"{counted}not {variable}.keys() <= {self.program.constant(frozenset(properties))}")
@@ -227,7 +227,7 @@ class _TypeBoxWriter(CheckWriter):
 
 
 def _failing(reference: Kind) -> Callable[[Any], bool]:
-    """A check that raises, for a reference to nothing or to itself: TypeBox finds out only when it gets there."""
+    """Return a check that raises for an unresolved or circular reference, which TypeBox detects on use."""
 
     def fail(_: Any) -> bool:
         raise dead_reference(reference)
@@ -240,7 +240,7 @@ def dead_reference(reference: Kind) -> CastError:
 
 
 def _key_pattern(node: Kind) -> str:
-    """The pattern TypeBox makes of the property names it can see: a name is taken as the pattern it happens to be."""
+    """Return the pattern that TypeBox builds from visible property names, without escaping them."""
     return f"^({'|'.join(f'({key})' for key in _keys(node))})$"
 
 
@@ -265,24 +265,24 @@ def _keys(node: Any) -> list[str]:
 
 
 class _MissingRules:
-    """Answers worked out once for each kind, because no value takes part in them."""
+    """Rules about missing values, computed once per kind."""
 
     def __init__(self, *, may_throw: bool) -> None:
-        # Where a check may throw, the first of two faults decides, so their order is kept.
+        # Where a check may raise, the first of two faults decides, so their order is kept.
         self.may_throw = may_throw
         self._refusals: dict[int, bool] = {}
 
     def never_fits(self, node: Any) -> bool:
-        """Whether an object without this required property is surely invalid."""
+        """Whether an object without this required property is always invalid."""
         if node.kind == "Unknown" or self.refuses(node):
             return True
         return not self.may_throw and _extends_undefined(node)
 
     def refuses(self, node: Any) -> bool:
-        """Whether the kind surely does not accept what is missing, and does not throw at it."""
+        """Whether the kind always rejects a missing value without raising."""
         known = self._refusals.get(node.index)
         if known is None:
-            self._refusals[node.index] = False  # A circle is left to the check itself.
+            self._refusals[node.index] = False  # A cycle is left to the check itself.
             known = self._refusals[node.index] = self._refuses_now(node)
         return known
 

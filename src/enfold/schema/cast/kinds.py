@@ -1,4 +1,4 @@
-"""CastError, and the sentences TypeBox throws with."""
+"""TypeBox kinds read from JSON Schema, CastError with TypeBox's messages, and values with JavaScript semantics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from enfold.schema.regexp import PatternError, compile_pattern
 
 
 class CastError(ValueError):
-    """A value that cannot be cast: `kind` is the name of the error TypeBox throws, the text is its message."""
+    """A value cannot be cast: `kind` is the name of the error that TypeBox throws, with its message."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -49,14 +49,14 @@ def too_large(what: str) -> CastError:
     return CastError("RangeError", f"{what} is too large to cast")
 
 
-# The bytes TypeBox's hash puts before each value, by type.
+# The prefix of each type in TypeBox's hash.
 _UNDEFINED, _NULL, _BOOLEAN, _NUMBER, _STRING, _OBJECT, _ARRAY = (bytes([mark]) for mark in range(7))
 
 _EXACT_INTEGERS: Final = 2**53
 
 
 def length(text: str) -> int:
-    """The length of a text in UTF-16 units."""
+    """Return the length of a text in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -68,7 +68,7 @@ def is_multiple(value: float, divisor: float) -> bool:
 
 
 class JavaScriptPattern:
-    """A pattern of JavaScript; one that is not valid raises with its first search."""
+    """A JavaScript pattern; an invalid one raises on its first search."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -94,7 +94,7 @@ def is_unique(items: list[Any]) -> bool:
 
 
 def _hashed(value: Any) -> bytes:
-    """The bytes TypeBox hashes, nested values without a mark at their end: [[1], 2] and [[1, 2]] count as equal."""
+    """Return the bytes that TypeBox hashes. Nested values have no end mark: [[1], 2] and [[1, 2]] are equal."""
     match value:
         case None:
             return _NULL
@@ -115,7 +115,7 @@ def _hashed(value: Any) -> bytes:
 
 def _number_bytes(value: float) -> bytes:
     if isinstance(value, int) and abs(value) > _EXACT_INTEGERS:
-        return b"%x" % value  # JavaScript would round; we keep what we were given.
+        return b"%x" % value  # JavaScript would round.
     return struct.pack(">d", value)
 
 
@@ -127,7 +127,7 @@ def _text_bytes(text: str) -> bytes:
 
 
 def distinct(items: list[Any]) -> list[Any]:
-    """The items without repeated texts, numbers, booleans and nulls; objects and arrays are never the same."""
+    """Return the items without duplicate scalars; objects and arrays are never equal."""
     first: dict[tuple[str, Any], Any] = {}
     for position, item in enumerate(items):
         first.setdefault(_identity(item, position), item)
@@ -142,7 +142,7 @@ def _identity(item: Any, position: int) -> tuple[str, Any]:
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
-    """An object's own properties, and an array's: to JavaScript its indices and its length are properties too."""
+    """Return the own properties of an object or array; in JavaScript indices and length are properties."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list):
@@ -151,7 +151,7 @@ def as_object(value: Any) -> dict[str, Any] | None:
 
 
 def own_values(value: Any) -> Iterable[tuple[str, Any]]:
-    """The own properties of any value, as `Object.getOwnPropertyNames` finds them."""
+    """Return the own properties of any value, like `Object.getOwnPropertyNames`."""
     if value is None or value is MISSING:
         raise CastError("TypeError", "Cannot convert undefined or null to object")
     if isinstance(value, str):
@@ -160,7 +160,7 @@ def own_values(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def spread(value: Any) -> dict[str, Any]:
-    """What `{...value}` gives."""
+    """Return the result of `{...value}`."""
     if isinstance(value, str | list):
         return {str(i): item for i, item in enumerate(value)}
     return dict(value) if isinstance(value, dict) else {}
@@ -173,18 +173,18 @@ KindName = Literal[
 
 
 class Kind(Node, eq=False, kw_only=True):
-    """One place of a schema. What it accepts stands in the fields of a node, as far as TypeBox looks at them.
+    """A schema as TypeBox sees it, with the node fields that TypeBox considers.
 
-    A Record is a map: each of its values is one of `additional`, or of the one pattern it has. An Import is a type
-    imported from a module: like a reference, but a union does not look through it.
+    A Record is a map: its values are of `additional` or of its single pattern. An Import is a type imported from a
+    module: like a reference, but a union does not resolve it.
     """
 
     kind: KindName = "Unknown"
     required_names: frozenset[str] = frozenset()  # the required names of an Object
-    required_count: int = 0  # as many as were written: TypeBox counts strangers and repeats, too
-    is_closed: bool = False  # an Object without any other properties, an Intersect likewise
-    to_ancestor: bool = False  # a Ref to a schema around it
-    target: Kind | None = None  # where a reference leads in the end; a reference again if that is nowhere
+    required_count: int = 0  # the length of `required`, including undeclared and repeated names
+    is_closed: bool = False  # an Object or Intersect without other properties
+    to_ancestor: bool = False  # a Ref to an enclosing schema
+    target: Kind | None = None  # the final target of a reference; a reference again if unresolved
 
     @property
     def is_reference(self) -> bool:
@@ -192,11 +192,11 @@ class Kind(Node, eq=False, kw_only=True):
 
     @property
     def followed(self) -> Kind:
-        """What a reference points to; a reference again if that is nothing, or if it goes round in a circle."""
+        """The target of a reference; a reference again if it is unresolved or circular."""
         return self if self.target is None else self.target
 
 
-# Of each type: its kind, and the limits that TypeBox knows. The limits may be any numbers.
+# The kind of each type, and its limits in TypeBox, which may be any numbers.
 _TYPED: Final[dict[Any, tuple[KindName, tuple[str, ...]]]] = {
     "null": ("Null", ()),
     "boolean": ("Boolean", ()),
@@ -206,24 +206,24 @@ _TYPED: Final[dict[Any, tuple[KindName, tuple[str, ...]]]] = {
     "array": ("Array", ("minItems", "maxItems", "minContains", "maxContains")),
     "object": ("Object", ("minProperties", "maxProperties")),
 }
-# Keywords that give a schema beside `allOf`, `anyOf` or `oneOf` a shape of its own.
+# Keywords that give a schema with `allOf`, `anyOf` or `oneOf` its own shape.
 _SHAPES: Final = ("enum", "const", "properties", "patternProperties", "items", "prefixItems")
 
 
 def read_kinds(schema: Any) -> list[Kind]:
-    """The kinds of a schema, the root first. What no kind stands for is Unknown: it accepts everything and changes nothing."""
+    """Return the kinds of a schema, the root first. A schema without a kind is Unknown and accepts everything."""
     return _KindReader(schema).read()
 
 
 class _Scope(msgspec.Struct, frozen=True):
-    """What a plain name means here: `$id`s of the schemas around, and of the module a `$ref` imports from."""
+    """The meaning of names in a scope: `$id`s of enclosing schemas and of the imported module."""
 
     ancestors: dict[str, Any]
     imported: dict[str, Any]
 
 
 class _KindReader:
-    """Reads one schema once; targets of references are read last, so that a long chain of them is not deep."""
+    """Reads one schema; targets of references are read last, so that long chains do not recurse."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -235,7 +235,7 @@ class _KindReader:
     def read(self) -> list[Kind]:
         root = self._read(self._schema, _Scope({}, {}))
         targets: dict[int, Kind] = {}  # by the identity of their schemas
-        for node, schema, scope in self._references:  # grows while it is read
+        for node, schema, scope in self._references:  # grows during iteration
             if id(schema) not in targets:
                 targets[id(schema)] = self._read(schema, scope)
             node.target = targets[id(schema)]
@@ -243,7 +243,7 @@ class _KindReader:
         return [root, *(node for node in self._kinds if node is not root)]
 
     def _new(self, kind: KindName, schema: dict[str, Any], **fields: Any) -> Kind:
-        """A kind with the default of its schema."""
+        """Return a new kind with the default of its schema."""
         if len(self._kinds) >= MAX_NODES:
             raise too_large("The schema")
         default = schema.get("default", MISSING)
@@ -284,7 +284,7 @@ class _KindReader:
                 )
 
     def _parts(self, schema: dict[str, Any], scope: _Scope) -> list[Kind]:
-        """What a schema with `allOf`, `anyOf` or `oneOf` has to be at once: its own shape, the members, a choice."""
+        """Return the parts of a combined schema: its own shape, the members of `allOf`, and its choices."""
         own = [self._plain({**schema, "default": MISSING}, scope)] if _has_own_shape(schema) else []
         members = [self._read(member, scope) for member in _list(schema, "allOf")]
         choices = [
@@ -293,7 +293,7 @@ class _KindReader:
             if isinstance(schema.get(name), list)
         ]
         if own or members:
-            # A choice of what is required, say, is nothing that TypeBox has a kind for.
+            # TypeBox has no kind for a choice of `required`, for example.
             choices = [choice for choice in choices if not _accepts_anything(choice)]
         return own + members + choices
 
@@ -307,7 +307,7 @@ class _KindReader:
         return self._new("Union", schema, any_of=variants)
 
     def _plain(self, schema: dict[str, Any], scope: _Scope) -> Kind:
-        """A schema that combines no others: an enumeration, a constant, one type or several, a negation, or nothing."""
+        """Read a schema without combinators: an enum, a constant, one or several types, a negation, or nothing."""
         if isinstance(schema.get("enum"), list):
             values = list(schema["enum"])
             return self._new(("Never", "Literal", "Enum")[min(len(values), 2)], schema, enum=values or None)
@@ -328,7 +328,7 @@ class _KindReader:
             return self._typed("array", schema, scope)
         if "not" not in schema:
             return self._new("Unknown", schema)
-        if schema["not"] in ({}, True):  # as TypeBox writes Never
+        if schema["not"] in ({}, True):  # TypeBox's form of Never
             return self._new("Never", schema)
         return self._new("Not", schema, not_=self._read(schema["not"], scope))
 
@@ -370,13 +370,13 @@ class _KindReader:
             node.additional = self._read(schema.get("additionalProperties", True), scope)
 
     def _other(self, schema: Any, scope: _Scope) -> Kind | None:
-        """What other properties have to be; None where they may be anything."""
+        """Return the kind of other properties; None where they are unconstrained."""
         return self._read(schema, scope) if isinstance(schema, dict) or schema is False else None
 
     def _read_array(self, node: Kind, schema: dict[str, Any], scope: _Scope) -> None:
         lists = (schema.get("prefixItems"), schema.get("items"))
         places = next((each for each in lists if isinstance(each, list) and each), [])
-        if places or ("items" not in schema and schema.get("maxItems") == 0):  # so TypeBox writes an empty tuple
+        if places or ("items" not in schema and schema.get("maxItems") == 0):  # TypeBox's form of an empty tuple
             node.kind = "Tuple"
             node.prefix = tuple(self._read(place, scope) for place in places)
             return
@@ -393,7 +393,7 @@ class _KindReader:
         return self._pointing(node, self._find(name, scope), scope)
 
     def _find(self, name: str, scope: _Scope) -> Any:
-        """The schema a `$ref` names: one around it, one of its module, or one anywhere in the document."""
+        """Find the target of a `$ref`: an enclosing schema, one of its module, or one in the document."""
         for names in (scope.imported, scope.ancestors):
             if name in names:
                 return names[name]
@@ -403,16 +403,16 @@ class _KindReader:
         return place.schema
 
     def _pointing(self, node: Kind, schema: Any, scope: _Scope) -> Kind:
-        """The reference, whose target is read when its turn comes; one to nothing has none."""
+        """Register the target of a reference, to be read later."""
         if schema is MISSING:
-            node.problem = "It leads nowhere"
+            node.problem = "The reference cannot be resolved"
         else:
             self._references.append((node, schema, scope))
         return node
 
 
 def _shorten_chains(references: list[Kind]) -> None:
-    """Let references point to the ends of their chains; one that goes round in a circle points to a reference."""
+    """Point references to the ends of their chains; a circular one points to a reference."""
     for start in references:
         chain: dict[Kind, None] = {}
         node = start
@@ -423,7 +423,7 @@ def _shorten_chains(references: list[Kind]) -> None:
             each.target = node
     for node in references:
         if node.followed.is_reference:
-            node.problem = "It leads nowhere"
+            node.problem = "The reference cannot be resolved"
         else:
             node.all_of = (node.followed,)
             node.followed.shared = True
@@ -444,27 +444,27 @@ def _enter(schema: dict[str, Any], scope: _Scope) -> _Scope:
 
 
 def _is_import(schema: dict[str, Any]) -> bool:
-    """Whether this is how TypeBox writes a type imported from a module: a `$ref` that names one of its own `$defs`."""
+    """Whether this is TypeBox's form of an imported type: a `$ref` to one of its own `$defs`."""
     name = schema.get("$ref")
     return isinstance(name, str) and isinstance(schema.get("$defs"), dict) and name in schema["$defs"]
 
 
 def _has_own_shape(schema: dict[str, Any]) -> bool:
-    # TypeBox writes `type: "object"` beside `allOf`; alone it says nothing that the members do not say.
+    # TypeBox adds `type: "object"` to `allOf`, which alone is redundant.
     if schema.get("type", "object") != "object":
         return True
     return any(name in schema for name in _SHAPES) or isinstance(schema.get("additionalProperties"), dict)
 
 
 def _with_default(node: Kind, schema: dict[str, Any]) -> Kind:
-    """The only part of a combination, with the default written around it unless it has its own."""
+    """Return the single part of a combination, with the outer default unless it has its own."""
     if node.default is MISSING:
         node.default = schema.get("default", MISSING)
     return node
 
 
 def _read_flags(node: Kind, schema: dict[str, Any]) -> None:
-    """Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true` beside `minimum`."""
+    """Apply the boolean `exclusiveMinimum` and `exclusiveMaximum` of draft 4 and OpenAPI 3.0."""
     if schema.get("exclusiveMinimum") is True:
         node.exclusive_minimum = node.minimum
     if schema.get("exclusiveMaximum") is True:

@@ -1,6 +1,6 @@
-"""The `pattern` of JSON Schema: expressions by strangers on text by strangers, answered within bounds or not at all.
+"""The `pattern` of JSON Schema, matched within a budget: both patterns and texts may be hostile.
 
-Python's `re` does the matching where it surely ends soon; where it might not, sets of states do, slower but steadily.
+Python's `re` is used where it provably terminates soon, otherwise a slower automaton whose work is linear in the text.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from enfold.schema.regexp.syntax import (
 
 __all__ = ["Pattern", "PatternError", "compile_pattern"]
 
-# Less work than this is not worth counting.
+# Searches with less work are not counted.
 _UNCOUNTED_WORK: Final = 10_000
-# Python reads longer ones too slowly. Unicode properties make a pattern grow like that.
+# `re` compiles longer sources too slowly; Unicode properties expand to long sources.
 _MAX_PYTHON_SOURCE: Final = 100_000
 _NOTHING: Final = re.compile(r"(?!)")
 
 
 @lru_cache(maxsize=512)
 def compile_pattern(source: str) -> Pattern:
-    """The pattern, ready to be searched for; raises PatternError where it is none, or is over our limits."""
+    """Compile a pattern; raise PatternError where it is invalid or exceeds the limits."""
     try:
         return _compile_pattern(source)
     except RecursionError:
@@ -45,39 +45,39 @@ def compile_pattern(source: str) -> Pattern:
 
 
 class Pattern:
-    """A regular expression of ECMAScript, with the meaning of the `u` flag."""
+    """An ECMAScript regular expression with the semantics of the `u` flag."""
 
     def __init__(self, source: str, node: Node, python: re.Pattern[str] | None, work: Growth) -> None:
         self.source: Final = source
         self.python: Final = None if python is None else python.pattern
         self._node: Final = node
         self._is_anchored: Final = is_anchored(node)
-        # A `search` would try an anchored pattern at every character.
+        # `search` would try an anchored pattern at every character.
         self._find: Final = (python or _NOTHING).match if self._is_anchored else (python or _NOTHING).search
         self._work: Final = work
         self._safe_length: Final = -1 if python is None else work.longest(WORK)
-        # Work that grows as the text does is not counted: whoever sent the text had as much to do.
+        # Linear work is not counted: it is proportional to receiving the text.
         uncounted = WORK if work.degree <= 1 else _UNCOUNTED_WORK
         self._quick_length: Final = -1 if python is None else work.longest(uncounted)
 
     @property
     def is_quick(self) -> bool:
-        """Whether no text makes a search take long, but by its length."""
+        """Whether a search takes at most linear time."""
         return self._work.degree <= 1 and self._safe_length > 0
 
     def is_quick_within(self, length: int | None) -> bool:
-        """Whether no text, or none up to a length, makes a search take long."""
+        """Whether a search takes at most linear time, or little time for texts up to a length."""
         return self.is_quick or (length is not None and length <= self._quick_length)
 
     def search(self, text: str, steps: int = STEPS) -> bool | None:
-        """Whether the pattern matches anywhere in the text; None when that could not be told within the steps."""
+        """Whether the pattern matches anywhere in the text; None when the budget was exceeded."""
         length = len(text)
         if length <= self._quick_length or (length <= self._safe_length and self._may_take(length)):
             return self._find(text) is not None
         return None if self._automaton is None else self._search_by_states(self._automaton, text, steps)
 
     def _may_take(self, length: int) -> bool:
-        """Whether there is effort left for the work that a text of this length can be at worst."""
+        """Whether the budget covers the worst case for a text of this length."""
         if not remaining.is_shared:
             return True
         remaining.work -= self._work.at(length)
@@ -101,7 +101,7 @@ def _compile_pattern(source: str) -> Pattern:
     measured = effort(node)
     python = _compile_python(node)
     if python is None and measured.has_back:
-        raise PatternError(source, "a backreference and a lookbehind of more than one width are too much together")
+        raise PatternError(source, "a backreference cannot be combined with a variable-width lookbehind")
     work = measured.cost if is_anchored(node) else measured.cost.times(LENGTH)
     return Pattern(source, node, python, work)
 
@@ -113,15 +113,15 @@ def _compile_python(node: Node) -> re.Pattern[str] | None:
     try:
         return re.compile(source, re.ASCII)
     except re.error:
-        return None  # Python wants a lookbehind to have one width; the automaton does not.
+        return None  # Python requires fixed-width lookbehinds; the automaton does not.
 
 
-# `$` of Python also stands before a last line end; `\B` of Python does not hold in an empty text.
+# Python's `$` also matches before a final newline; its `\B` does not match in an empty text.
 _EDGES: Final = {"start": r"\A", "end": r"\Z", "word": r"\b", "not word": r"(?!\b)"}
 
 
 def to_python(node: Node) -> str:
-    """The source for `re.compile` with the flag ASCII."""
+    """Return the source for `re.compile` with the flag ASCII."""
     match node:
         case Chars(ranges):
             return _class(ranges)

@@ -1,7 +1,7 @@
-"""Matching by sets of states: every way through a pattern at once, so the work grows with the text and never explodes.
+"""Matching with a nondeterministic automaton: all paths at once, so the work is linear in the text.
 
-A set of states and the character after it always give the same next set, so each such step is made once per search and
-memoized. Lookarounds are automata of their own, asked at a place of the text; backreferences cannot be had this way.
+Transitions between sets of states are memoized per search. Lookarounds are separate automata evaluated at a position of
+the text; backreferences are not supported. The cost analysis that decides when `re` is safe is here too.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from enfold.schema.regexp.characters import WORD, Ranges, contains
 from enfold.schema.regexp.syntax import Alternation, Back, Chars, Edge, Group, Look, Node, Repeat, Sequence
 
 MAX_STATES: Final = 5_000
-# Working out a step takes about this many times as long, for each state, as a step that is memoized.
+# The cost of computing a transition, per state, relative to a memoized one.
 _STATE_COST: Final = 4
 
-_DONE: Final = 0  # the state in which the pattern has matched
+_DONE: Final = 0  # the accepting state
 
 
 class Automaton(msgspec.Struct, frozen=True):
-    """States by number, each with what it asks for and where it goes on."""
+    """States by number, each with its test and targets."""
 
     tests: tuple[Test, ...]
     targets: tuple[tuple[int, ...], ...]
     start: int
     is_forward: bool
-    has_lookaround: bool  # whether a lookaround is in it
+    has_lookaround: bool
 
 
 class LookAround(msgspec.Struct, frozen=True):
-    """A lookaround: an automaton that must find something from here on, or must not."""
+    """A lookaround: an automaton that must match, or must not."""
 
     automaton: Automaton
     is_negative: bool
 
 
-# None goes on for free, Ranges take a character, the others look at the place.
+# None is an empty transition, Ranges consume a character, the others test the position.
 Test: TypeAlias = Ranges | Edge | LookAround | None
 
 
 def build(node: Node) -> Automaton | None:
-    """The automaton of a pattern, or None where it would have too many states or needs a memory."""
+    """Build the automaton of a pattern; None where it would have too many states or has a backreference."""
     try:
         return _build(node, is_forward=True, max_states=MAX_STATES)
     except _CannotBuildError:
@@ -53,7 +53,7 @@ def build(node: Node) -> Automaton | None:
 
 
 def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> tuple[bool | None, int]:
-    """Whether the pattern matches somewhere in the text, None when the steps did not suffice to tell; and those left."""
+    """Return whether the pattern matches anywhere in the text (None when out of steps), and the steps left."""
     run = _StateSearch(text, steps)
     try:
         return run.finds(automaton, 0, restarts=not is_anchored), run.left
@@ -62,11 +62,11 @@ def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = F
 
 
 class _CannotBuildError(Exception):
-    """The pattern is too large, or has a backreference."""
+    """The pattern is too large or has a backreference."""
 
 
 class _OutOfStepsError(Exception):
-    """The budget of a search is spent."""
+    """The budget of a search is exhausted."""
 
 
 def _build(node: Node, *, is_forward: bool, max_states: int) -> Automaton:
@@ -77,7 +77,7 @@ def _build(node: Node, *, is_forward: bool, max_states: int) -> Automaton:
 
 
 class _StateBuilder:
-    """Adds states from the end of the pattern to its beginning, so that each knows where it goes on."""
+    """Adds states from the end of the pattern to its beginning, so that targets exist before their sources."""
 
     def __init__(self, is_forward: bool, max_states: int) -> None:
         self.is_forward = is_forward
@@ -93,7 +93,7 @@ class _StateBuilder:
         return len(self.tests) - 1
 
     def before(self, after: int, node: Node) -> int:
-        """The state from which the node leads to `after`."""
+        """Return the state from which the node leads to `after`."""
         match node:
             case Chars(ranges):
                 return self.add(ranges, after)
@@ -128,7 +128,7 @@ class _StateBuilder:
             known = len(self.tests)
             entry = self.before(entry, repeat.body)
             if len(self.tests) == known:
-                break  # the body is empty, and so are all its copies
+                break  # the body is empty
         return entry
 
     def loop(self, after: int, body: Node) -> int:
@@ -144,7 +144,7 @@ class _StateBuilder:
 
 
 class _StateSet:
-    """The states after one character, what kind of character that was, and the steps from here that are known."""
+    """The states after one character, the kind of that character, and the memoized transitions."""
 
     __slots__ = ("behind", "states", "steps")
 
@@ -154,7 +154,7 @@ class _StateSet:
         self.steps: dict[str, _StateSet] = {}
 
 
-# What stands beside a place: nothing, a character of a word, or another one.
+# The character beside a position: none, a word character, or another one.
 _Side: TypeAlias = bool | None
 
 _WORD: Final = frozenset(chr(code) for first, last in WORD for code in range(first, last + 1))
@@ -163,7 +163,7 @@ _FAILED: Final = _StateSet(frozenset(), None)
 
 
 class _StateSearch:
-    """One search: the text, the steps that are left, and everything found out on the way."""
+    """One search: the text, the remaining steps and the memoized transitions."""
 
     def __init__(self, text: str, steps: int) -> None:
         self.text = text
@@ -172,7 +172,7 @@ class _StateSearch:
         self.answers: dict[tuple[int, int], bool] = {}
 
     def finds(self, automaton: Automaton, at: int, *, restarts: bool) -> bool:
-        """Whether a match begins at this place, or where it restarts at any later one."""
+        """Whether a match begins at this position, or with `restarts` at any later one."""
         text = self.text
         current = self.state_set(automaton, {automaton.start}, self.side(at - 1 if automaton.is_forward else at))
         for index in range(at, len(text)) if automaton.is_forward else range(at - 1, -1, -1):
@@ -191,7 +191,7 @@ class _StateSearch:
         return _DONE in self.reach(automaton, current, len(text) if automaton.is_forward else 0, None)
 
     def step(self, automaton: Automaton, current: _StateSet, index: int, *, restarts: bool) -> _StateSet:
-        """What comes after the character at this index."""
+        """Compute the transition for the character at this index."""
         side = self.side(index)
         place = index if automaton.is_forward else index + 1
         reached = self.reach(automaton, current, place, side)
@@ -208,7 +208,7 @@ class _StateSearch:
         return self.state_set(automaton, states, side) if states else _FAILED
 
     def reach(self, automaton: Automaton, current: _StateSet, place: int, ahead: _Side) -> set[int]:
-        """All states that can be had from these without taking a character."""
+        """Return all states reachable without consuming a character."""
         tests, targets = automaton.tests, automaton.targets
         sides = (current.behind, ahead) if automaton.is_forward else (ahead, current.behind)
         reached: set[int] = set()
@@ -250,11 +250,11 @@ class _StateSearch:
         return known
 
 
-# A bounded repeat that is longer counts as unbounded: the text is then the tighter bound.
+# A longer bounded repeat counts as unbounded.
 _LONG_REPEAT: Final = 256
-# Going round a loop of more than one character costs a matcher about as much as this many characters.
+# The cost of one iteration of a loop with more than one node, in characters.
 _LOOP_WEIGHT: Final = 8
-# Sets of more ranges are not compared, so that reading a hostile pattern stays quick; all letters of Unicode are fewer.
+# Larger sets are not compared, so that analyzing a hostile pattern stays fast; all Unicode letters are fewer.
 _MANY_RANGES: Final = 1_500
 _HUGE: Final = 1e15
 
@@ -280,7 +280,7 @@ class Growth(msgspec.Struct, frozen=True):
         return self.factor * float(length + 1) ** self.degree
 
     def longest(self, budget: float) -> float:
-        """The length of the longest text for which this stays within the budget; negative where there is none."""
+        """Return the length of the longest text within the budget; negative where there is none."""
         if self.factor > budget:
             return -1
         return inf if self.degree == 0 else (budget / self.factor) ** (1 / self.degree) - 1
@@ -292,19 +292,19 @@ ENDLESS: Final = Growth(inf, 0)
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """What matching a node from one place can take, and what its neighbours must know to tell theirs.
+    """The worst-case cost of matching a node from one position, and the properties its neighbours need.
 
-    A node is clear when the next character alone decides how to go on. A matcher then never walks the same text twice,
-    however the repeats are nested.
+    A node is clear when the next character alone determines how to continue. A matcher then never backtracks, however
+    the repeats are nested.
     """
 
-    ways: Growth  # in how many ways it can match, that is how often what follows is tried
+    ways: Growth  # the number of possible matches, each of which retries what follows
     cost: Growth  # the work of trying all of them
-    looks: Growth  # the share of lookarounds, which are tried anew at every place
-    size: int  # how many nodes
+    looks: Growth  # the share of lookarounds, which are evaluated at every position
+    size: int  # the number of nodes
     is_empty_possible: bool
-    first: Ranges  # the characters it can begin with
-    further: Ranges  # the characters that a finished match could go on with
+    first: Ranges  # the characters a match can begin with
+    further: Ranges  # the characters a complete match could continue with
     is_clear: bool
     has_back: bool
 
@@ -332,7 +332,7 @@ def effort(node: Node) -> Effort:
 
 
 def is_anchored(node: Node) -> bool:
-    """Whether a match can only begin at the start of the text."""
+    """Whether a match can begin only at the start of the text."""
     match node:
         case Edge(kind):
             return kind == "start"
@@ -369,7 +369,7 @@ def _leaf(
 
 
 def _look(body: Effort) -> Effort:
-    # Once it holds, its inner ways are forgotten: nothing that follows goes back into it.
+    # Lookarounds are atomic: nothing that follows backtracks into them.
     cost = ONCE.plus(body.cost)
     return Effort(ONCE, cost, cost, 1, True, characters.NONE, characters.NONE, True, body.has_back)
 
@@ -441,7 +441,7 @@ def _repeated_ways(body: Effort, least: int, most: int | None) -> Growth:
 def _repeated_cost(body: Effort, least: int, most: int | None) -> Growth:
     rounds = LENGTH if most is None or most > _LONG_REPEAT else Growth(most, 0)
     if body.is_empty_possible:
-        rounds = rounds.plus(Growth(least, 0))  # rounds over no text at all are made as well
+        rounds = rounds.plus(Growth(least, 0))  # iterations that match the empty text
     weight = Growth(1 if body.size == 1 else _LOOP_WEIGHT, 0)
     once = rounds.times(body.cost).times(weight).plus(ONCE)
     return once if body.ways == ONCE else once.times(_ways_of_all_rounds(body, most))
@@ -452,9 +452,9 @@ def _ways_of_all_rounds(body: Effort, most: int | None) -> Growth:
 
 
 def _bounded(effort: Effort) -> Effort:
-    """The effort, lowered to the bound that holds for clear nodes."""
+    """Lower the effort to the limit that holds for clear nodes."""
     if not effort.is_clear or len(effort.first) + len(effort.further) > _MANY_RANGES:
-        # Nothing made of a node that is not clear is clear: nobody asks for its characters any more.
+        # A node with an unclear part is unclear, so the characters are no longer needed.
         return msgspec.structs.replace(effort, is_clear=False, first=characters.NONE, further=characters.NONE)
     every_place = ONCE.plus(effort.looks)
     return msgspec.structs.replace(

@@ -1,8 +1,8 @@
-r"""ECMAScript regular expressions as values: the nodes, and the parser that makes them or rewrites them. Nothing is matched here.
+r"""The syntax of ECMAScript regular expressions: nodes, and a parser that also rewrites patterns.
 
-The meaning is that of the `u` flag. What only the older grammar allows is read as there where it can mean nothing else:
-a lone `{`, `}` or `]`, an escaped punctuation mark, a `-` beside a class such as `\w` within brackets. A pattern that is
-rewritten for clients may also have words of other languages: `\A`, `\z`, `\Z`, `\U0001F600`, `(?P<name>`.
+The semantics are those of the `u` flag. Constructs of the legacy grammar are accepted where they are unambiguous: a lone
+`{`, `}` or `]`, an escaped punctuation mark, a `-` next to a class such as `\w` within brackets. A pattern rewritten for
+clients may also use constructs of other languages: `\A`, `\z`, `\Z`, `\U0001F600`, `(?P<name>`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ MAX_LENGTH: Final = 10_000
 MAX_NESTING: Final = 50
 MAX_NODES: Final = 5_000
 MAX_RANGES: Final = 20_000
-# No text is longer, and the standard library counts no further.
+# The limit of the standard library.
 MAX_COUNT: Final = 2**31 - 1
 
 
 class PatternError(ValueError):
-    """A pattern that is no regular expression of ECMAScript, or more of one than we take."""
+    """The pattern is not a valid ECMAScript regular expression, or exceeds the limits."""
 
     def __init__(self, source: str, fault: str, position: int | None = None) -> None:
         shown = source if len(source) <= 50 else f"{source[:50]}…"
         where = "" if position is None else f" at character {position + 1}"
-        super().__init__(f"The pattern {shown} cannot be used: {fault}{where}.")
+        super().__init__(f"Invalid pattern {shown}: {fault}{where}.")
 
 
 class Chars(msgspec.Struct, frozen=True):
-    """One character out of a set."""
+    """One character of a set."""
 
     ranges: Ranges
 
@@ -57,26 +57,26 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What a backreference can point to; where there is none, groups are not kept."""
+    """The target of a backreference; patterns without backreferences have no groups."""
 
     body: Node
     number: int
 
 
 class Back(msgspec.Struct, frozen=True):
-    """The text of a group that was closed before, once more; nothing where the group took no part."""
+    """A backreference to a closed group; empty where the group did not participate."""
 
     number: int
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A place between two characters: the start, the end, a word's border, or no such border."""
+    """An assertion: the start, the end, a word boundary, or no word boundary."""
 
     kind: Literal["start", "end", "word", "not word"]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What must, or must not, follow or go before."""
+    """A lookahead or lookbehind, positive or negative."""
 
     body: Node
     is_ahead: bool
@@ -89,13 +89,13 @@ EMPTY: Final = Sequence(())
 
 
 def parse(source: str) -> Node:
-    """The tree of a pattern; raises PatternError."""
+    """Parse a pattern; raise PatternError."""
     return _Parser(source).read()
 
 
 @lru_cache(maxsize=4096)
 def portable_pattern(source: str) -> str | None:
-    """A pattern of the same meaning that every client can compile by `new RegExp(pattern, "u")`; None where there is none."""
+    """Return an equivalent pattern that every client can compile with `new RegExp(pattern, "u")`, or None."""
     try:
         parser = _Parser(source, rewrites=True)
         parser.read()
@@ -119,7 +119,7 @@ _EIGHT_DIGITS: Final = re.compile(r"00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4}")
 _NAME: Final = re.compile(r"<([A-Za-z_$][\w$]*)>")
 _BACK: Final = re.compile(r"\\(?:[1-9]|k<)")
 _NUMBER: Final = re.compile(r"[1-9][0-9]*")
-# Escapes and classes are stepped over, so that only a bracket that opens a group is found.
+# Escapes and classes are consumed so that only parentheses that open a group are found.
 _GROUPS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?|\((?!\?)|\(\?P?<([A-Za-z_$][\w$]*)>", re.DOTALL)
 
 _CONTROLS: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
@@ -133,17 +133,17 @@ _CLASSES: Final[dict[str, Ranges]] = {
 }
 _EDGES: Final = {"b": Edge("word"), "B": Edge("not word")}
 _FOREIGN_EDGES: Final = {"A": (Edge("start"), "^"), "z": (Edge("end"), "$"), "Z": (Edge("end"), "$")}
-_SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")  # what the `u` flag lets a backslash stand before
+_SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")  # characters that may be escaped with the `u` flag
 _DOT: Final = Chars(characters.complement(characters.LINE_ENDS))
 
 
 class _Parser:
-    """One walk over the source, from left to right."""
+    """Parses the source from left to right."""
 
     def __init__(self, source: str, *, rewrites: bool = False) -> None:
         self.source = source
         self.rewrites = rewrites
-        self.changes: list[tuple[int, int, str]] = []  # from where to where the `u` flag wants what else
+        self.changes: list[tuple[int, int, str]] = []  # start, end and replacement for the `u` flag
         self.at = 0
         self.nesting = 0
         self.nodes = 0
@@ -160,7 +160,7 @@ class _Parser:
             raise PatternError(self.source, f"it is longer than {MAX_LENGTH} characters")
         node = self.choice()
         if not self.is_done:
-            raise self.error("a ) closes nothing")
+            raise self.error("unmatched )")
         return node
 
     @property
@@ -171,7 +171,7 @@ class _Parser:
         return PatternError(self.source, fault, self.at)
 
     def change(self, start: int, written: str) -> None:
-        """Note that what was read since `start` is to be written otherwise."""
+        """Replace the source read since `start`."""
         self.changes.append((start, self.at, written))
 
     def peek(self) -> str:
@@ -192,7 +192,7 @@ class _Parser:
     def next_character(self) -> str:
         character = self.peek()
         if not character:
-            raise self.error("it ends too early")
+            raise self.error("unexpected end of the pattern")
         self.at += 1
         return character
 
@@ -211,29 +211,29 @@ class _Parser:
     def term(self) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise self.error(f"it has more than {MAX_NODES} parts")
+            raise self.error(f"it has more than {MAX_NODES} nodes")
         is_group = self.peek() == "("
         body = self.atom()
         match = self.take_match(_QUANTIFIER)
         if match is None:
             return body
         if isinstance(body, Edge) and not is_group:
-            raise self.error("there is nothing to repeat")
+            raise self.error("nothing to repeat")
         return self.repeated(body, match)
 
     def repeated(self, body: Node, match: re.Match[str]) -> Node:
         least, most = _COUNTS.get(match[1]) or _counts(match)
         if most is not None and least > most:
-            raise self.error("the counts of a repeat are out of order")
+            raise self.error("the numbers of a quantifier are out of order")
         if self.rewrites and match.start() == self.look_end:
-            raise self.error("what looks around cannot be repeated")
+            raise self.error("a lookaround cannot be repeated")
         if _QUANTIFIER.match(self.source, self.at):
-            raise self.error("there is nothing to repeat")
+            raise self.error("nothing to repeat")
         return Repeat(body, least, most, match[5] == "?")
 
     def atom(self) -> Node:
         if _QUANTIFIER.match(self.source, self.at):
-            raise self.error("there is nothing to repeat")
+            raise self.error("nothing to repeat")
         character = self.next_character()
         match character:
             case "^":
@@ -255,7 +255,7 @@ class _Parser:
     def group(self) -> Node:
         start = self.take_match(_GROUP_START)
         if (start is None and self.peek() == "?") or (start is not None and start[1] and not self.rewrites):
-            raise self.error("a group begins in a way that is not known")
+            raise self.error("unknown group syntax")
         if start is not None and start[1]:
             self.changes.append((*start.span(1), ""))
         if start is None or start[2]:
@@ -281,10 +281,10 @@ class _Parser:
     def enclosed(self) -> Node:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
-            raise self.error(f"it is nested more than {MAX_NESTING} deep")
+            raise self.error(f"it is nested more than {MAX_NESTING} levels deep")
         node = self.choice()
         if not self.take(")"):
-            raise self.error("a group is not closed")
+            raise self.error("unterminated group")
         self.nesting -= 1
         return node
 
@@ -306,22 +306,22 @@ class _Parser:
     def chars(self, ranges: Ranges) -> Node:
         self.ranges += len(ranges)
         if self.ranges > MAX_RANGES:
-            raise self.error(f"its sets of characters have more than {MAX_RANGES} ranges")
+            raise self.error(f"its character classes have more than {MAX_RANGES} ranges")
         return Chars(ranges)
 
     def named_back(self) -> Node:
         name = self.take_match(_NAME)
         if name is None or name[1] not in self.names:
-            raise self.error("a backreference names no group")
+            raise self.error("a backreference names an unknown group")
         return self.back(self.names.index(name[1]) + 1)
 
     def back(self, number: int) -> Node:
         if number > len(self.names):
-            raise self.error("a backreference points to no group")
+            raise self.error("a backreference to an unknown group")
         if self.behinds:
-            # A lookbehind is read from right to left, so the group it means would not be the one we mean.
-            raise self.error("a backreference stands in a lookbehind")
-        # A group that is still open, or comes later, has taken nothing yet: it stands for the empty text.
+            # A lookbehind is matched from right to left, which changes the meaning of a backreference.
+            raise self.error("a backreference inside a lookbehind is not supported")
+        # A group that is still open or comes later is empty.
         return Back(number) if number in self.closed else EMPTY
 
     def brackets(self) -> Ranges:
@@ -329,7 +329,7 @@ class _Parser:
         sets: list[Ranges] = []
         while not self.take("]"):
             if self.is_done:
-                raise self.error("a [ is not closed")
+                raise self.error("unterminated character class")
             sets.append(self.class_item())
         found = characters.union(*sets)
         return characters.complement(found) if is_negated else found
@@ -344,7 +344,7 @@ class _Parser:
             self.changes.append((dash - 1, dash, "\\-"))
             return characters.union(first, characters.one(ord("-")), last)
         if first > last:
-            raise self.error("a range is out of order")
+            raise self.error("a character range is out of order")
         return ((first[0][0], last[0][0]),)
 
     def class_atom(self) -> Ranges:
@@ -358,7 +358,7 @@ class _Parser:
         return self.escaped_characters()
 
     def escaped_characters(self) -> Ranges:
-        """What stands after a backslash, where it means characters."""
+        """Parse an escape that denotes characters."""
         letter = self.next_character()
         if letter in _CLASSES:
             return _CLASSES[letter]
@@ -370,7 +370,7 @@ class _Parser:
         match = self.take_match(_PROPERTY)
         found = characters.unicode_property(match[1], match[2]) if match else None
         if found is None:
-            raise self.error("a Unicode property is not known")
+            raise self.error("unsupported Unicode property")
         return characters.complement(found) if is_negated else found
 
     def escaped_code(self, letter: str) -> int:
@@ -389,7 +389,7 @@ class _Parser:
             self.change(self.at - 10, f"\\u{{{code:x}}}")
             return code
         if letter.isascii() and letter.isalnum():
-            raise self.error(f"\\{letter} has no meaning")
+            raise self.error(f"unknown escape \\{letter}")
         if letter not in _SYNTAX:
             self.change(self.at - 2, letter)
         return ord(letter)
@@ -405,24 +405,24 @@ class _Parser:
     def long_code(self) -> int:
         match = self.take_match(_LONG_CODE)
         if match is None or int(match[1], 16) > characters.LAST:
-            raise self.error("a \\u{…} is no code point")
+            raise self.error("\\u{…} is not a code point")
         return int(match[1], 16)
 
     def hexadecimal(self, digits: re.Pattern[str]) -> int:
         match = self.take_match(digits)
         if match is None:
-            raise self.error("hexadecimal digits are missing")
+            raise self.error("missing hexadecimal digits")
         return int(match[0], 16)
 
     def control_code(self) -> int:
         letter = self.next_character()
         if not (letter.isascii() and letter.isalpha()):
-            raise self.error("\\c wants a letter")
+            raise self.error("\\c must be followed by a letter")
         return ord(letter) % 32
 
 
 def _group_names(source: str) -> list[str | None]:
-    """The groups that can be referred to, in order: a name, or None for one that has only its number."""
+    """Return the capturing groups in order: the name, or None for an unnamed one."""
     names = [match[1] for match in _GROUPS.finditer(source) if match[0].startswith("(")]
     given = [name for name in names if name is not None]
     if len(given) != len(set(given)):
@@ -438,7 +438,7 @@ def _counts(match: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _count(digits: str) -> int:
-    # Cut before reading: ten thousand digits would be a number too, but a slow one.
+    # Truncated first: converting thousands of digits is slow.
     return min(int(digits.lstrip("0")[:10] or "0"), MAX_COUNT)
 
 

@@ -1,4 +1,4 @@
-"""The shape of a Python type: what it says about JSON, as values. Both engines and the JSON Schema are made from it."""
+"""Shapes: the structure of Python types as values, from which both engines and the JSON Schema are derived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 
 class ValueLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The constraints an annotation puts on a value, in the words that msgspec and annotated_types share."""
+    """The constraints of an annotation, with the names that msgspec and annotated_types share."""
 
     ge: Any = None
     gt: Any = None
@@ -27,7 +27,7 @@ class ValueLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What an annotation tells a reader, without a change to what is accepted."""
+    """Annotations for readers that do not affect validation."""
 
     description: str | None = None
     title: str | None = None
@@ -40,18 +40,18 @@ NO_NOTES: Final = Notes()
 
 
 class Anything(msgspec.Struct, frozen=True):
-    """Any JSON value at all."""
+    """Any JSON value."""
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """A JSON value that is the Python value."""
+    """A value that is the same in JSON and Python."""
 
     type: Literal["null", "boolean", "integer", "number", "string"]
     limits: ValueLimits = NO_LIMITS
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A Python value that stands as text in JSON, such as a date; `format` is JSON Schema's name for the text."""
+    """A Python value represented by text in JSON, such as a date; `format` is JSON Schema's name for it."""
 
     cls: type
     format: str
@@ -59,7 +59,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Enumeration(msgspec.Struct, frozen=True):
-    """One of several values: `values` in JSON, `members` (at the same places) in Python."""
+    """One of several values: `values` in JSON, `members` (at the same positions) in Python."""
 
     annotation: Any
     values: tuple[Any, ...]
@@ -67,18 +67,18 @@ class Enumeration(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether each member is the JSON value that stands for it."""
+        """Whether each member is its own JSON value."""
         return all(value is member for value, member in zip(self.values, self.members, strict=True))
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """An `enum.Flag`: an integer of which each bit has a name."""
+    """An `enum.Flag`: an integer with named bits."""
 
     cls: type
 
 
 class Items(msgspec.Struct, frozen=True):
-    """An array of any length that `build` makes into a list, a set and the like."""
+    """An array of any length, converted by `build` to a list, a set and so on."""
 
     build: type
     item: Shape
@@ -92,7 +92,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """An object with keys of one type and values of one type: a `dict[K, V]`."""
+    """An object with uniform keys and values: a `dict[K, V]`."""
 
     build: type
     key: Shape
@@ -107,19 +107,19 @@ class Either(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A record or a recursive alias, defined once in the table of the reader under this key."""
+    """A record or a recursive alias, defined once under this key in the reader's definitions."""
 
     key: Hashable
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """A type that only pydantic understands."""
+    """A type that only pydantic supports."""
 
     annotation: Any
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """A shape with notes for the reader."""
+    """A shape with notes for readers."""
 
     shape: Shape
     notes: Notes
@@ -131,20 +131,20 @@ Shape: TypeAlias = (
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field of a record: its name in JSON, the keyword of the class that takes it, and what it holds."""
+    """One field of a record: its JSON name, its keyword in the class, and its shape."""
 
     wire_name: str
     keyword: str
     shape: Shape
     required: bool = True
-    default: Any = UNSET  # only a default that is known without running the user's code
+    default: Any = UNSET  # only if known without running the user's code
     description: str | None = None
-    is_written: bool = True  # private fields are read, but not written
-    is_read: bool = True  # fields that the class sets itself are written, but not read
+    is_written: bool = True  # False for private fields, which are only read
+    is_read: bool = True  # False for fields that the class sets itself, which are only written
 
 
 class RecordShape(msgspec.Struct, frozen=True):
-    """A class with fields: a JSON object, or an array of its fields in order where `is_row`."""
+    """A class with fields: a JSON object, or where `is_row` an array of its fields in order."""
 
     annotation: Any
     name: str
@@ -152,9 +152,9 @@ class RecordShape(msgspec.Struct, frozen=True):
     build: Callable[..., Any]
     description: str | None = None
     is_row: bool = False
-    is_closed: bool = False  # refuses fields it does not know
+    is_closed: bool = False  # rejects unknown fields
     tag: tuple[str, str | int] | None = None
-    omits_defaults: bool = False  # leaves out, when it is written, a field that has its default
+    omits_defaults: bool = False  # fields with their default are not written
 
     @property
     def read_fields(self) -> tuple[Field, ...]:
@@ -173,7 +173,7 @@ Definitions: TypeAlias = dict[Hashable, RecordShape | Alias]
 
 
 class UnreadableTextError(ValueError):
-    """Text that does not stand for a value of its type; its argument names the type or the format."""
+    """Text that does not represent a value of its type; the argument names the type or format."""
 
 
 def without_notes(shape: Shape) -> Shape:
@@ -187,15 +187,15 @@ def is_decimal(part: Part) -> bool:
 
 
 def has_pattern(part: Part, definitions: Definitions) -> bool:
-    """Whether some text in it has to match a pattern; of types that are pydantic's own, pydantic knows."""
+    """Whether a string inside has a pattern; pydantic's own types are not inspected."""
     return any(isinstance(each, Scalar) and each.limits.pattern is not None for each in all_parts(part, definitions))
 
 
 def all_parts(part: Part, definitions: Definitions) -> list[Part]:
-    """A shape and all that it is made of; what is defined by name comes once."""
+    """Return a shape and all shapes inside it; definitions appear once."""
     found = [part]
     seen = set()
-    for each in found:  # grows while it is read
+    for each in found:  # grows during iteration
         if not isinstance(each, Named):
             found += _parts_of(each)
         elif each.key not in seen:
@@ -236,12 +236,12 @@ _LIMITS_OF_TEXT: Final = {
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What the extra arguments of an `Annotated` say."""
+    """The metadata of an `Annotated`."""
 
     limits: ValueLimits = NO_LIMITS
     notes: Notes = NO_NOTES
     uses_pydantic: bool = False  # a pydantic `Field` is among them
-    is_plain: bool = True  # msgspec reads all constraints from the annotation as it is written
+    is_plain: bool = True  # msgspec supports all constraints as written
 
 
 def read_metadata(metadata: Iterable[Any]) -> Metadata:
@@ -258,17 +258,17 @@ def read_metadata(metadata: Iterable[Any]) -> Metadata:
 
 
 def is_pydantic_metadata(metadata: Iterable[Any]) -> bool:
-    """Whether only pydantic can do what the metadata asks for: validators, discriminators, predicates."""
+    """Whether only pydantic supports the metadata: validators, discriminators, predicates."""
     return any(_is_for_pydantic(item) for item in _flat(metadata))
 
 
 def is_field(item: Any) -> bool:
-    """Whether this is what pydantic's `Field(...)` gives."""
+    """Whether this is the result of pydantic's `Field(...)`."""
     return _home(item) == "pydantic.fields" and hasattr(item, "json_schema_extra")
 
 
 def field_default(field: Any) -> Callable[[], Any] | None:
-    """A function that gives the default of a pydantic `Field`, or None where it has none."""
+    """Return a function that creates the default of a pydantic `Field`, or None where it has none."""
     if field.default_factory is not None:
         factory: Callable[[], Any] = field.default_factory
         return factory
@@ -276,20 +276,20 @@ def field_default(field: Any) -> Callable[[], Any] | None:
 
 
 def known_default(field: Any) -> Any:
-    """The default of a pydantic `Field`, or UNSET where only running the user's code would tell."""
+    """Return the default of a pydantic `Field`, or UNSET where that would require running the user's code."""
     if field.default_factory is None:
         return field.default
     return field.default_factory() if field.default_factory in (list, dict, set) else UNSET
 
 
 def field_alias(field: Any) -> str | None:
-    """The name that a pydantic `Field` gives its value in JSON, if it gives one."""
+    """Return the alias of a pydantic `Field`, if any."""
     alias = field.validation_alias or field.alias
     return alias if isinstance(alias, str) else None
 
 
 def limit(shape: Shape, limits: ValueLimits) -> Shape:
-    """The shape with the limits put where they belong; a limit that fits nowhere is a TypeError."""
+    """Apply limits to a shape; raise TypeError for a limit that does not apply."""
     given = limits.given()
     if limits.pattern is not None:
         given["pattern"] = usable_pattern(limits.pattern)
@@ -302,7 +302,7 @@ def limit(shape: Shape, limits: ValueLimits) -> Shape:
 
 
 def usable_pattern(source: str) -> str:
-    """A pattern in the words of JSON Schema, of which our own matcher knows what it can take; otherwise a TypeError."""
+    """Return a pattern in ECMAScript syntax that `regexp` supports; raise TypeError if there is none."""
     from enfold.schema.regexp import PatternError, compile_pattern  # few types have a pattern
     from enfold.schema.regexp.syntax import portable_pattern  # as above
 
@@ -336,7 +336,7 @@ def _applicable(shape: Scalar | Text | Items | Table) -> frozenset[str]:
 
 
 def _flat(metadata: Iterable[Any]) -> Iterable[Any]:
-    """Groups of annotated_types opened, and the constraints inside a `Field` after it."""
+    """Yield the metadata with groups of annotated_types expanded and the constraints of a `Field` after it."""
     for item in metadata:
         if _home(item) == "annotated_types" and hasattr(item, "__is_annotated_types_grouped_metadata__"):
             yield from _flat(item)
@@ -348,7 +348,7 @@ def _flat(metadata: Iterable[Any]) -> Iterable[Any]:
 
 def _limits_of(item: Any) -> dict[str, Any]:
     home = _home(item)
-    if home == "pydantic._internal._fields":  # where `Field(pattern=...)` keeps what annotated_types has no word for
+    if home == "pydantic._internal._fields":  # `Field(pattern=...)`, which annotated_types has no class for
         return {"pattern": item.pattern} if isinstance(getattr(item, "pattern", None), str) else {}
     if home != "annotated_types" and not isinstance(item, msgspec.Meta):
         return {}

@@ -1,4 +1,4 @@
-"""Python annotations read into shapes. It looks at types only; what a class with fields holds is read in `record_classes`."""
+"""Reads Python annotations, and the fields of classes they name, into shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KNOWN: Final[dict[Any, Shape]] = {
     typing.Tuple: shapes.Items(tuple, shapes.Anything()),  # noqa: UP006 - users still write it, and it is not `tuple[()]`
 }
 
-# By name, so that reading an annotation imports nothing: who has such a type has imported its module.
+# By name, so that reading an annotation imports nothing.
 _FORMATS: Final = {
     "datetime.datetime": "date-time",
     "datetime.date": "date",
@@ -81,21 +81,20 @@ _OBJECTS: Final[dict[Any, type]] = {
     abc.MutableMapping: dict,
 }
 
-# What msgspec makes itself; anything else that `_ARRAYS` and `_OBJECTS` name is made by the other engine.
+# Containers that msgspec builds; pydantic builds the others.
 _PLAIN_CONTAINERS: Final = (list, set, frozenset, tuple, dict)
 
-# pydantic would take these, and then no JSON value at all would do.
+# pydantic accepts these types, but no JSON value is valid for them.
 _NOT_DATA: Final = {abc.Callable, abc.Iterator, abc.Generator, abc.Awaitable, abc.Coroutine, type}
 
 _QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final", "ClassVar"}
 
 
 class TypeReader:
-    """Reads the annotations of one signature and keeps the classes they name; `names` are those its scope knows.
+    """Reads the annotations of one signature and collects the classes they name; `names` are those in scope.
 
-    In what a function gives, every mapping is an object: nobody has to build one.
-
-    `needs_pydantic` says that msgspec cannot read one of the types; `unknown` names a class that is not even pydantic's.
+    In a return type every mapping is an object, since none has to be built. `needs_pydantic` is set where msgspec does not
+    support a type, `unknown` to the name of a class that is not pydantic's either.
     """
 
     __slots__ = ("_is_result", "_names", "_open_aliases", "_records_open", "definitions", "needs_pydantic", "unknown")
@@ -110,8 +109,8 @@ class TypeReader:
         self._records_open = 0
 
     def read(self, annotation: Any) -> Shape:
-        """The shape of an annotation whose text is already evaluated; a TypeError says why there is none."""
-        with contextlib.suppress(TypeError):  # an annotation that cannot be hashed is none of these
+        """Return the shape of an evaluated annotation; raise TypeError where there is none."""
+        with contextlib.suppress(TypeError):  # not hashable
             if (known := _KNOWN.get(annotation)) is not None:
                 return known
         origin = get_origin(annotation)
@@ -203,7 +202,7 @@ class TypeReader:
         return shapes.Anything() if variable.__bound__ is None else self.read(variable.__bound__)
 
     def _read_alias(self, alias: Any, value: Any) -> Shape:
-        """An alias is its value; one that refers to itself is defined by name."""
+        """Return the shape of an alias: its value, or a named definition if it is recursive."""
         if alias in self.definitions or alias in self._open_aliases:
             self.needs_pydantic = True
             self.definitions.setdefault(alias, shapes.Alias(_alias_name(alias), shapes.Anything()))
@@ -219,7 +218,7 @@ class TypeReader:
 
     def _read_record(self, annotation: Any) -> Shape:
         if annotation not in self.definitions:
-            # Holds the place while the fields are read.
+            # Reserves the key while the fields are read.
             self.definitions[annotation] = shapes.Alias("", shapes.Anything())
             self._records_open += 1
             self.definitions[annotation] = read_record(annotation, self.read, self._read_own, self._names)
@@ -227,7 +226,7 @@ class TypeReader:
         return shapes.Named(annotation)
 
     def _read_own(self, annotation: Any) -> Shape:
-        """The shape of what a class sets itself: no argument has to have it, so it may be of any type."""
+        """Return the shape of a field that the class sets itself, which may have any type."""
         before = self._records_open, self.needs_pydantic, self.unknown
         try:
             shape = self.read(annotation)
@@ -263,7 +262,7 @@ class TypeReader:
 
 
 def spelled(annotation: Any) -> str:
-    """An annotation as its user would write it."""
+    """Return an annotation as the user would write it."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
 
 
@@ -272,7 +271,7 @@ def _is_mapping(cls: Any) -> bool:
 
 
 def _may_be_key(shape: Shape) -> bool:
-    """Whether some value of a type can be the name of a property, which is text."""
+    """Whether a value of the type can be a property name."""
     shape = shapes.without_notes(shape)
     match shape:
         case shapes.Items() | shapes.Row() | shapes.Table() | shapes.Scalar(type="boolean" | "null"):
@@ -283,12 +282,12 @@ def _may_be_key(shape: Shape) -> bool:
 
 
 def _refuse(annotation: Any) -> Never:
-    raise TypeError(f"{spelled(annotation)} has no form in JSON")
+    raise TypeError(f"{spelled(annotation)} is not JSON serializable")
 
 
 def _is_passed_on(cls: type) -> bool:
-    """Whether a result of this class, an envelope or content, goes on as it is: then it says nothing about the data."""
-    content = sys.modules.get("enfold.envelope.content")  # whoever has not loaded it has no class of it
+    """Whether results of this class, an envelope or content, are passed through and do not describe the data."""
+    content = sys.modules.get("enfold.envelope.content")  # not loaded means none of its classes is used
     return issubclass(cls, ResponseEnvelope) or (
         content is not None and issubclass(cls, get_args(content.ContentBlock))
     )
@@ -296,7 +295,7 @@ def _is_passed_on(cls: type) -> bool:
 
 def _is_pydantic(annotation: Any) -> bool:
     if get_origin(annotation) is Annotated:
-        return True  # it is here because its metadata is pydantic's
+        return True  # its metadata is pydantic's
     cls = get_origin(annotation) or annotation
     return hasattr(cls, "__get_pydantic_core_schema__") or hasattr(cls, "__pydantic_core_schema__")
 
@@ -337,7 +336,7 @@ _EMPTY_CONTAINERS: Final = (list, dict, set, frozenset, tuple)
 
 
 def is_record(cls: Any) -> bool:
-    """Whether the class has fields that we can read; a pydantic class is left to pydantic."""
+    """Whether the class has readable fields; pydantic classes are left to pydantic."""
     if not isinstance(cls, type) or hasattr(cls, "__pydantic_core_schema__"):
         return False
     return (
@@ -350,7 +349,7 @@ def is_record(cls: Any) -> bool:
 
 
 def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str, Any]) -> RecordShape:
-    """The record of a class, or of a generic class with its arguments; `names` are those of the scope it is used in.
+    """Return the record of a class, possibly generic; `names` are those in scope.
 
     `read_own` reads the type of a field that the class sets itself.
     """
@@ -372,7 +371,7 @@ def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str,
 
 
 def resolve(annotation: Any, globals_: Mapping[str, Any], locals_: Mapping[str, Any]) -> Any:
-    """The annotation with its text evaluated; a name that cannot be found is a NameError."""
+    """Evaluate an annotation; raise NameError for an unknown name."""
     if annotation is None or isinstance(annotation, type):
         return annotation
     holder = type("Holder", (), {"__annotations__": {"it": annotation}})  # only a class may have a ClassVar
@@ -387,7 +386,7 @@ def resolve(annotation: Any, globals_: Mapping[str, Any], locals_: Mapping[str, 
 
 
 def _unread_texts(annotation: Any) -> Iterator[str]:
-    """What is left as text: Python does not read an alias inside itself."""
+    """Yield the forward references that Python leaves unevaluated: an alias inside itself."""
     if isinstance(annotation, typing.ForwardRef):
         yield annotation.__forward_arg__
     for argument in get_args(annotation):
@@ -395,7 +394,7 @@ def _unread_texts(annotation: Any) -> Iterator[str]:
 
 
 class RecursiveAlias:
-    """What stands for an alias inside itself: `JSON` in `JSON = dict[str, "JSON"] | str`. It looks like a TypeAliasType."""
+    """An alias inside itself: `JSON` in `JSON = dict[str, "JSON"] | str`. It mimics TypeAliasType."""
 
     def __init__(self, name: str, value: Any, module: str | None) -> None:
         self.__name__, self.__value__, self.__module__ = name, value, module or ""
@@ -407,10 +406,10 @@ class RecursiveAlias:
         return hash(self.__name__)
 
     def __or__(self, other: Any) -> Any:
-        return typing.Union[self, other]  # noqa: UP007  # it is no type
+        return typing.Union[self, other]  # noqa: UP007  # not a type
 
     def __ror__(self, other: Any) -> Any:
-        return typing.Union[other, self]  # noqa: UP007  # it is no type
+        return typing.Union[other, self]  # noqa: UP007  # not a type
 
 
 def names_of_module(name: str | None) -> Mapping[str, Any]:
@@ -430,7 +429,7 @@ def _struct_options(cls: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _struct_fields(cls: type[msgspec.Struct], hints: dict[str, Any], read: Read) -> Fields:
-    """Without `msgspec.structs.fields`, which needs types that it may be unable to find."""
+    """Read the fields without `msgspec.structs.fields`, which fails for names it cannot resolve."""
     names, defaults = cls.__struct_fields__, cls.__struct_defaults__
     padded = (NODEFAULT,) * (len(names) - len(defaults)) + defaults
     for name, wire_name, default in zip(names, cls.__struct_encode_fields__, padded, strict=True):
@@ -440,7 +439,7 @@ def _struct_fields(cls: type[msgspec.Struct], hints: dict[str, Any], read: Read)
 
 
 def _without_unset(hint: Any) -> Any:
-    """An UNSET field is absent in JSON, so its marker is no type of a value."""
+    """Remove UnsetType from a union: an UNSET field is absent in JSON."""
     if msgspec.UnsetType not in get_args(hint):
         return hint
     kept = tuple(member for member in get_args(hint) if member is not msgspec.UnsetType)
@@ -453,7 +452,7 @@ def _typed_dict_fields(cls: Any, hints: dict[str, Any], read: Read) -> Fields:
 
 
 def _is_required(hint: Any, otherwise: bool) -> bool:
-    """`__required_keys__` is wrong where annotations are text, so the evaluated marker has the last word."""
+    """Read the evaluated marker, because `__required_keys__` is wrong for string annotations."""
     origin = get_origin(hint)
     marker = getattr(origin, "_name", None)
     if marker in {"Required", "NotRequired"}:
@@ -498,12 +497,12 @@ def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -
 
 
 def _known(default: Any, factory: Any) -> Any:
-    """The default, if it is known without running the user's code."""
+    """Return the default if it is known without running the user's code."""
     return factory() if factory in _EMPTY_CONTAINERS else default
 
 
 def _documented(cls: type, fields: tuple[Field, ...]) -> tuple[str | None, tuple[Field, ...]]:
-    """The description of a class, and its fields with theirs, from its own docstring, unless Python wrote that."""
+    """Return the description of a class and its fields from its docstring, unless generated by Python."""
     text = cls.__dict__.get("__doc__")
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
         return None, fields
@@ -513,7 +512,7 @@ def _documented(cls: type, fields: tuple[Field, ...]) -> tuple[str | None, tuple
 
 
 def _name_of(annotation: Any) -> str:
-    """A name for `$defs`: `Box` for a class, `Box_int` for `Box[int]`."""
+    """Return a name for `$defs`: `Box` for a class, `Box_int` for `Box[int]`."""
     origin = get_origin(annotation)
     if origin is None:
         return str(annotation.__name__)
@@ -530,7 +529,7 @@ def _is_named_tuple(cls: type) -> bool:
 
 
 def _class_hints(annotation: Any, cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotations of a class and its bases, evaluated, with type variables replaced by their arguments."""
+    """Return the evaluated annotations of a class and its bases, with type variables substituted."""
     bindings: dict[type, dict[Any, Any]] = {}
     _bind(cls, get_args(annotation), bindings)
     hints: dict[str, Any] = {}
@@ -543,16 +542,16 @@ def _class_hints(annotation: Any, cls: type, names: Mapping[str, Any]) -> dict[s
 
 
 def _own_hints(base: type, cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
-    own = getattr(base, "__annotations__", {})  # the class's own: Python gives each class its own since 3.10
+    own = getattr(base, "__annotations__", {})  # since Python 3.10 not inherited
     globals_ = names_of_module(base.__module__)
-    # A class made inside a function is not among its module's names, yet it may speak of itself.
+    # A local class is not in its module's namespace but may refer to itself.
     parameters = {each.__name__: each for each in getattr(base, "__parameters__", ())}
     locals_ = {**names, **parameters, cls.__name__: cls, base.__name__: base, **vars(base)}
     return {name: resolve(hint, globals_, locals_) for name, hint in own.items()}
 
 
 def _bind(cls: Any, arguments: tuple[Any, ...], bindings: dict[type, dict[Any, Any]]) -> None:
-    """What each type variable stands for, class by class: a base may use the same variable for another thing."""
+    """Bind type variables per class: a base may use the same variable differently."""
     variables = getattr(cls, "__parameters__", ())
     bindings[cls] = dict(zip(variables, arguments, strict=False))
     for base in getattr(cls, "__orig_bases__", ()):

@@ -1,4 +1,4 @@
-"""What a callable declares: its parameters, its return type and how it runs. `inspect` is slow to import, and loaded only where code does not tell."""
+"""Reads callables: parameters, return type and kind. `inspect`, slow to import, is used only where the code object does not suffice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ASYNC_GENERATOR: Final = 0x200
 
 
 class FunctionParameter(msgspec.Struct, frozen=True):
-    """One parameter that can be passed by name; `annotation` is as it was written, perhaps as text."""
+    """One parameter that can be passed by name; `annotation` is unevaluated."""
 
     name: str
     annotation: Any = UNSET
@@ -47,7 +47,7 @@ class FunctionParameter(msgspec.Struct, frozen=True):
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What a callable says about itself, and the names its annotations may use."""
+    """The declaration of a callable and the namespaces of its annotations."""
 
     name: str
     kind: Kind
@@ -58,22 +58,20 @@ class Declaration(msgspec.Struct, frozen=True):
     locals: Mapping[str, Any]
 
     def resolve(self, annotation: Any, where: str) -> Any:
-        """An annotation with its text evaluated; a TypeError names what could not be found."""
+        """Evaluate an annotation; raise TypeError with the name that is not defined."""
         try:
             return resolve(annotation, self.globals, self.locals)
         except NameError as error:
             missing = error.name or str(error)
-            raise TypeError(
-                f"{self.name}(): {where}: the name {missing!r} in the annotation cannot be found"
-            ) from error
+            raise TypeError(f"{self.name}(): {where}: the name {missing!r} in the annotation is not defined") from error
         except Exception as error:
             raise TypeError(f"{self.name}(): {where}: the annotation {annotation!r} cannot be read: {error}") from error
 
 
 def read_callable(function: Any) -> Declaration:
-    """Read a function, a method, a partial or an object that can be called; a TypeError says what cannot be served."""
+    """Read a function, method, partial or callable object; raise TypeError if it cannot be served."""
     if not callable(function):
-        raise TypeError(f"{function!r} cannot be called")
+        raise TypeError(f"{function!r} is not callable")
     inner = _unwrap(function)
     function_with_code, bound = _find_code(inner)
     if function_with_code is None or hasattr(function, "__signature__"):
@@ -82,7 +80,7 @@ def read_callable(function: Any) -> Declaration:
 
 
 def _unwrap(function: Any) -> Any:
-    """The function under all decorators that were made with `functools.wraps`."""
+    """Return the function below all decorators that use `functools.wraps`."""
     seen = {id(function)}
     while (wrapped := getattr(function, "__wrapped__", None)) is not None and id(wrapped) not in seen:
         seen.add(id(wrapped))
@@ -91,7 +89,7 @@ def _unwrap(function: Any) -> Any:
 
 
 def _find_code(function: Any) -> tuple[types.FunctionType | None, int]:
-    """The plain function behind a method or a callable object, and how many arguments it is given already."""
+    """Return the plain function behind a method or callable object, and the number of bound arguments."""
     if isinstance(function, types.FunctionType):
         return function, 0
     if isinstance(function, types.MethodType):
@@ -109,9 +107,9 @@ def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declarat
     names = code.co_varnames[: positional + code.co_kwonlyargcount]
     name = outer.__name__ if hasattr(outer, "__name__") else type(outer).__name__
     if code.co_flags & _VARIABLE_POSITIONAL:
-        raise TypeError(f"{name}(): *args has no names to call it by; write the parameters out")
+        raise TypeError(f"{name}(): *args cannot be passed by name; declare the parameters")
     if code.co_flags & _VARIABLE_KEYWORDS:
-        raise TypeError(f"{name}(): **kwargs has no schema; write the parameters out")
+        raise TypeError(f"{name}(): **kwargs has no schema; declare the parameters")
     if code.co_posonlyargcount > bound:
         raise TypeError(f"{name}(): parameter {names[bound]!r} is positional-only; arguments are passed by name")
     defaults = _defaults(function, names[:positional])
@@ -131,8 +129,8 @@ def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declarat
 def _annotations(function: Any) -> dict[str, Any]:
     try:
         return dict(function.__annotations__)
-    except NameError as error:  # Python 3.14 evaluates annotations when they are asked for
-        raise TypeError(f"{function.__name__}(): the name {error.name!r} in an annotation cannot be found") from error
+    except NameError as error:  # Python 3.14 evaluates annotations on access
+        raise TypeError(f"{function.__name__}(): the name {error.name!r} in an annotation is not defined") from error
 
 
 def _defaults(function: types.FunctionType, positional: tuple[str, ...]) -> dict[str, Any]:
@@ -141,10 +139,10 @@ def _defaults(function: types.FunctionType, positional: tuple[str, ...]) -> dict
 
 
 def _local_names(function: types.FunctionType, outer: Any) -> dict[str, Any]:
-    """The names that annotations may use beside those of the module: type parameters, and those of functions around it."""
+    """Return the names that annotations may use in addition to globals: type parameters, enclosing functions' locals."""
     own = {each.__name__: each for each in getattr(function, "__type_params__", ())}
     if outer is not function:
-        owner = getattr(outer, "__self__", outer)  # of a method; or an object that can be called itself
+        owner = getattr(outer, "__self__", outer)  # of a method, or the callable object
         for cls in (owner if isinstance(owner, type) else type(owner)).__mro__:
             own = {each.__name__: each for each in getattr(cls, "__parameters__", ())} | own
     if "<locals>" not in function.__qualname__:
@@ -157,13 +155,13 @@ def _closure(function: types.FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # still empty
             continue
     return found
 
 
 def _names_of_callers(globals_: dict[str, Any]) -> dict[str, Any]:
-    """A decorator is called where the function is made: the classes made there are known to that frame alone."""
+    """Return the locals of calling frames of the same module: a decorator runs where local classes are defined."""
     found: dict[str, Any] = {}
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -174,7 +172,7 @@ def _names_of_callers(globals_: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(outer: Any, inner: Any) -> Kind:
-    """How a call runs: the outer function says, unless it is a plain `def` that hands on what the inner one gives."""
+    """Return how a call runs: by the outer function, unless it is a plain `def` around the inner one."""
     code_of_outer = _find_code(outer)[0]
     kind = _kind_of_code(code_of_outer)
     return _kind_of_code(inner) if kind == "def" else kind
@@ -192,7 +190,7 @@ def _kind_of_code(function: Any) -> Kind:
 
 
 def _read_by_inspection(function: Any) -> Declaration:
-    """Partials, classes, builtins and callables with a signature of their own."""
+    """Read partials, classes, builtins and callables with `__signature__`."""
     import inspect
 
     name = getattr(_unpartial(function), "__name__", type(function).__name__)
@@ -222,9 +220,9 @@ def _unpartial(function: Any) -> Any:
 
 def _read_parameter(name: str, parameter: Any) -> FunctionParameter:
     if parameter.kind is parameter.VAR_POSITIONAL:
-        raise TypeError(f"{name}(): *{parameter.name} has no names to call it by; write the parameters out")
+        raise TypeError(f"{name}(): *{parameter.name} cannot be passed by name; declare the parameters")
     if parameter.kind is parameter.VAR_KEYWORD:
-        raise TypeError(f"{name}(): **{parameter.name} has no schema; write the parameters out")
+        raise TypeError(f"{name}(): **{parameter.name} has no schema; declare the parameters")
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise TypeError(f"{name}(): parameter {parameter.name!r} is positional-only; arguments are passed by name")
     annotation = UNSET if parameter.annotation is parameter.empty else parameter.annotation
@@ -237,14 +235,14 @@ _NULL: Final = Scalar("null")
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """The parameters of a function as one record, the types it names, and what decides which engine reads it."""
+    """The parameters of a function as one record, the types it names, and what determines the engine."""
 
     record: RecordShape
     definitions: Definitions
     context_parameter: str | None
-    beyond_msgspec: str | None  # the first parameter that msgspec cannot read
-    unknown: str | None  # a class that neither msgspec nor pydantic may know
-    defaults: dict[str, Callable[[], Any]]  # those that a pydantic `Field` holds, unknown to the function itself
+    beyond_msgspec: str | None  # the first parameter that msgspec does not support
+    unknown: str | None  # a class that neither engine may support
+    defaults: dict[str, Callable[[], Any]]  # from pydantic `Field`s, unknown to the function itself
 
 
 def read_arguments(declaration: Declaration, documentation: Docstring, context_type: type | None) -> Arguments:
@@ -258,7 +256,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
         if _is_context(annotation, context_type):
             if context_parameter is not None:
                 both = f"{context_parameter!r} and {parameter.name!r}"
-                raise TypeError(f"{declaration.name}(): {both} both ask for the context, and there is one")
+                raise TypeError(f"{declaration.name}(): {both} both request the context; declare one")
             context_parameter = parameter.name
             continue
         annotation, default = _field_as_metadata(annotation, parameter.default)
@@ -277,7 +275,7 @@ def _resolve_parameter(declaration: Declaration, parameter: FunctionParameter, c
     try:
         return declaration.resolve(annotation, f"parameter {parameter.name!r}") if annotation is not UNSET else Any
     except TypeError:
-        # The context is often imported for the type checker only, so its name has to do.
+        # The context is often imported under TYPE_CHECKING, so its name is enough.
         if context_type is not None and isinstance(annotation, str):
             names = {name.split(".")[-1] for name in re.findall(r"[\w.]+", annotation)}
             if context_type.__name__ in names and names <= {context_type.__name__, "None", "Optional"}:
@@ -296,7 +294,7 @@ def _is_context(annotation: Any, context_type: type | None) -> bool:
 
 
 def _field_as_metadata(annotation: Any, default: Any) -> tuple[Any, Any]:
-    """A pydantic `Field` that stands as the default says what one inside `Annotated` says."""
+    """Treat a pydantic `Field` used as the default like one inside `Annotated`."""
     return (Annotated[annotation, default], UNSET) if is_field(default) else (annotation, default)
 
 
@@ -325,7 +323,7 @@ def _make_field(
 
 
 def _or_null(shape: Shape) -> Shape:
-    """A default of None says that None is a value, whatever the annotation says."""
+    """Allow null for a parameter whose default is None."""
     if isinstance(shape, Noted):
         return Noted(_or_null(shape.shape), shape.notes)
     members = shape.members if isinstance(shape, Either) else (shape,)
@@ -337,7 +335,7 @@ def read_shape(declaration: Declaration, where: str, reader: TypeReader, annotat
         return reader.read(annotation)
     except NameError as error:
         raise TypeError(
-            f"{declaration.name}(): {where}: the name {error.name!r} in {spelled(annotation)} cannot be found"
+            f"{declaration.name}(): {where}: the name {error.name!r} in {spelled(annotation)} is not defined"
         ) from error
     except TypeError as error:
         raise TypeError(f"{declaration.name}(): {where}: {error}") from error

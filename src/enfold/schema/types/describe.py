@@ -1,4 +1,4 @@
-"""Shapes written as JSON Schema, draft 2020-12: self-contained, with `$defs` for what has a name."""
+"""Writes shapes as self-contained JSON Schema, draft 2020-12, with `$defs` for named types."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _SCALAR_WORDS: Final = {"integer": _NUMBER_WORDS, "number": _NUMBER_WORDS, "stri
 
 
 def describe(part: Part, definitions: Definitions, mode: Mode) -> dict[str, Any]:
-    """The schema of a shape, or of a function's arguments; a class at the root is written there, unless it refers to itself."""
+    """Return the schema of a shape or of a function's arguments; a class at the root is inlined unless recursive."""
     writer = _Writer(definitions, mode)
     schema = writer.inlined(writer.write(part))
     return {**schema, "$defs": writer.defs} if writer.defs else schema
 
 
 class _Writer:
-    """One schema document in the making: the definitions it needs so far, and the names they got."""
+    """One schema document being written: its definitions so far and their names."""
 
     __slots__ = ("definitions", "defs", "mode", "names")
 
@@ -88,7 +88,7 @@ class _Writer:
 
     def _record(self, record: RecordShape) -> dict[str, Any]:
         shown = [field for field in record.fields if (field.is_read if self.mode == "input" else field.is_written)]
-        # What is left out on purpose is not to be filled in again.
+        # A default that the record omits must not be filled in again.
         shows_defaults = self.mode == "input" or not record.omits_defaults
         fields = {field.wire_name: self._field(field, shows_default=shows_defaults) for field in shown}
         required = [field.wire_name for field in shown if field.required]
@@ -122,7 +122,7 @@ class _Writer:
         schema: dict[str, Any] = {"type": "array"}
         if item := self.write(shape.item):
             schema["items"] = item
-        # Only a result is known to have no element twice: an argument with doubles makes the same set.
+        # Results have no duplicates; arguments may, since duplicates make the same set.
         if shape.build in (set, frozenset) and self.mode == "output":
             schema["uniqueItems"] = True
         return schema | _limits(shape.limits, _ARRAY_WORDS)
@@ -135,7 +135,7 @@ class _Writer:
         return schema | _limits(shape.limits, _OBJECT_WORDS)
 
     def _key(self, key: Shape) -> dict[str, Any]:
-        """What the text of a key looks like: a number between quotes is told by a pattern."""
+        """Return the schema of a key's text; numbers are described by a pattern."""
         match key:
             case shapes.Scalar(type="integer"):
                 return {"type": "string", "pattern": "^-?[0-9]+$"}
@@ -161,7 +161,7 @@ class _Writer:
         return {"anyOf": members, **self._discriminator(shape)}
 
     def _discriminator(self, shape: shapes.Either) -> dict[str, Any]:
-        """Structs that tell themselves apart by a tag say so."""
+        """Return the `discriminator` of tagged structs."""
         mapping: dict[str, str] = {}
         tag_fields = set()
         for member in shape.members:
@@ -177,7 +177,7 @@ class _Writer:
         definition = self.definitions[shape.key]
         if shape.key not in self.names:
             name = self.names[shape.key] = self._free_name(definition.name)
-            self.defs[name] = {}  # holds the place, and the order, while the body is written
+            self.defs[name] = {}  # reserves the name and the order while the body is written
             self.defs[name] = _title(definition) | self.write(definition)
         return {"$ref": f"#/$defs/{self.names[shape.key]}"}
 
@@ -194,10 +194,10 @@ class _Writer:
         return self._adopted(schema, schema.pop("$defs", {}))
 
     def _adopted(self, schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-        """A schema of pydantic's with its definitions moved into ours, renamed where the name is taken by another."""
+        """Move the definitions of a pydantic schema into this document, renamed where a name is taken."""
         names = {}
         for name, body in defs.items():
-            # The same name and the same body are the same definition.
+            # Equal names and bodies are the same definition.
             key = (name, repr(body))
             if key not in self.names:
                 self.names[key] = self._free_name(name)
@@ -249,11 +249,11 @@ def _notes(notes: shapes.Notes) -> dict[str, Any]:
 
 
 def _json_default(default: Any) -> Any:
-    """The default as JSON, or UNSET where it has no form in JSON."""
+    """Return the default as JSON, or UNSET where it is not JSON serializable."""
     if default is UNSET:
         return UNSET
     try:
-        # A copy: a function that changes its default must not change its schema.
+        # A copy, so that a function that mutates its default does not change the schema.
         return msgspec.to_builtins(to_plain(default))
     except CallError:
         return UNSET

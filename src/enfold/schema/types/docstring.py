@@ -1,4 +1,4 @@
-"""Docstrings of the Google, NumPy and Sphinx styles, taken apart. Text in, text out; types in them are ignored."""
+"""Parses docstrings in the Google, NumPy and Sphinx styles. Types in docstrings are ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Docstring(msgspec.Struct, frozen=True):
-    """What a docstring says, without the sections that describe arguments, results and errors."""
+    """A parsed docstring: summary, details, and the descriptions of parameters and result."""
 
     summary: str = ""
     details: str = ""
@@ -23,7 +23,7 @@ class Docstring(msgspec.Struct, frozen=True):
 
 
 class _Section(msgspec.Struct, frozen=True):
-    """Some lines of a docstring: prose (kind is None), or a section of a known kind with the style it is written in."""
+    """Lines of a docstring: prose (kind is None), or a section of a known kind with its style."""
 
     kind: str | None
     lines: list[str]
@@ -38,7 +38,7 @@ _KINDS: Final = {
 }  # fmt: skip
 _KIND_OF_HEADER: Final = {header: kind for kind, headers in _KINDS.items() for header in headers}
 
-# Plain text, compiled at the first docstring that needs them: most programs start without.
+# Strings, compiled on first use.
 _FIELD: Final = r"[:@](\w+)(?:\s+([^:]*))?:(?:\s+(.*)|\s*)"
 _GOOGLE_ENTRY: Final = r"(\*{0,2}\w+)\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:(?:\s+(.*)|\s*)"
 _NUMPY_ENTRY: Final = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?"
@@ -50,7 +50,7 @@ _OTHER_FIELDS: Final = {"type", "rtype", "raise", "raises", "except", "exception
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Take a docstring apart; whatever is in no known section is the description."""
+    """Parse a docstring; text outside known sections is the description."""
     prose: list[str] = []
     parameters: dict[str, str] = {}
     returns: str | None = None
@@ -66,7 +66,7 @@ def parse_docstring(text: str | None) -> Docstring:
 
 
 def _clean_lines(text: str) -> list[str]:
-    """The lines without the indentation they share; the first line stands behind the quotes and has none."""
+    """Return the lines without their common indentation, which the first line does not have."""
     first, *rest = text.expandtabs().splitlines() or [""]
     margin = _margin(rest)
     return [first.strip(), *(line[margin:].rstrip() for line in rest)]
@@ -121,21 +121,21 @@ def _is_indented_next(lines: list[str], place: int) -> bool:
 
 
 def _end_of_block(lines: list[str], place: int) -> int:
-    """The first line after `place` that is written at the margin."""
+    """Return the first unindented line from `place` on."""
     while place < len(lines) and (not lines[place] or lines[place].startswith(" ")):
         place += 1
     return place
 
 
 def _end_of_numpy(lines: list[str], place: int) -> int:
-    """The next underlined header, whatever its name."""
+    """Return the position of the next underlined header."""
     while place < len(lines) and not _is_underline(lines, place + 1):
         place += 1
     return place
 
 
 def _end_of_field(lines: list[str], place: int) -> int:
-    """A Sphinx field ends with a blank line or the next field; its further lines may stand at the margin."""
+    """Return the end of a Sphinx field: a blank line or the next field."""
     while place < len(lines) and lines[place] and not _field(lines[place]):
         place += 1
     return place
@@ -169,7 +169,7 @@ def _sphinx_entry(lines: list[str]) -> dict[str, str]:
 
 
 def _return_text(section: _Section) -> str | None:
-    """The description of the result; Google and NumPy write its type first, which is left out."""
+    """Return the description of the result without its type."""
     if section.style == "sphinx":
         field = _field(section.lines[0])
         lines = [(field[3] or "") if field else "", *section.lines[1:]]
@@ -188,13 +188,13 @@ def _margin(lines: list[str]) -> int:
 
 
 def _joined(lines: list[str]) -> str:
-    """Lines of one paragraph become one line; blank lines stay between paragraphs."""
+    """Join the lines of each paragraph; keep blank lines between paragraphs."""
     paragraphs = "\n".join(lines).strip("\n").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
 
 
 def _split_prose(lines: list[str]) -> tuple[str, str]:
-    """The first paragraph in one line, and the rest as it was written."""
+    """Return the first paragraph in one line, and the rest unchanged."""
     text = "\n".join(lines).strip("\n")
     summary, _, details = text.partition("\n\n")
     return " ".join(summary.split()), re.sub(r"\n{3,}", "\n\n", details).strip("\n")

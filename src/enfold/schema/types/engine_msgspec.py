@@ -1,4 +1,4 @@
-"""What both engines share when they read JSON data: the error they raise, and numbers changed before they read them."""
+"""Reads arguments and values with msgspec, and provides what both engines share: errors and number conversion."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Path: TypeAlias = list[str | int]
 MakeSchema: TypeAlias = Callable[[], dict[str, Any]]
 Read: TypeAlias = Callable[[Any], Any]  # JSON data to a value; raises DecodeError
 
-KEY: Final = "[key]"  # a step of a path: the keys of an object, not one of its values
+KEY: Final = "[key]"  # a path segment for the keys of an object
 
 
 def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
-    """The error for a place in the data, named as the faults of a schema name it."""
-    from enfold.schema import messages  # with the first fault
+    """Return the error for a location in the data."""
+    from enfold.schema import messages
 
     return DecodeError(messages.path(tuple(step for step in path if step != KEY)), expected, reason)
 
@@ -32,7 +32,7 @@ def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
 def explain_refusal(
     path: Path, schema: dict[str, Any], cause: BaseException | None, message: str, reason: Reason = "constraint"
 ) -> DecodeError:
-    """The error in the words of the user's own validator, of the schema's formats, or else of the engine."""
+    """Return the error with the message of the user's validator, the schema's format, or the engine."""
     if cause is not None and is_of_user(cause):
         return refusal(path, sentence(cause), "constraint")
     if formats := _expected_formats(schema, path):
@@ -41,17 +41,17 @@ def explain_refusal(
 
 
 def is_of_user(cause: BaseException | None) -> bool:
-    """Whether a validator of the user's raised it, and not one of ours."""
+    """Whether a user's validator raised the exception."""
     return cause is not None and not isinstance(cause, UnreadableTextError)
 
 
 def sentence(error: BaseException) -> str:
-    """What an exception says; some add objects to their sentence that are not for a caller's eyes."""
+    """Return the message of an exception without further arguments, which may be private objects."""
     return error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
 
 
 def _expected_formats(schema: dict[str, Any], path: Path) -> str | None:
-    """The formats that a schema names for the text at a place, such as `date-time`; None where it names none."""
+    """Return the formats that a schema declares at a location, such as `date-time`; None without formats."""
     nodes = _alternatives(schema, [schema])
     for step in path:
         nodes = _alternatives(schema, [_subschema(node, step) for node in nodes])
@@ -60,10 +60,10 @@ def _expected_formats(schema: dict[str, Any], path: Path) -> str | None:
 
 
 def _alternatives(root: dict[str, Any], schemas: list[Any]) -> list[dict[str, Any]]:
-    """The schemas that these refer to or choose from, each once: members of a union often lead to the same."""
+    """Return the schemas that these refer to or choose from, each once."""
     found: dict[int, dict[str, Any]] = {}
     waiting = [schema for schema in schemas if isinstance(schema, dict)]
-    for schema in waiting:  # grows while it is read
+    for schema in waiting:  # grows during iteration
         if id(schema) in found:
             continue
         found[id(schema)] = schema
@@ -81,7 +81,7 @@ def _members(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _subschema(schema: dict[str, Any], key: str | int) -> Any:
-    """What a schema says about one part of a value."""
+    """Return the schema of one part of a value."""
     if key == KEY:
         return schema.get("propertyNames")
     if schema.get("type") == "array":
@@ -91,7 +91,7 @@ def _subschema(schema: dict[str, Any], key: str | int) -> Any:
 
 
 def whole_number(part: Part, value: Any) -> Any:
-    """A rule for `rewritten`: JSON has one kind of number, so 1.0 is 1 where an integer is asked for."""
+    """Rule for `rewritten`: convert 1.0 to 1 where an integer is expected, since JSON has one number type."""
     if type(value) is not float or not value.is_integer():
         return value
     match part:
@@ -103,27 +103,27 @@ def whole_number(part: Part, value: Any) -> Any:
 
 
 def finite_decimal(part: Part, value: Any) -> Any:
-    """A rule for `rewritten`: `NaN` and `Infinity`, which msgspec takes for decimals, become text that it refuses."""
+    """Rule for `rewritten`: replace `NaN` and `Infinity`, which msgspec accepts as decimals, by text that it rejects."""
     if isinstance(value, str) and shapes.is_decimal(part):
-        return "" if value.strip().lstrip("+-").lower().startswith(_ENDLESS) else value
+        return "" if value.strip().lstrip("+-").lower().startswith(_NOT_FINITE) else value
     return value
 
 
-_ENDLESS: Final = ("nan", "snan", "inf")
+_NOT_FINITE: Final = ("nan", "snan", "inf")
 
 
 def rewritten(part: Part, value: Any, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> Any:
-    """The value with each scalar in it changed by the rule for its shape; the same object where nothing changes."""
+    """Apply a rule to each scalar of a value; return the same object where nothing changes."""
     return _ShapeWalk(definitions, rule).of(part, value)
 
 
 class _ShapeWalk:
-    """One walk over a value; what the members of a union define by one name is done once for them all."""
+    """One traversal of a value; a definition shared by members of a union is applied once."""
 
     def __init__(self, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> None:
         self._definitions = definitions
         self._rule = rule
-        # Each result is kept with its value, so that no other value can have the same identity meanwhile.
+        # Results hold a reference to their value so that its identity stays unique.
         self._known: dict[tuple[Hashable, int], tuple[Any, Any]] = {}
 
     def of(self, part: Part, value: Any) -> Any:
@@ -171,7 +171,7 @@ class _ShapeWalk:
         return {**value, **changed} if changed else value
 
     def _of_items(self, shape: Shape, value: list[Any]) -> Any:
-        """There may be very many items, so those of a plain type are not matched one by one."""
+        """Rewrite items; scalars skip the pattern match, since there may be many."""
         change = self._rule if isinstance(shape, shapes.Scalar) else self.of
         return _same_or_new(value, [change(shape, item) for item in value])
 
@@ -186,7 +186,7 @@ class _ShapeWalk:
 
 
 def _takes_as_it_is(shape: Shape, value: Any) -> bool:
-    """Whether a member of a union is a number with a fraction or a text, and the value is one."""
+    """Whether a union member is a number or string and the value is a float or string."""
     kind = {float: "number", str: "string"}.get(type(value))
     shape = shapes.without_notes(shape)
     return isinstance(shape, shapes.Scalar) and shape.type == kind
@@ -203,10 +203,10 @@ _PYTHON_TYPES: Final = {"null": None, "boolean": bool, "integer": int, "number":
 
 _MAX_FLOAT: Final = 1.7976931348623157e308
 
-# JSON values of these types are the Python values, so there is nothing to convert once they are accepted.
+# Types whose JSON values need no conversion.
 _UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
 
-# How msgspec says where: "... - at `$.a[0]`", or "... - at `key` in `$.a`".
+# How msgspec reports a location: "... - at `$.a[0]`", or "... - at `key` in `$.a`".
 _WHERE: Final = r"(?s) - at `(key` in `)?\$(.*)`$"
 _STEP: Final = r"\.([^.\[]+|\[key\])|\[(\d+|\.\.\.)\]"
 _UNNAMED_KEY: Final = "..."
@@ -217,9 +217,9 @@ _FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
 
 
 def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeSchema) -> Read:
-    """A function from the JSON object of a call to the keyword arguments it stands for.
+    """Return a function from the JSON object of a call to keyword arguments, which raises DecodeError.
 
-    It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
+    Raises TypeError or NameError immediately for a type that msgspec does not support.
     """
     struct = _struct(record, definitions, {})
     _check_types(struct)
@@ -229,7 +229,7 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeS
 
 
 def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> Read:
-    """A function from JSON data to a value of the shape; it raises DecodeError."""
+    """Return a function from JSON data to a value of the shape, which raises DecodeError."""
     annotation = to_annotation(shape, definitions)
     _check_types(annotation)
 
@@ -243,7 +243,7 @@ def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> 
 
 
 def _with_finite_decimals(read: Read, part: shapes.Part, definitions: Definitions) -> Read:
-    """The reader, which for types with decimals refuses `NaN` and `Infinity`: JSON has no numbers for them."""
+    """Let the reader reject `NaN` and `Infinity` for decimals, which JSON cannot represent."""
     if not any(map(shapes.is_decimal, shapes.all_parts(part, definitions))):
         return read
 
@@ -256,9 +256,9 @@ def _with_finite_decimals(read: Read, part: shapes.Part, definitions: Definition
 
 
 def to_annotation(shape: Shape, definitions: Definitions, own: OwnRecords | None = None) -> Any:
-    """The shape as an annotation in msgspec's own words, without patterns; a shape it has no words for is a TypeError.
+    """Return the shape as a msgspec annotation without patterns; raise TypeError for an unsupported shape.
 
-    `own` are the records that were found to need a reader of our own.
+    `own` collects the records that need a custom reader.
     """
     own = {} if own is None else own
     match shape:
@@ -287,18 +287,18 @@ def to_annotation(shape: Shape, definitions: Definitions, own: OwnRecords | None
         case shapes.Named():
             definition = definitions[shape.key]
             if isinstance(definition, shapes.Alias):
-                raise TypeError("msgspec does not follow a type alias that refers to itself")
+                raise TypeError("msgspec does not support recursive type aliases")
             return _own_record(shape, definition, definitions, own)
         case shapes.Noted():
             return to_annotation(shape.shape, definitions, own)
         case shapes.Foreign():
-            raise TypeError("only pydantic reads this type")
+            raise TypeError("only pydantic supports this type")
 
 
 def _own_record(shape: shapes.Named, record: RecordShape, definitions: Definitions, own: OwnRecords) -> Any:
-    """The class of a record; where a text could make its patterns take long, one that `read_hook` reads.
+    """Return the class of a record; where its patterns could take long, one that `read_hook` reads.
 
-    msgspec would run the patterns of the class in `re`, without an end.
+    msgspec would run the patterns of the class in `re`, without a limit.
     """
     if not any(map(_has_slow_pattern, shapes.all_parts(shape, definitions))):
         return record.annotation
@@ -318,14 +318,14 @@ def _has_slow_pattern(part: shapes.Part) -> bool:
 
 
 class _BuiltElsewhere(type):
-    """The type of classes that msgspec takes all objects for instances of: what the hook gives has another class."""
+    """Metaclass that accepts all objects as instances: the hook returns objects of another class."""
 
     def __instancecheck__(cls, _: object) -> bool:
         return True
 
 
 class _OwnRecord(metaclass=_BuiltElsewhere):
-    """A record that msgspec leaves to us: read as another struct, from which the class is built."""
+    """A record read through a hook: converted to a struct from which the class is built."""
 
     record: ClassVar[RecordShape]
     struct: ClassVar[type[msgspec.Struct]]
@@ -342,7 +342,7 @@ OwnRecords: TypeAlias = dict[Hashable, type[_OwnRecord]]
 
 
 def read_hook(cls: Any, value: Any) -> Any:
-    """What msgspec calls for a class it does not know: a path or an address is read from its text."""
+    """Decode a class that msgspec does not support: a path or an IP address from its text."""
     if issubclass(cls, _OwnRecord):
         return cls.read(value)
     if isinstance(value, cls):
@@ -367,7 +367,7 @@ def _with_limits(annotation: Any, limits: ValueLimits) -> Any:
 
 
 def _finite_number(limits: ValueLimits) -> Any:
-    """A number within its limits; those it lacks are the largest that JSON can hold, so that infinity is none."""
+    """Return a number with limits that exclude infinity."""
     given = limits.given()
     if not given.keys() & {"ge", "gt"}:
         given["ge"] = -_MAX_FLOAT
@@ -377,7 +377,7 @@ def _finite_number(limits: ValueLimits) -> Any:
 
 
 def _struct(record: RecordShape, definitions: Definitions, own: OwnRecords) -> type[msgspec.Struct]:
-    """One struct for all fields, or all arguments; they are numbered where the names cannot be those of fields."""
+    """Return one struct for all fields or arguments, with numbered fields where the names are not allowed."""
     is_legal = _has_legal_names(record)
     names = [field.keyword if is_legal else f"a{number}" for number, field in enumerate(record.read_fields)]
     fields: list[Any] = []
@@ -388,14 +388,14 @@ def _struct(record: RecordShape, definitions: Definitions, own: OwnRecords) -> t
     options: dict[str, Any] = {"rename": rename, "forbid_unknown_fields": record.is_closed}
     if record.tag is not None:
         options |= {"tag_field": record.tag[0], "tag": record.tag[1]}
-    # It is taken apart as soon as it is made: the collector has nothing to find in it.
+    # Unpacked immediately, so the garbage collector does not have to track it.
     return msgspec.defstruct(
         "Arguments", fields, kw_only=not record.is_row, array_like=record.is_row, gc=False, **options
     )
 
 
 def _check_types(annotation: Any) -> None:
-    """Convert once: at its first conversion msgspec reads the types, and raises TypeError for what it cannot read."""
+    """Convert once: on the first conversion msgspec raises TypeError for unsupported types."""
     try:
         convert({}, annotation, **_OPTIONS)
     except ValidationError:
@@ -412,10 +412,10 @@ def _is_unconverted(shape: Shape) -> bool:
 
 
 def _checking_reader(struct: type[msgspec.Struct], schema: MakeSchema) -> Read:
-    """For arguments that are in JSON what they are in Python: once they are accepted, there is nothing to convert."""
+    """Return a reader for arguments that are the same in JSON and Python and need no conversion."""
 
     def read(arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as they came, if msgspec accepts them."""
+        """Return the arguments unchanged if msgspec accepts them."""
         try:
             convert(arguments, struct)
         except _REFUSALS as error:
@@ -434,20 +434,20 @@ def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema
 
     def read(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            # Options are costly, and few signatures need them.
+            # Options are costly and rarely needed.
             given = to_dict(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
         except _REFUSALS as error:
             raise _refused(error, arguments, struct, schema) from error
         if len(arguments) == count:
             return given
-        # What the caller left out is not passed on, so that the function's own default applies.
+        # Omitted arguments are not passed, so that the function's own defaults apply.
         return {keyword: value for keyword, value in given.items() if value is not UNSET}
 
     return read
 
 
 def _has_legal_names(record: RecordShape) -> bool:
-    """Whether a struct may have fields of these names: not `__y`, which Python gives a meaning of its own."""
+    """Whether a struct may have fields of these names; names like `__y` would be mangled."""
     return not any(field.keyword.startswith("__") for field in record.fields)
 
 
@@ -456,7 +456,7 @@ def _numbered_to_dict(keywords: list[str], struct: msgspec.Struct) -> dict[str, 
 
 
 def _is_simple(shape: Shape) -> bool:
-    """Whether msgspec reads it without our hook, and without keys that stand for something else than text."""
+    """Whether msgspec reads the shape without the hook and without converting keys."""
     shape = shapes.without_notes(shape)
     match shape:
         case shapes.Either():
@@ -468,15 +468,15 @@ def _is_simple(shape: Shape) -> bool:
     return isinstance(shape, shapes.Anything | shapes.Scalar | shapes.Enumeration | shapes.Flags)
 
 
-# Text with half a character in it is refused in another way than all else, without a place.
+# Text with an unpaired surrogate raises UnicodeEncodeError, without a location.
 _REFUSALS: Final = (ValidationError, UnicodeEncodeError)
 
 
 def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -> DecodeError:
     if isinstance(error, UnicodeEncodeError):
-        from enfold.schema.plain import find_unpaired_surrogate  # with the first of its kind
+        from enfold.schema.plain import find_unpaired_surrogate
 
-        return refusal(find_unpaired_surrogate(data) or [], "it holds half a character", "constraint")
+        return refusal(find_unpaired_surrogate(data) or [], "it contains an unpaired surrogate", "constraint")
     message, where = _split_message(str(error))
     path = _exact_path(_steps(where), data, annotation)
     for pattern, reason in _FIELD_FAULTS:
@@ -488,7 +488,7 @@ def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -
 
 
 def _split_message(text: str) -> tuple[str, str]:
-    """What msgspec says, and where: the path, with a mark of ours where it speaks of a key."""
+    """Split a message of msgspec into text and path, with `KEY` at the end where it is about a key."""
     where = re.search(_WHERE, text)
     if where is None:
         return text, ""
@@ -501,7 +501,7 @@ def _steps(where: str) -> Path:
 
 
 def _exact_path(path: Path, data: Any, annotation: Any) -> Path:
-    """msgspec does not tell which value of an object it refused, so we leave it one at a time and ask again."""
+    """Find the object keys that msgspec omits from the path, by converting the object with one key at a time."""
     while _UNNAMED_KEY in path:
         place = path.index(_UNNAMED_KEY)
         for key in _object_at(data, path[:place]):
@@ -522,7 +522,7 @@ def _object_at(data: Any, path: Path) -> Any:
 
 
 def _with_only(data: Any, path: Path, key: str) -> Any:
-    """The data with one key left in the object at the path."""
+    """Return the data with a single key in the object at the path."""
     if not path:
         return {key: data[key]}
     changed = data.copy()

@@ -1,8 +1,7 @@
-"""Arguments and values read by pydantic, for signatures that use it or that msgspec cannot read.
+"""Reads arguments and values with pydantic, for signatures that use it or that msgspec does not support.
 
-It is imported only when such a signature is met. Containers, records and
-unions are pydantic-core's work, so are pydantic's own types; text that stands for a value is read by msgspec, so that
-a date is the same date on both engines.
+Imported on demand. Containers, records, unions and pydantic's own types are read by pydantic-core; values represented
+by text are read by msgspec, so that dates are the same in both engines.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Core = core_schema.CoreSchema
 
 
 def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
-    """A function from JSON data to a value of the shape, or to the keyword arguments of a call; it raises DecodeError."""
+    """Return a function from JSON data to a value or to keyword arguments, which raises DecodeError."""
     validator = SchemaValidator(_make_core(part, definitions), _use_prebuilt=False)
 
     def read(data: Any) -> Any:
@@ -59,7 +58,7 @@ def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Re
 
 
 def _json_text(data: Any) -> bytes:
-    """pydantic knows that a date is text only when it reads JSON, so JSON is what it gets."""
+    """Encode the data: in strict mode pydantic accepts text for a date only from JSON."""
     try:
         return to_json(data)
     except ValueError as error:
@@ -69,7 +68,7 @@ def _json_text(data: Any) -> bytes:
 def _read_again(
     validator: SchemaValidator, text: bytes, data: Any, schema: dict[str, Any], first: ValidationError
 ) -> Any:
-    """Strict reading refuses some of what a schema allows, such as 1.0 for an integer of a model: what fits may pass."""
+    """Read data that fits the schema in lax mode: strict mode rejects valid input such as 1.0 for an integer."""
     if not compile_schema(schema).check(data):
         too_many = first.error_count() > _MAX_EXPLAINED
         raise _refused_by_schema(data, schema) if too_many else _refused(first, data, schema) from first
@@ -80,7 +79,7 @@ def _read_again(
 
 
 def _make_core(part: Part, definitions: Definitions) -> Core:
-    """pydantic asks a type for its schema, and hands out what collects the definitions of its own types: so we are a type."""
+    """Build the core schema inside a type, because pydantic passes its definition handler only to types."""
 
     class Subject:
         @classmethod
@@ -99,7 +98,7 @@ def _make_core(part: Part, definitions: Definitions) -> Core:
 
 
 class _CoreBuilder:
-    """Writes shapes as schemas of pydantic-core; records and aliases are defined once and referred to."""
+    """Writes shapes as pydantic-core schemas; records and aliases are defined once and referenced."""
 
     __slots__ = ("_defined", "_definitions", "_handler")
 
@@ -162,7 +161,7 @@ class _CoreBuilder:
         return _then_build(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
 
     def _row(self, record: RecordShape) -> Core:
-        """An array may end before the fields that have a default."""
+        """Return the schema of an array record, which may omit trailing fields with defaults."""
         items = [self._row_item(field) for field in record.read_fields]
         if record.tag is None:
             return _then_build(lambda row: record.build(*_without_unset(row)), core_schema.tuple_schema(items))
@@ -184,7 +183,7 @@ class _CoreBuilder:
         return core if shape.build is dict else _then_build(shape.build, core)
 
     def _key(self, key: Shape) -> Core:
-        """A key is text in JSON whatever it stands for; msgspec reads it as it reads the keys of its own objects."""
+        """Return the schema of a key, whose text msgspec reads."""
         if isinstance(key, shapes.Foreign) or (isinstance(key, shapes.Scalar) and key.type == "string"):
             return self.core(key)
         annotation: Any = to_annotation(shapes.Table(dict, key, shapes.Scalar("null")), self._definitions)
@@ -198,7 +197,7 @@ class _CoreBuilder:
         return core_schema.no_info_plain_validator_function(read)
 
     def _either(self, shape: shapes.Either) -> Core:
-        """Tags decide first, objects and arrays go to the member they fit best, scalars to the first that takes them."""
+        """Return a union: tags first, then smart mode for objects and arrays, then scalars in order of precedence."""
         records = {member: record for member in shape.members if (record := self._record(member)) is not None}
         name, tagged = _tags(records)
         scalars = sorted((member for member in shape.members if _is_scalar(member)), key=_precedence)
@@ -221,13 +220,13 @@ class _CoreBuilder:
         definition = self._definitions[shape.key]
         reference = f"enfold:{id(definition)}"
         if reference not in self._defined:
-            self._defined[reference] = core_schema.any_schema()  # holds the place while the fields are written
+            self._defined[reference] = core_schema.any_schema()  # reserves the reference while the fields are written
             self._defined[reference] = {**self.core(definition), "ref": reference}
         return core_schema.definition_reference_schema(reference)
 
 
 def _tags(records: dict[Shape, RecordShape]) -> tuple[str, dict[str | int, Shape]]:
-    """What tells records apart: the tag of their class, or else a required field with other constants in each; with its name."""
+    """Return the field that distinguishes records, by class tag or by distinct constants, and the record per value."""
     tags = {record.tag[1]: member for member, record in records.items() if record.tag is not None}
     if tags:
         return next(record.tag[0] for record in records.values() if record.tag is not None), tags
@@ -242,7 +241,7 @@ def _tags(records: dict[Shape, RecordShape]) -> tuple[str, dict[str | int, Shape
 
 
 def _constants(record: RecordShape) -> dict[str, tuple[str, ...]]:
-    """The required fields that hold one of a few texts."""
+    """Return the required fields with enumerated strings."""
     required = {field.wire_name: shapes.without_notes(field.shape) for field in record.read_fields if field.required}
     return {
         name: shape.values
@@ -252,7 +251,7 @@ def _constants(record: RecordShape) -> dict[str, tuple[str, ...]]:
 
 
 def _scalar(shape: shapes.Scalar) -> Core:
-    limits = msgspec.structs.replace(shape.limits, pattern=None).given()  # `_matching` asks for the pattern
+    limits = msgspec.structs.replace(shape.limits, pattern=None).given()  # `_matching` checks the pattern
     if shape.type == "integer":
         return core_schema.int_schema(**limits, strict=True)
     if shape.type == "number":
@@ -274,12 +273,12 @@ def _read_text(shape: shapes.Text, value: Any) -> Any:
 
 
 def _check_limits(value: Any, limits: ValueLimits) -> None:
-    """The limits that pydantic-core would check, for values it does not make."""
+    """Check limits for values that pydantic-core does not create."""
     for name, bound in limits.given().items():
         words, is_within = _LIMITS[name]
         try:
             fits = is_within(value, bound)
-        except (ArithmeticError, TypeError):  # NaN, or a time zone on one side only
+        except (ArithmeticError, TypeError):  # NaN, or mixed naive and aware times
             fits = False
         if not fits:
             raise ValueError(f"{words} {bound}")
@@ -302,7 +301,7 @@ def _read_member(shape: shapes.Enumeration, value: Any) -> Any:
         if type(json_value) is type(value) and json_value == value:
             return member
     if isinstance(shape.annotation, type) and type(value) in map(type, shape.values):
-        with contextlib.suppress(ValueError):  # an enum may know more values than it lists
+        with contextlib.suppress(ValueError):  # an enum may accept values beyond its members
             return shape.annotation(value)
     raise UnreadableTextError("enum")
 
@@ -311,14 +310,14 @@ def _read_flags(cls: type, value: int) -> Any:
     try:
         return cls(value)
     except ValueError:
-        raise ValueError(f"Invalid enum value {value}") from None  # what msgspec says
+        raise ValueError(f"Invalid enum value {value}") from None  # as msgspec words it
 
 
 def _then_build(build: Callable[[Any], Any], core: Core) -> Core:
     def make(data: Any) -> Any:
         try:
             return build(data)
-        except TypeError as error:  # pydantic passes on only the errors of values
+        except TypeError as error:  # pydantic reports only ValueError
             raise ValueError(sentence(error)) from error
 
     return core_schema.no_info_after_validator_function(make, core)
@@ -334,9 +333,7 @@ def _is_scalar(shape: Shape) -> bool:
 
 
 def _precedence(shape: Shape) -> int:
-    """Text that is unmistakably a date or an id is taken as such before it is taken as text; a number as an integer,
-    else as a float, before it is taken as a decimal.
-    """
+    """Rank scalars in a union: dates, ids and enums before plain text; integers before floats before decimals."""
     match shapes.without_notes(shape):
         case shapes.Enumeration():
             return 0
@@ -349,12 +346,12 @@ def _precedence(shape: Shape) -> int:
     return 3
 
 
-# pydantic explains all its errors or none, and has one for each member of a union on each level.
+# pydantic explains all errors or none, and has one per union member and level.
 _MAX_EXPLAINED: Final = 200
 
 
 def _refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
-    from enfold.schema.arguments import faults  # with the first value that has so many
+    from enfold.schema.arguments import faults
 
     fault = faults(schema, data)[0]
     return DecodeError(fault.argument, fault.expected or "", fault.reason)
@@ -372,10 +369,7 @@ _FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "mi
 
 
 def _rank(fault: Any) -> tuple[bool, bool, int]:
-    """A union gives an error for each member: a validator's own words come first, then what is found deepest.
-
-    That an argument is missing comes last: the schema tells of it.
-    """
+    """Rank errors, of which a union has one per member: user validators first, then the deepest; missing arguments last."""
     is_missing = fault["type"] == "missing" and len(fault["loc"]) == 1
     return is_missing, not is_of_user(_cause(fault)), -len(fault["loc"])
 
@@ -386,7 +380,7 @@ def _cause(fault: Any) -> BaseException | None:
 
 
 def _path(location: tuple[int | str, ...], data: Any) -> Path:
-    """The steps that lead into the data; pydantic puts the names of union members and validators between them."""
+    """Return the path into the data without the names of union members and validators that pydantic inserts."""
     path: Path = []
     for step in location:
         is_place = isinstance(data, list) and isinstance(step, int) and step < len(data)

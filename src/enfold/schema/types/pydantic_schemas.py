@@ -1,5 +1,6 @@
-"""Schemas of pydantic-core, walked and adjusted: JSON Schemas and serializers of pydantic's own types, bytes as base64 text,
-finite numbers, patterns searched by our own matcher. Recursive unions that would take exponential time are refused.
+"""Adjusts pydantic-core schemas: base64 bytes, finite numbers, patterns with a bounded matcher, JSON Schemas and serializers.
+
+Recursive unions that would take exponential time are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from enfold.schema.types import UnreadableTextError, usable_pattern
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
-    """The JSON Schema that pydantic gives for one of its own types, with `$defs`."""
+    """Return pydantic's JSON Schema for one of its types, with `$defs`."""
     direction: Literal["validation", "serialization"] = "validation" if mode == "input" else "serialization"
     inputs = [("it", direction, TypeAdapter(annotation))]
     schemas, document = TypeAdapter.json_schemas(inputs, schema_generator=_Describer)
@@ -28,14 +29,14 @@ def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[
 
 
 def dump(value: Any) -> Any:
-    """A pydantic model or dataclass as JSON data, as its JSON Schema describes it."""
+    """Convert a pydantic model or dataclass to JSON data that matches its JSON Schema."""
     cls: Any = type(value)
     return serializer_of(cls).to_python(value, mode="json", by_alias=True, warnings=False)
 
 
 @functools.lru_cache(maxsize=1024)
 def serializer_of(annotation: Any) -> SchemaSerializer:
-    """What writes values of a type as pydantic does, but bytes as base64 text, and no decimal that is not a number."""
+    """Return pydantic's serializer for a type, with bytes as base64 text and only finite decimals."""
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     core = adapter.core_schema
     with_text = _with_finite_decimals(with_base64(core))
@@ -43,7 +44,7 @@ def serializer_of(annotation: Any) -> SchemaSerializer:
 
 
 class _Describer(GenerateJsonSchema):
-    """pydantic's own schemas in the manner of ours: bytes are base64 text, fields have no titles, nothing is refused."""
+    """Generates JSON Schemas in our style: bytes are base64 text, fields have no titles, nothing raises."""
 
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
         if _CONFIGURED & self._config.config_dict.keys():
@@ -51,7 +52,7 @@ class _Describer(GenerateJsonSchema):
         return {"type": "string", "contentEncoding": "base64"}
 
     def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
-        """Anything may come from a serializer that does not say what it returns, and from `SerializeAsAny`."""
+        """Return an open schema for serializers without a return type and for `SerializeAsAny`."""
         is_open = schema["type"] == "any" or (_is_of_user(schema) and schema.get("return_schema") is None)
         return {} if is_open else super().ser_schema(schema)
 
@@ -69,24 +70,24 @@ class _Describer(GenerateJsonSchema):
 
 
 def _is_of_user(serialization: dict[str, Any]) -> bool:
-    """Whether it is a function that pydantic did not bring itself."""
+    """Whether the serializer is a user's function."""
     module = getattr(serialization.get("function"), "__module__", None) or ""
     return "function" in serialization and module.split(".")[0] != "pydantic"
 
 
 def _without_default_if_excluded(field: Any, schema: JsonSchemaValue) -> JsonSchemaValue:
-    """What a field leaves out on purpose is not to be filled in again."""
+    """Drop the default of a field with `exclude_if`, which must not be filled in again."""
     if field.get("serialization_exclude_if") is None:
         return schema
     return {word: value for word, value in schema.items() if word != "default"}
 
 
-# A model that says itself how its bytes are written keeps its word.
+# Models that configure bytes themselves are left unchanged.
 _CONFIGURED: Final = {"ser_json_bytes", "val_json_bytes"}
 
 
 def with_base64(core: Any) -> Any:
-    """The schema with bytes read from and written as base64 text; the same object where it has no bytes."""
+    """Read and write bytes as base64 text; return the same object where there are none."""
     if not isinstance(core, dict):
         return with_parts(core, with_base64)
     if _CONFIGURED & core.get("config", {}).keys() or _decodes_itself(core):
@@ -97,7 +98,7 @@ def with_base64(core: Any) -> Any:
 
 
 def with_finite_numbers(core: Any) -> Any:
-    """The schema with infinity refused, which JSON cannot hold; a model that wants it keeps its word."""
+    """Reject infinity, which JSON cannot represent, unless a model allows it."""
     if not isinstance(core, dict):
         return with_parts(core, with_finite_numbers)
     if "allow_inf_nan" in core or "allow_inf_nan" in core.get("config", {}):
@@ -106,7 +107,7 @@ def with_finite_numbers(core: Any) -> Any:
 
 
 def with_own_patterns(core: Any, engine: str = "rust-regex") -> Any:
-    """The schema with patterns that Python's `re` would search for, without an end, left to our own matcher."""
+    """Use the bounded matcher of `regexp` for patterns that pydantic would run in Python's `re`."""
     if isinstance(core, dict):
         engine = core.get("config", {}).get("regex_engine", engine)
         if core.get("type") == "str" and "pattern" in core:
@@ -131,7 +132,7 @@ def _own_pattern_core(core: dict[str, Any]) -> Any:
 
 
 def _with_finite_decimals(core: Any) -> Any:
-    """The schema with decimals written only where they are numbers; a field that says itself how keeps its word."""
+    """Reject non-finite decimals when writing, unless a field has its own serializer."""
     if isinstance(core, dict) and core.get("type") == "decimal" and "serialization" not in core:
         write = core_schema.plain_serializer_function_ser_schema(_write_decimal, when_used="json")
         return {**core, "serialization": write}
@@ -142,12 +143,12 @@ def _write_decimal(value: Any) -> Any:
     if not isinstance(value, Decimal):
         return value
     if not value.is_finite():
-        raise ValueError(f"{value} is not a number that JSON can hold")
+        raise ValueError(f"{value} is not a JSON number")
     return str(value)
 
 
 def _decodes_itself(core: dict[str, Any]) -> bool:
-    """Whether this is a type like pydantic's Base64Bytes, which reads its text without us."""
+    """Whether this is a type like pydantic's Base64Bytes, which decodes its text."""
     function = core.get("function")
     method = function.get("function") if isinstance(function, dict) else None
     return isinstance(getattr(method, "__self__", None), EncodedBytes)
@@ -174,7 +175,7 @@ def _write_base64(value: Any) -> Any:
 
 
 def with_parts(core: Any, change: Callable[[Any], Any]) -> Any:
-    """A part of a core schema with its own parts changed; the same object where none of them is."""
+    """Apply a function to the parts of a core schema; return the same object where nothing changes."""
     if isinstance(core, list | tuple):
         return _same_or_new(core, type(core)(map(change, core)))
     if not isinstance(core, dict):
@@ -183,7 +184,7 @@ def with_parts(core: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _part(key: str, part: Any, change: Callable[[Any], Any]) -> Any:
-    if key in {"fields", "choices"} and isinstance(part, dict):  # its keys are names that the user chose
+    if key in {"fields", "choices"} and isinstance(part, dict):  # keys are user-defined names
         return _same_or_new(part, {name: change(schema) for name, schema in part.items()})
     return part if key in _NOT_SCHEMAS else change(part)
 
@@ -197,7 +198,7 @@ def _same_or_new(old: Any, new: Any) -> Any:
 
 
 def _parts_inside(core: Any) -> list[dict[str, Any]]:
-    """A schema and all schemas inside it; references are not followed."""
+    """Return a schema and all schemas inside it, without following references."""
     found: list[dict[str, Any]] = []
 
     def look(part: Any) -> Any:
@@ -212,8 +213,8 @@ def _parts_inside(core: Any) -> list[dict[str, Any]]:
 def refuse_exponential_unions(core: Any) -> None:
     """Raise TypeError for a union that pydantic would read in exponential time.
 
-    pydantic tries every member of a union that has no discriminator. Where two of them can hold the union again at the same
-    place in the data, a value that is nested n levels deep is read 2 ** n times.
+    pydantic tries every member of a union without a discriminator. Where two members can contain the union again at the
+    same location, a value nested n levels deep is read 2 ** n times.
     """
     definitions = {each["ref"]: each for each in core["definitions"]} if core["type"] == "definitions" else {}
     for reference, definition in definitions.items():
@@ -222,13 +223,13 @@ def refuse_exponential_unions(core: Any) -> None:
                 _Union(part, reference, definitions).refuse_if_exponential()
 
 
-_ITEMS: Final = 0  # the items of an array: no property has this name
+_ITEMS: Final = 0  # the items of an array
 _EVERY: Final = 1  # the values of all properties
 _PLACES: Final = {"dict": {_EVERY}, "list": {_ITEMS}, "set": {_ITEMS}, "frozenset": {_ITEMS}, "tuple": {_ITEMS}}
 
 
 class _Union:
-    """A union inside a definition, and where its members refer to that definition again."""
+    """A union inside a definition, and the locations where its members refer to that definition again."""
 
     def __init__(self, union: Any, reference: str, definitions: dict[str, Any]) -> None:
         self._union = union
@@ -242,7 +243,7 @@ class _Union:
                 raise TypeError(_advice(one, other, common))
 
     def _members(self, union: Any) -> Iterator[tuple[str, Any, set[Any]]]:
-        """The members of a union and of the unions in it: the name of each, its schema, and its places."""
+        """Yield the members of a union and of nested unions: name, schema and recursive locations."""
         for choice in union["choices"]:
             name, core = self._unwrapped(choice[0] if isinstance(choice, tuple) else choice)
             if core.get("type") == "union":
@@ -262,8 +263,8 @@ class _Union:
         return name or str(core.get("type")), core
 
     def _places(self, core: Any) -> set[Any]:
-        """Where a member can hold the union again: names of properties, all of them, or items."""
-        if core.get("type") == "tagged-union":  # one of its members is read, never two
+        """Return where a member can contain the union again: property names, all properties, or items."""
+        if core.get("type") == "tagged-union":  # only one of its members is read
             return set().union(*(self._places(self._unwrapped(member)[1]) for member in core["choices"].values()))
         fields = core.get("fields")
         if fields is None:
@@ -278,7 +279,7 @@ class _Union:
     def _recurs(self, core: Any) -> bool:
         found: set[str] = set()
         waiting = [core]
-        for each in waiting:  # grows while it is read
+        for each in waiting:  # grows during iteration
             references = {part["schema_ref"] for part in _parts_inside(each) if part.get("type") == "definition-ref"}
             new = [reference for reference in references - found if reference in self._definitions]
             found.update(new)
@@ -291,7 +292,7 @@ def _overlap(one: set[Any], other: set[Any]) -> bool:
 
 
 def _named(fields: Any) -> Iterable[tuple[str, Any]]:
-    """Fields by name; those of a dataclass are a list."""
+    """Return fields by name; those of a dataclass are a list."""
     return fields.items() if isinstance(fields, dict) else [(field["name"], field) for field in fields]
 
 
@@ -307,5 +308,5 @@ def _advice(one: str, other: str, common: list[str]) -> str:
     fields = "" if common else f", and give each of them a Literal field {name!r}"
     return (
         f"a recursive union of {one} and {other} without a discriminator can take exponential time to read: "
-        f"write Annotated[{one} | {other}, Field(discriminator={name!r})]{fields}"
+        f"use Annotated[{one} | {other}, Field(discriminator={name!r})]{fields}"
     )

@@ -1,6 +1,6 @@
-"""Results of a declared type made plain by the engine that knows it: msgspec, or pydantic for types of its own.
+"""Converts results of a declared type with msgspec or, for its own types, pydantic.
 
-What an engine would write otherwise than `to_plain` does, it is not asked to write.
+Values that an engine would write differently from `to_plain` are not given to it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _TEXT: Final = shapes.Scalar("string")
 
 
 class Converter(msgspec.Struct, frozen=True):
-    """How results of one declared type become plain data."""
+    """Converts results of one declared type to plain data."""
 
     convert: Convert  # raises any exception for a result that it leaves to `to_plain`
-    write: Callable[[Any], bytes]  # the JSON text of what `convert` gives; raises likewise
-    is_final: bool  # whether what it gives is right even where it does not fit the schema
-    gives_builtins: bool  # whether it gives exact builtin types alone
+    write: Callable[[Any], bytes]  # encodes the result of `convert` as JSON; raises likewise
+    is_final: bool  # whether the data is right even where it does not fit the schema
+    gives_builtins: bool  # whether the data consists of exact builtin types
 
 
 def result_converter(annotation: Any, shape: Shape, definitions: Definitions) -> Converter | None:
-    """The converter of a return type; None where its values are plain as they are, or where no engine knows it."""
+    """Return the converter of a return type; None where values are plain already or no engine supports the type."""
     parts = shapes.all_parts(shape, definitions)
     if all(map(_is_plain_part, parts)):
         return None
@@ -54,7 +54,7 @@ def result_converter(annotation: Any, shape: Shape, definitions: Definitions) ->
 
 
 def _is_plain_part(part: Part) -> bool:
-    """Whether values of this part are JSON values already, as far as their parts are."""
+    """Whether values of this part are JSON values if their own parts are."""
     match part:
         case RecordShape():
             return part.build is dict
@@ -72,7 +72,7 @@ def _is_tuple(part: Part) -> bool:
 
 
 def _hides_defaults(parts: list[Part], definitions: Definitions) -> bool:
-    """Whether msgspec may leave out a field of which only the class holds the value, and no check would notice."""
+    """Whether msgspec may omit a field whose value is only on the class, without any check noticing."""
     records = [part for part in parts if isinstance(part, RecordShape) and not hasattr(part.build, "__struct_fields__")]
     return any(
         not _has_valid_default(field, definitions)
@@ -109,7 +109,7 @@ def _by_msgspec(shape: Shape, definitions: Definitions, parts: list[Part]) -> Co
 
 
 def _guarded(guard: Guard | None, use: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The function for those values alone that the guard trusts an engine with."""
+    """Return the function, raising for values that the guard rejects."""
     if guard is None:
         return use
 
@@ -122,28 +122,28 @@ def _guarded(guard: Guard | None, use: Callable[[Any], T]) -> Callable[[Any], T]
 
 
 def _untrusted() -> TypeError:
-    return TypeError("it holds what the engine writes in another form")
+    return TypeError("the engine writes this value differently")
 
 
 def _encode_other(value: Any) -> Any:
-    """What msgspec calls for an object it does not know: a path, an address, or something of pydantic's."""
+    """Encode an object that msgspec does not support: a path, an IP address, or a pydantic value."""
     if is_text_like(value):
         return str(value)
     if _is_for_hook(type(value)):
         from enfold.schema.types.pydantic_schemas import dump
 
         return dump(value)
-    raise TypeError(f"{type(value).__qualname__} has no form in JSON")
+    raise TypeError(f"{type(value).__qualname__} is not JSON serializable")
 
 
 def _is_for_hook(annotation: Any) -> bool:
-    """Whether it is a class of pydantic's that msgspec has no form of its own for."""
+    """Whether it is a pydantic class that msgspec does not support."""
     is_class = isinstance(annotation, type) and hasattr(annotation, "__get_pydantic_core_schema__")
     return is_class and not hasattr(annotation, "__dataclass_fields__")
 
 
 def _with_lists(value: Any) -> Any:
-    """The value, which is nobody else's, with lists in the place of tuples."""
+    """Replace tuples by lists in place."""
     kind = type(value)
     if kind is dict:
         for key, item in value.items():
@@ -164,7 +164,7 @@ def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Con
 
     try:
         serializer = serializer_of(annotation)
-    except Exception:  # noqa: BLE001  # pydantic does not know every class; what it raises is its own affair
+    except Exception:  # noqa: BLE001  # pydantic raises various exceptions for unsupported classes
         return None
     to_python, to_json = serializer.to_python, serializer.to_json
 
@@ -173,7 +173,7 @@ def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Con
 
     def write(value: Any) -> bytes:
         text = to_json(value, by_alias=True, warnings=False)
-        # Pydantic writes large numbers as 1e+16, msgspec as 1e16. Few texts have a +, which is found ten times faster.
+        # pydantic writes large numbers as 1e+16, msgspec as 1e16. Searching for "+" first is ten times faster.
         if b"+" in text and b"e+" in text:
             raise _untrusted()
         return text
@@ -182,7 +182,7 @@ def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Con
 
 
 def _pydantic_form(shape: Shape) -> Any:
-    """The annotation of a shape in which all but containers is pydantic's own; None for other shapes."""
+    """Return the annotation of a shape that consists of pydantic types and containers; None for other shapes."""
     shape = shapes.without_notes(shape)
     match shape:
         case shapes.Foreign():
@@ -203,14 +203,14 @@ def _pydantic_form(shape: Shape) -> Any:
 
 
 class _RecursiveTypeError(Exception):
-    """A type inside itself: its values on all levels, looked at together, could be too many."""
+    """The type is recursive, so its values on all levels could be too many to check together."""
 
 
 class _Guards:
-    """The guards of one type; each looks at all values of one place together, which costs little.
+    """The guards of one type. Each checks all values of one location together, which is cheap.
 
-    A guard says whether an engine may be trusted with the values: with what stands where anything may, or a dict; and,
-    where `is_exact`, with instances of classes, because pydantic leaves out what a subclass adds.
+    A guard tests whether an engine writes the values like `to_plain`: values of type Any, dicts, and where `is_exact`
+    instances of classes, because pydantic omits what a subclass adds.
     """
 
     def __init__(self, definitions: Definitions, *, is_exact: bool) -> None:
@@ -220,7 +220,7 @@ class _Guards:
         self._open: set[Any] = set()
 
     def guard(self, shape: Part) -> Guard | None:
-        """The guard of a shape, or None where there is nothing to guard against."""
+        """Return the guard of a shape, or None where nothing has to be checked."""
         match shape:
             case shapes.Anything():
                 return _each(is_for_msgspec)
@@ -260,7 +260,7 @@ class _Guards:
         return _both(_only(frozenset({record.build})), fields) if self._is_exact else fields
 
     def _either(self, members: tuple[Shape, ...]) -> Guard | None:
-        """Each value is for the members whose class it has; the value of a scalar is for none."""
+        """Return the guard of a union: each member checks the values of its class."""
         guards = [(self._class(member), guard) for member in members if (guard := self.guard(member)) is not None]
 
         def are_trusted(values: list[Any]) -> bool:
@@ -281,7 +281,7 @@ class _Guards:
 
 
 def _classes(annotation: Any) -> frozenset[type] | None:
-    """The classes that an annotation names, alone or in a union; None where it names something else."""
+    """Return the classes that an annotation names, alone or in a union; None for other annotations."""
     if isinstance(annotation, type):
         return frozenset({annotation})
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -312,7 +312,7 @@ def _of_items(guard: Guard | None) -> Guard | None:
 
 
 def _of_tables(guard: Guard | None) -> Guard:
-    """Keys have to be text: of others each engine makes text as it likes."""
+    """Return the guard of dicts, whose keys must be strings: engines convert other keys differently."""
 
     def are_trusted(tables: list[Any]) -> bool:
         if not _DICTS.issuperset(map(type, tables)) or not _WORDS.issuperset(map(type, chain.from_iterable(tables))):
