@@ -97,7 +97,7 @@ def test_the_page_has_the_options_that_the_help_names(command: str, capsys: pyte
 
 def test_every_fact_of_ours_in_the_openapi_document_is_on_the_page() -> None:
     written = {each for each in constants(str, "surfaces") if re.fullmatch(r"x-(?:enfold|mcp|short)-[a-z]+", each)}
-    shown = first_cells(section("openapi-document.md", "Facts about an operation"))
+    shown = first_cells(section("openapi-document.md", "Extensions"))
     assert {name for name in shown if name.startswith("x-")} == written
 
 
@@ -129,7 +129,7 @@ def test_every_header_is_on_the_page() -> None:
 
 
 def test_a_page_of_an_allowed_origin_may_send_and_read_every_header_of_ours() -> None:
-    taken, _, given = section("http.md", "Headers").partition("| out |")
+    taken, _, given = section("http.md", "Headers").partition("Response headers:")
     allowed = {name.strip() for name in hosts._REQUEST_HEADERS.decode().lower().split(",")}
     exposed = {name.strip() for name in hosts._EXPOSED.decode().lower().split(",")}
     ours = re.compile(r"enfold-|x-request|idempotency|prefer")
