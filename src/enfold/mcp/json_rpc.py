@@ -15,7 +15,7 @@ MAX_BATCH: Final = 10_000  # of a server that we have chosen ourselves
 
 # Of a `_meta` key's prefix these labels are the protocol's own: `io.modelcontextprotocol/…`, `com.mcp.tools/…`.
 _PROTOCOL_LABELS: Final = ("modelcontextprotocol", "mcp")
-# What a request says to whoever answers it, and to nobody behind them.
+# Fields of `_meta` for the server that answers the request; they are not passed on.
 _OWN_KEYS: Final = ("progressToken", "capture_provenance", "capture_artifacts", "provenance_mode")
 
 PARSE_ERROR: Final = -32700
@@ -90,7 +90,7 @@ class RPCMessage(msgspec.Struct, frozen=True):
 
 
 def fields_of(value: Any) -> Mapping[str, Any]:
-    """What another has sent, if it is an object; what is none has no fields."""
+    """The fields of a received value; empty if it is not an object."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -142,7 +142,7 @@ def _check_count(text: bytes | bytearray, most: int) -> None:
 
 
 def _id_of(text: bytes | bytearray) -> RequestId | None:
-    """The id of a message that is wrong in another place, so that whoever waits for it learns of the error."""
+    """The id of a message that is wrong in another place, so that its sender gets the error."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

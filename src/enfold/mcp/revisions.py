@@ -62,5 +62,5 @@ _PLACES: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn":
 
 
 def urgency_of(level: str) -> int:
-    """How urgent a level is; one that nobody knows is as urgent as `info`."""
+    """How urgent a level is; an unknown one counts as `info`."""
     return _PLACES.get(level.lower(), 1)

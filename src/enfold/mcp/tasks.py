@@ -1,4 +1,4 @@
-"""The extension `io.modelcontextprotocol/tasks` as values: its name, who has declared it, how often to ask. No I/O."""
+"""The extension `io.modelcontextprotocol/tasks` as values: its name, its declaration, its polling interval. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def poll_seconds(task: Mapping[str, Any], before: float = DEFAULT_POLL) -> float:
-    """How long to wait before a task is asked for again: as it says itself, within bounds, or else as `before`."""
+    """Seconds until the next poll of a task: its own interval, within limits, or else `before`."""
     interval = task.get("pollIntervalMs")
     if not isinstance(interval, int | float) or isinstance(interval, bool) or interval <= 0:
         return before
@@ -44,7 +44,7 @@ def poll_seconds(task: Mapping[str, Any], before: float = DEFAULT_POLL) -> float
 
 
 class StateSigner:
-    """Signs what a client keeps for us; `purpose` keeps apart what one secret signs."""
+    """Signs state that a client keeps for us; `purpose` separates the uses of one secret."""
 
     def __init__(self, secret: bytes, purpose: bytes = b"") -> None:
         self._secret = secret
@@ -56,7 +56,7 @@ class StateSigner:
         return f"{text.decode()}.{self._signature(text)}"
 
     def content_of(self, signed: str) -> bytes | None:
-        """What was signed; None where the text has been changed, or was never signed here."""
+        """What was signed; None if the text was changed, or was not signed with this secret."""
         from hmac import compare_digest  # few clients keep something for us
 
         text, _, signature = signed.encode("utf-8", "replace").rpartition(b".")

@@ -307,7 +307,10 @@ def _has_plain_meta(envelope: ResponseEnvelope[Any]) -> bool:
     meta = envelope.meta
     if not isinstance(meta, MCPResponseMeta):
         return True
-    return meta._meta is UNSET and (meta.structured_content is UNSET or meta.structured_content is envelope.data)
+    structured = meta.structured_content
+    if type(structured) is dict and structured.keys() == {"result"}:
+        structured = structured["result"]  # the wrapper of data that is no object
+    return meta._meta is UNSET and (structured is UNSET or structured is envelope.data)
 
 
 def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:

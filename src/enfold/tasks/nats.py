@@ -1,7 +1,7 @@
-"""Tasks kept on NATS JetStream: for many machines. They survive the death of everybody but the servers.
+"""Tasks kept on NATS JetStream: for many machines. They survive the failure of every process but the NATS servers.
 
 The queue holds what is to be run until it is done; the bucket holds the state of every task under its owner. A worker
-claims by writing the state over the version it has read, and records in the same way: who comes late is refused. Callers
+claims by writing the state over the version it has read, and records in the same way: a late write is refused. Callers
 answer and cancel in the same way.
 """
 
@@ -136,7 +136,7 @@ class NATSTasks:
             await self._streams.open()
 
     async def close(self) -> None:
-        """The transport stays open: it belongs to who opened it."""
+        """The transport stays open: its owner closes it."""
         self._queue.close()
         if self._left:
             await asyncio.wait(self._left)
@@ -150,7 +150,7 @@ class NATSTasks:
     # what callers do
 
     async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task:
-        del claims  # whoever is next in the queue gets it
+        del claims  # the next consumer of the queue gets it
         async with self._reached():
             order = msgspec.json.decode(msgspec.json.encode(order), type=Order)
             await self._states.check_size(transitions.accept(order))
@@ -164,7 +164,7 @@ class NATSTasks:
             order = order if self._sign is None else self._sign(order)
             await self._ledger.check(order, limits)
             await self._slots.take(order, limits.unfinished)
-            # Queued before it is known: who dies between the two has told nobody that it was accepted.
+            # Queued before it is named: a process that dies in between has not reported it as accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
                 task = transitions.accept(order)
@@ -192,7 +192,7 @@ class NATSTasks:
                 seconds = (order.expires - now_ms()) / 1000
                 await self._streams.write(key, msgspec.json.encode(mine), found.revision, seconds)
                 return mine
-            return await self._named(order)  # somebody else was faster
+            return await self._named(order)  # another process was faster
         refuse_other_input(named.digest, order.digest)
         return named
 
@@ -250,11 +250,11 @@ class NATSTasks:
             return
         wakeups = Wakeups()
 
-        async def hear(_: Msg) -> None:
+        async def on_change(_: Msg) -> None:
             wakeups.wake()
 
         async with self._reached():
-            subscription = await self._streams.listen(task_key(first.order, ">"), hear)
+            subscription = await self._streams.listen(task_key(first.order, ">"), on_change)
         try:
             async with aclosing(wakeups.watch(owner, task_id, partial(self.get, owner, task_id), POLL)) as changes:
                 async for task in changes:
@@ -264,7 +264,7 @@ class NATSTasks:
                 await subscription.unsubscribe()
 
     async def expire(self) -> None:
-        """Nothing: the server expires entries by itself, and whoever reads an overdue task ends it."""
+        """Nothing to do: the server expires entries, and the next reader of an overdue task ends it."""
 
     # what workers do
 
@@ -328,7 +328,7 @@ class NATSTasks:
             if not is_over:
                 fence = f"{self._worker}.{os.urandom(8).hex()}.{_sequence(message)}"
                 task = transitions.claim(task, fence, now_ms())
-            # A conflict is read again at once: most often it is the accepter, who has just stored the task.
+            # A conflict is read again at once: most often the accepter has just stored the task.
             with suppress(Conflict):
                 await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
@@ -371,7 +371,7 @@ class NATSTasks:
         """Whether the worker that holds the task is dead. What the server gives us again may only have been late."""
         is_ours = self._running.get(task.id) == task.fence
         if not is_ours and not await self._holder_lives(task):
-            # After an outage nobody has shown life, and those who are back later than we are must have time to do so.
+            # After an outage no worker has sent heartbeats, and those that reconnect later than we do need time.
             patience = self._ack_wait - self._streams.up_for
             if patience > 0:
                 await message.nak(delay=patience)
@@ -405,7 +405,7 @@ class NATSTasks:
             await asyncio.sleep(pause)
 
     async def take(self, task_id: str) -> Claim | None:
-        """None: the queue gives to whoever is next, and nobody can choose."""
+        """None: the queue delivers to the next consumer, a single task cannot be chosen."""
         del task_id
         return None
 
@@ -455,7 +455,7 @@ class NATSTasks:
         except CallError as error:
             if error.code != DATA_LOSS:
                 raise
-            found = None  # somebody has written over it: whoever gets its message next ends it
+            found = None  # a corrupt entry: the next worker that gets its message ends it
         if found is not None and (found.kept.task.fence == claim.task.fence or found.task == written):
             return found
         self._running.pop(claim.id, None)
@@ -477,7 +477,7 @@ class NATSTasks:
         return found
 
     async def _is_lost(self, task: Task) -> bool:
-        """Whether no worker has it and the queue has no message of it: somebody has emptied the queue. Checked seldom."""
+        """Whether no worker has it and the queue has no message of it: the queue was purged. Checked seldom."""
         is_quiet = now_ms() - task.updated >= LOST_AFTER * self._ack_wait * 1000
         if task.status is not Status.WORKING or not is_quiet or not self._looked_for.is_due(task.id):
             return False
@@ -501,7 +501,7 @@ class NATSTasks:
         return await self._seen(found.task.owner, found.task.id)
 
     async def _queue_again(self, task: Task) -> None:
-        """Queue a task once more: the one who answered it may have died before. Copies do no harm."""
+        """Queue a task once more: the process that answered it may have died before. Copies do no harm."""
         order, message_id = task.order, f"{task.id}.{task.attempt}"
         if self._requeued.is_due(message_id):
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)

@@ -1,6 +1,6 @@
 """The states of tasks in the bucket: reading them, and writing them over a known version.
 
-A large outcome is kept in parts. What somebody else has written there is DATA_LOSS, for its own task alone.
+A large outcome is kept in parts. An entry that cannot be read is DATA_LOSS, for its own task alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class States:
         text = encoded(task)
         size = len(text)
         if outcome and (len(outcome) > INLINE or size > self._streams.most):
-            # Under the name of the attempt: one that is fenced writes over nobody's parts.
+            # Under the name of the attempt: a fenced one cannot overwrite the parts of another.
             parts = task_key(task.order, f"part.{fence.replace('.', '_')}")
             digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
             kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
@@ -153,7 +153,7 @@ def encoded(task: Task) -> bytes:
 
 
 def read_entry(kind: type[T], value: bytes) -> T:
-    """What an entry of the bucket holds; DATA_LOSS where somebody else has written there."""
+    """What an entry of the bucket holds; DATA_LOSS if it cannot be read."""
     try:
         return msgspec.json.decode(value, type=kind)
     except msgspec.MsgspecError as error:
@@ -224,7 +224,7 @@ class Slots:
             del self._ended[next(iter(self._ended))]
 
     async def _has_freed(self, owner: str, taken: list[str], limit: int) -> bool:
-        """Whether one of these slots is free: its task has ended elsewhere, or was never stored. Seldom: it reads them all."""
+        """Whether one of these slots is free: its task has ended in another process, or was never stored. Call it seldom: it reads them all."""
         if not self._looked.is_due(owner):
             return False
         slots = dict(zip(taken, await asyncio.gather(*map(self._streams.read, taken)), strict=True))
@@ -243,7 +243,7 @@ class Slots:
 
 
 class Ledger:
-    """The bytes of all owners' finished tasks. Every process writes sums of its own, under its `name`, and reads everybody's."""
+    """The bytes of all owners' finished tasks. Every process writes its own sums, under its `name`, and reads those of all."""
 
     def __init__(self, streams: Streams, name: str) -> None:
         self._streams = streams

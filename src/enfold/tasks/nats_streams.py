@@ -1,7 +1,7 @@
 """Names of tasks on NATS: streams, subjects and keys, and the permissions that users need for them. Pure.
 
 Every subject and every key names the operation in a place of its own, so that the server can bind a worker to the
-operations that it serves. Keys hold digests: who may list them learns no id of a task.
+operations that it serves. Keys hold digests: listing them reveals no task id.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> str:
-        """The subject below which it is told what the bucket has stored."""
+        """The subject below which the bucket publishes what it has stored."""
         return f"{self.name}.changed"
 
     def key(self, key: str) -> str:
@@ -84,7 +84,7 @@ class Names(msgspec.Struct, frozen=True):
         return Rights(publish, [f"{self.changed}.task.{operation_token(each)}.>" for each in accepts])
 
     def _accepting(self, operations: Sequence[str]) -> list[str]:
-        """Queue tasks of these operations, and write and read their states; read how much everybody has."""
+        """Queue tasks of these operations, and write and read their states; read how much all owners have."""
         reads = f"{JETSTREAM}.DIRECT.GET.{self.bucket}"
         return [
             *(f"{JETSTREAM}.STREAM.INFO.{each}" for each in (self.queue, self.bucket)),
@@ -137,7 +137,7 @@ def task_key(order: Order, what: str = "state") -> str:
 
 
 def task_pattern(owner: str | None, task_id: str | None) -> str:
-    """The keys of states, of whatever operation; None is everybody's, or every task."""
+    """The keys of states, of whatever operation; None stands for all owners, or all tasks."""
     return f"task.*.{'*' if owner is None else owner_token(owner)}.{'*' if task_id is None else _token(task_id)}.state"
 
 
@@ -181,7 +181,7 @@ _WRONG_VERSION: Final = (10071, 10164)
 _LAST: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
-class Conflict(Exception):  # noqa: N818  # somebody else was first, which is no fault
+class Conflict(Exception):  # noqa: N818  # another process was first, which is no error
     """The key has another version than the one that was to be replaced."""
 
 
@@ -287,7 +287,7 @@ class Streams:
         return [subject.removeprefix(self.names.key("")) for subject in info.state.subjects or ()]
 
     async def held_bytes(self) -> int:
-        """How much the bucket holds, of everybody."""
+        """How many bytes the bucket holds for all owners."""
         return int((await (await self.open()).stream_info(self.names.bucket)).state.bytes)
 
     async def write_parts(self, key: str, value: bytes, seconds: float) -> str:
