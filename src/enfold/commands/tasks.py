@@ -25,9 +25,9 @@ from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer, is
 from enfold.surfaces.responses import encode_result
 from enfold.surfaces.tasks import shown_task
 from enfold.tasks import Task, TaskHandle, Tasks
-from enfold.tasks.handed_over import SEALED
 from enfold.tasks.model import Status
 from enfold.tasks.tasks import MAX_LIST
+from enfold.tasks.upstream import HANDLE_PREFIX
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -89,7 +89,7 @@ def _count(text: str) -> int:
 
 
 async def _run(options: Namespace) -> int:
-    settings, is_elsewhere = _settings(options), (options.id or "").startswith(SEALED)
+    settings, is_elsewhere = _settings(options), (options.id or "").startswith(HANDLE_PREFIX)
     registry: AbstractAsyncContextManager[Registry] = nullcontext(OperationRegistry())
     if is_elsewhere:  # a server behind a gateway has it: the gateway's sources say where that is
         if options.target is None:
@@ -118,7 +118,7 @@ def _settings(options: Namespace) -> TaskSettings:
         found = task_settings(target, options.tasks)
     else:
         found = TaskSettings(Path.cwd(), options.tasks)
-    is_named = found.store is not None or (options.id or "").startswith(SEALED)
+    is_named = found.store is not None or (options.id or "").startswith(HANDLE_PREFIX)
     return found if is_named else structs.replace(found, store=str(DEFAULT_STORE))
 
 

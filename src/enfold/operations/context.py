@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun, RunningTask
     from enfold.operations.questions import Answer
     from enfold.runtime.env import Env
+    from enfold.tasks.upstream import TakeTask, TaskQuestion
 
 
 def new_request_id() -> str:
@@ -119,6 +120,8 @@ class Context:
         "recording",
         "reply_headers",
         "select",
+        "take_task",
+        "task_question",
         "unused_key",
     )
 
@@ -156,6 +159,8 @@ class Context:
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.reply_headers: dict[str, str] | None = None  # what `set_header` has added
         self.select: str | None = None  # what of the result is wanted, where its caller says so
+        self.take_task: TakeTask | None = None  # set by a surface whose caller follows the task of a server behind us
+        self.task_question: TaskQuestion | None = None  # asked about such a task, instead of calling the operation
         self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
         self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
         self.call: CallState | None = None  # set when a call begins under this context
@@ -326,6 +331,8 @@ class Context:
         )
         another.recording = self.recording
         another.select = self.select
+        another.take_task = self.take_task
+        another.task_question = self.task_question
         another.keeps_result = self.keeps_result
         return another
 

@@ -15,6 +15,7 @@ from enfold.operations.questions import Question
 
 __all__ = [
     "ENDED",
+    "SERVER_TASK",
     "TASK_ID",
     "Elsewhere",
     "Order",
@@ -26,6 +27,7 @@ __all__ = [
     "status_message",
 ]
 
+SERVER_TASK: Final = "enfold/server-task"  # the note that names the task of an MCP server which does the work
 TASK_ID: Final = r"^[A-Za-z0-9_-]{32}\Z"
 
 

@@ -15,15 +15,22 @@ from enfold.log import Log
 from enfold.middleware.idempotency_store import result_of
 from enfold.operations import Context, Identity, Progress
 from enfold.operations.access import EVERYTHING
-from enfold.operations.handing_over import SERVER_TASK, TAKES_TASK, TakeTask, TaskQuestion
 from enfold.operations.idempotency import IN_PROGRESS, check_key, input_digest
 from enfold.operations.questions import META, Peer
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
-from enfold.tasks.handed_over import SEALED, HandedOverTask, SealedTasks, Secret, watch
-from enfold.tasks.model import TASK_ID, Order, Task, new_task_id, owner_of
+from enfold.tasks.model import SERVER_TASK, TASK_ID, Order, Task, new_task_id, owner_of
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
 from enfold.tasks.store import BYTES, BYTES_PER_IDENTITY, Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
+from enfold.tasks.upstream import (
+    HANDLE_PREFIX,
+    HandleContent,
+    Secret,
+    TakeTask,
+    TaskQuestion,
+    UpstreamTasks,
+    watch_upstream,
+)
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -74,7 +81,7 @@ class Tasks:
         self._deadline = deadline
         self._works = at_once > 0
         self._runs_own = runs_own
-        self._sealed = SealedTasks(registry, secret, deadline + keep)
+        self._upstream = UpstreamTasks(registry, secret, deadline + keep)
         self.runner = Runner(
             registry,
             store,
@@ -163,24 +170,23 @@ class Tasks:
 
     async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
         """The handle of a task; another's, an expired one and one that never was are TASK_NOT_FOUND alike."""
-        if task_id.startswith(SEALED):
-            place = self._sealed.opened(task_id, _seen_by(identity), identity)
-            if place is None:
+        if task_id.startswith(HANDLE_PREFIX):
+            content = self._upstream.opened(task_id, _seen_by(identity), identity)
+            if content is None:
                 raise _not_found()
-            return _SealedHandle(self, self._sealed, place, task_id)
+            return _UpstreamHandle(self, self._upstream, content, task_id)
         handle = TaskHandle(self, _seen_by(identity), None, task_id)
         await handle.state()
         return handle
 
     def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
         """A function that wraps a task of another server as a task of this caller, by a signed handle; nothing is stored."""
-        return partial(self._sealed.taken, operation_id, owner_of(identity))
+        return partial(self._upstream.taken, operation_id, owner_of(identity))
 
     def offer_to_take(self, operation_id: str, context: Context) -> None:
         """Let a call hand over the task of another server, where nothing is to be done with its result here."""
         if context.unused_key is None and context.select is None and context.recording is None:
-            taker = self.taker(operation_id, identity=context.identity)
-            context.meta = {**(context.meta or {}), TAKES_TASK: taker}
+            context.take_task = self.taker(operation_id, identity=context.identity)
 
     async def order(
         self,
@@ -249,7 +255,7 @@ class Tasks:
 
     async def cancel_at_server(self, task: Task) -> None:
         """Tell the server whose task does the work of this one that nobody wants it any more."""
-        await self._sealed.cancel(task.operation, task.notes[SERVER_TASK])
+        await self._upstream.cancel(task.operation, task.notes[SERVER_TASK])
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """The envelope of a task that has ended; the CallError it ended with is raised."""
@@ -334,30 +340,30 @@ class TaskHandle:
         return self._tasks.outcome(task)
 
 
-class _SealedHandle(TaskHandle):
-    """A task that another server runs, as its caller sees it here."""
+class _UpstreamHandle(TaskHandle):
+    """A task of an MCP server behind this one, as its caller sees it here."""
 
-    def __init__(self, tasks: Tasks, sealed: SealedTasks, place: HandedOverTask, task_id: str) -> None:
+    def __init__(self, tasks: Tasks, upstream: UpstreamTasks, content: HandleContent, task_id: str) -> None:
         super().__init__(tasks, None, None, task_id)
         self._handle = task_id
-        self._sealed = sealed
-        self._place = place
+        self._upstream = upstream
+        self._content = content
 
     async def state(self) -> Task:
-        return await self._ask(TaskQuestion(self._place.task_id))
+        return await self._ask(TaskQuestion(self._content.task_id))
 
     async def watch(self) -> AsyncGenerator[Task]:
-        async for task in watch(self.state):
+        async for task in watch_upstream(self.state):
             yield task
 
     async def answer(self, answers: Mapping[str, Any]) -> Task:
-        return await self._ask(TaskQuestion(self._place.task_id, answers=_given(answers)))
+        return await self._ask(TaskQuestion(self._content.task_id, answers=_given(answers)))
 
     async def cancel(self) -> Task:
-        return await self._ask(TaskQuestion(self._place.task_id, cancels=True))
+        return await self._ask(TaskQuestion(self._content.task_id, cancels=True))
 
     async def _ask(self, question: TaskQuestion) -> Task:
-        self._last = _found(await self._sealed.ask(self._handle, self._place, question))
+        self._last = _found(await self._upstream.ask(self._handle, self._content, question))
         return self._last
 
 

@@ -10,9 +10,8 @@ import msgspec
 from enfold.errors import CallError
 from enfold.middleware.idempotency_store import failure
 from enfold.operations import Progress
-from enfold.operations.handing_over import SERVER_TASK
 from enfold.operations.questions import Question
-from enfold.tasks.model import Order, Outcome, Status, Task
+from enfold.tasks.model import SERVER_TASK, Order, Outcome, Status, Task
 
 _replace = msgspec.structs.replace
 

@@ -18,9 +18,9 @@ import msgspec
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
 from enfold.operations import Context
-from enfold.operations.handing_over import SERVER_TASK, task_taker
 from enfold.operations.questions import ClientSession, InputRequired, MissingCapability, Peer, Question, offers, peer_of
 from enfold.sources.mcp.settings import Answerers, MCPLimits
+from enfold.tasks.model import SERVER_TASK
 
 SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
 
@@ -72,7 +72,7 @@ class MCPCaller:
         self.peer = peer = peer_of(context)
         self.is_heard = context.is_heard
         self.task = None if context.is_nested else context.task  # the durable task here whose work this call does
-        self.take_task = task_taker(context)  # makes a task of the server's, where the caller takes one over
+        self.take_task = context.take_task  # makes a task of the server's for a caller that follows tasks
         self.client: object | None = None
         self.session: ClientSession | None = None
         self.meta: dict[str, Any] = {}  # what of the client's own `_meta` is passed on

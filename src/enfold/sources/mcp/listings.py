@@ -22,7 +22,6 @@ from enfold.operations import (
     Origin,
 )
 from enfold.operations.call import Middleware
-from enfold.operations.handing_over import task_question
 from enfold.operations.mcp_kind import expand_uri, kind_of, match_uri, names_of
 from enfold.operations.spec import WantedName, distinct_names, with_hash
 from enfold.schema.keywords import schema_fault
@@ -192,9 +191,8 @@ class _Maker:
         runs_as_task = not self._is_stateless and task_support == "required"
 
         async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            question = task_question(context)
-            if question is not None:
-                return to_envelope(await upstream.ask_about_task(question, context), shape)
+            if context.task_question is not None:
+                return to_envelope(await upstream.ask_about_task(context.task_question, context), shape)
             params = {"name": original, "arguments": input}
             if runs_as_task:
                 return to_envelope(await upstream.call_as_task(params, context), shape)

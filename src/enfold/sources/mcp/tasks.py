@@ -1,4 +1,4 @@
-"""Tasks of servers: polled until they have ended, or asked about once, for callers who follow a task themselves."""
+"""The tasks of a server: polled until they end for callers that wait, or asked about once for callers with a handle."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError, fields_of
 from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
-from enfold.operations.handing_over import HandedOver, TaskQuestion
+from enfold.operations.handing_over import HandedOver
 from enfold.sources.mcp.callers import MCPCaller
 from enfold.sources.mcp.dispatcher import protocol_failure, read_rpc_error
+from enfold.tasks.upstream import TaskQuestion
 
 MAX_FAILED_POLLS: Final = 5  # in a row, for a reason that passes
-CANCEL_SECONDS: Final = 2.0  # that a server may take to hear that a task is not wanted any more
+CANCEL_SECONDS: Final = 2.0  # that a server may take to cancel a task
 
 # Sends one request about the task and gives its result.
 Send: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -51,7 +52,7 @@ async def ask_about_task(send: Send, name: str, question: TaskQuestion) -> dict[
             raise
         task = {"status": "cancelled"}  # and forgotten at once
     outcome = _outcome(name, task)
-    question.told = task
+    question.reported = task
     if outcome is None:
         raise HandedOver
     if isinstance(outcome, CallError):
@@ -60,7 +61,7 @@ async def ask_about_task(send: Send, name: str, question: TaskQuestion) -> dict[
 
 
 async def cancel_quietly(send: Send, task_id: str) -> None:
-    """Ask the server to cancel a task that nobody waits for, and ignore its answer."""
+    """Ask the server to cancel a task, and ignore its answer."""
     cancelling = asyncio.get_running_loop().create_task(_cancel(send, task_id))
     with suppress(asyncio.CancelledError):
         await asyncio.shield(cancelling)
@@ -117,7 +118,7 @@ class _PolledTask:
                 return task
 
     async def _answer(self, requests: Any) -> None:
-        """Put each question to the caller that has not been put yet."""
+        """Ask the caller the questions that have not been asked yet."""
         new = {key: request for key, request in fields_of(requests).items() if key not in self._answered}
         if not new:
             return  # the answers are on their way

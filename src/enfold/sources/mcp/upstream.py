@@ -16,7 +16,7 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observability import spans
 from enfold.operations import Context
-from enfold.operations.handing_over import HandedOver, TaskQuestion
+from enfold.operations.handing_over import HandedOver
 from enfold.operations.questions import EVERY_QUESTION, ClientSession
 from enfold.sources.mcp.callers import MCPCaller, SourceTerms, SuspendedCalls
 from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
@@ -25,6 +25,7 @@ from enfold.sources.mcp.settings import Address, Answerers, Command, ServerSetti
 from enfold.sources.mcp.subscriptions import ResourceSubscriptions
 from enfold.sources.mcp.tasks import ask_about_task, cancel_quietly, wait_for_task
 from enfold.sources.reports import Problem
+from enfold.tasks.upstream import TaskQuestion
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 

@@ -1,4 +1,12 @@
-"""Tasks of other servers that callers follow through us: a signed handle names server task and owner; nothing is stored here."""
+"""Tasks of MCP servers behind this one, which callers follow through it.
+
+A caller that follows tasks gets a signed handle, which names the operation, the server's task and the owner; nothing is
+stored here. `tasks/get`, `tasks/update` and `tasks/cancel` for a handle become a `TaskQuestion`, which travels in the
+context of a call of the operation: so its answer is redacted, checked and shaped like any result. The MCP source
+(`enfold.sources.mcp.tasks`) asks its server, or polls the task for callers that wait.
+
+Where the call runs as a durable task here, no handle is made: the task notes which server task does its work.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,6 @@ from enfold.mcp.tasks import StateSigner, poll_seconds
 from enfold.middleware.idempotency_store import failure, success
 from enfold.operations import Context, Identity
 from enfold.operations.access import is_hidden
-from enfold.operations.handing_over import TASK_QUESTION, TaskQuestion
 from enfold.operations.mcp_kind import kind_of
 from enfold.operations.questions import Question
 from enfold.runtime.registry import Registry
@@ -26,51 +33,65 @@ from enfold.tasks.store import now_ms
 if TYPE_CHECKING:
     from enfold.runtime.prepared import PreparedOperation
 
-SEALED: Final = "s."  # how the id of such a task begins; no id of ours has a dot
+HANDLE_PREFIX: Final = "s."  # of every handle; our own task ids contain no dot
 MAX_HANDLE: Final = 1_000  # characters
-MAX_LIFETIME: Final = 366 * 86_400_000  # milliseconds that a handle is good for at most
-CANCELLING: Final = 2.0  # seconds that a server may take to hear that a task is not wanted any more
+MAX_LIFETIME: Final = 366 * 86_400_000  # milliseconds that a handle is valid at most
+CANCEL_SECONDS: Final = 2.0  # seconds that a server may take to cancel a task
 MAX_MESSAGE: Final = 2_000  # characters of a status message
 
-# What signs the handles, or gives it when the first is signed.
+# Makes the task that a caller gets from what the server reports; None if no handle can be made of it.
+TakeTask: TypeAlias = Callable[[Mapping[str, Any]], Any]
+# The key that signs handles, or a function that returns it when the first is signed.
 Secret: TypeAlias = bytes | Callable[[], bytes] | None
 
 
-class HandedOverTask(msgspec.Struct, frozen=True, array_like=True):
-    """What a handle says: which operation began the task, its id at its server, whose it is, and until when. Unix ms."""
+class TaskQuestion(msgspec.Struct):
+    """A question about a server's task, asked of the operation that began it.
+
+    The result is that of the call once the task has ended; until then `HandedOver` is raised.
+    """
+
+    task_id: str  # at its server
+    answers: Mapping[str, Any] | None = None  # to send first
+    cancels: bool = False  # whether to cancel it first
+    reported: Mapping[str, Any] | None = None  # the task as the server reports it, once it has
+
+
+class HandleContent(msgspec.Struct, frozen=True, array_like=True):
+    """What a handle contains: the operation that began the task, its id at the server, its owner and times (Unix ms)."""
 
     operation: str
     task_id: str
-    owner: str  # a digest: whose it is is nobody's business
+    owner: str  # a digest: a handle does not reveal the identity
     created: int
     expires: int
 
 
-class SealedTasks:
-    """Makes handles of other servers' tasks, and asks those servers about them."""
+class UpstreamTasks:
+    """Makes handles of server tasks, and asks the servers about them."""
 
     def __init__(self, registry: Registry, secret: Secret, lifetime: float) -> None:
-        """`lifetime` is for how many seconds a handle is good where its server sets no limit."""
+        """A handle is valid for `lifetime` seconds if the server sets no limit."""
         self._registry = registry
         self._secret = secret
         self._lifetime = int(lifetime * 1000)
         self._signer: StateSigner | None = None
 
-    def taken(self, operation: str, owner: str, told: Mapping[str, Any]) -> Task | None:
-        """A task that a server has begun, under the handle that its caller gets; None where no handle can be made."""
-        task_id, now = told.get("taskId"), now_ms()
+    def taken(self, operation: str, owner: str, reported: Mapping[str, Any]) -> Task | None:
+        """The task that a server has begun, with its handle as the id; None if no handle can be made."""
+        task_id, now = reported.get("taskId"), now_ms()
         if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_HANDLE:
             return None
-        place = HandedOverTask(operation, task_id, _digest(owner), now, now + _lifetime(told, self._lifetime))
-        handle = SEALED + self._signing().sign(msgspec.json.encode(place))
-        return None if len(handle) > MAX_HANDLE else _task(handle, owner, place, told)
+        place = HandleContent(operation, task_id, _digest(owner), now, now + _lifetime(reported, self._lifetime))
+        handle = HANDLE_PREFIX + self._signing().sign(msgspec.json.encode(place))
+        return None if len(handle) > MAX_HANDLE else _task(handle, owner, place, reported)
 
-    def opened(self, handle: str, owner: str | None, identity: Identity | None) -> HandedOverTask | None:
-        """The content of a handle, for its owner or for who sees all tasks (`owner` None); None for others and for a forged one."""
-        content = None if len(handle) > MAX_HANDLE else self._signing().content_of(handle.removeprefix(SEALED))
+    def opened(self, handle: str, owner: str | None, identity: Identity | None) -> HandleContent | None:
+        """The content of a handle for its owner, or for an administrator (`owner` None); None for others and if it is forged."""
+        content = None if len(handle) > MAX_HANDLE else self._signing().content_of(handle.removeprefix(HANDLE_PREFIX))
         if content is None:
             return None
-        place = msgspec.json.decode(content, type=HandedOverTask)
+        place = msgspec.json.decode(content, type=HandleContent)
         if (owner is not None and place.owner != _digest(owner)) or place.expires <= now_ms():
             return None
         if place.operation in self._registry:
@@ -78,28 +99,28 @@ class SealedTasks:
             return None if is_hidden(access, identity) else place
         return place
 
-    async def ask(self, handle: str, place: HandedOverTask, question: TaskQuestion) -> Task | None:
-        """The task as its server tells of it; None where nobody knows it any more."""
+    async def ask(self, handle: str, place: HandleContent, question: TaskQuestion) -> Task | None:
+        """The task as its server reports it; None if the server does not know it any more."""
         prepared = self._begun_with(place.operation)
         if prepared is None or place.expires <= now_ms():
             return None
         outcome: Outcome | None = None
         try:
-            outcome = success(await prepared.execute({}, Context(meta={TASK_QUESTION: question})))
+            outcome = success(await prepared.execute({}, _asking(question)))
         except CallError as error:
-            if question.told is None:
+            if question.reported is None:
                 if _is_unknown(error, question):
                     return None
                 raise
             outcome = failure(error) if error.is_final else None
-        return _task(handle, place.owner, place, question.told or {}, outcome)
+        return _task(handle, place.owner, place, question.reported or {}, outcome)
 
     async def cancel(self, operation: str, task_id: str) -> None:
-        """Tell a server that nobody wants its task any more, and ignore its answer."""
+        """Cancel a task at its server, and ignore the answer."""
         with suppress(CallError):
             prepared, question = self._begun_with(operation), TaskQuestion(task_id, cancels=True)
             if prepared is not None:
-                await prepared.execute({}, Context(meta={TASK_QUESTION: question}, timeout=CANCELLING))
+                await prepared.execute({}, _asking(question, CANCEL_SECONDS))
 
     def _begun_with(self, operation: str) -> PreparedOperation | None:
         """The operation that began a task, through which its server is asked about it."""
@@ -122,8 +143,8 @@ class SealedTasks:
         return self._signer
 
 
-async def watch(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
-    """The task now, and after every change, as often as its server wants to be asked, until it has ended."""
+async def watch_upstream(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
+    """The task now and after every change, polled at the interval of its server, until it has ended."""
     before: Task | None = None
     while True:
         task = await ask()
@@ -136,31 +157,37 @@ async def watch(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
         await asyncio.sleep(poll_seconds({"pollIntervalMs": interval}))
 
 
+def _asking(question: TaskQuestion, timeout: float | None = None) -> Context:
+    context = Context(timeout=timeout)
+    context.task_question = question
+    return context
+
+
 def _task(
-    handle: str, owner: str, place: HandedOverTask, told: Mapping[str, Any], outcome: Outcome | None = None
+    handle: str, owner: str, place: HandleContent, reported: Mapping[str, Any], outcome: Outcome | None = None
 ) -> Task | None:
     """A task from what its server says of it; None where that is no task."""
     try:
-        status = Status(str(told.get("status")))
+        status = Status(str(reported.get("status")))
     except ValueError:
         return None
     order = Order(handle, owner, place.operation, {}, place.created, place.expires, 0.0, 1, retries=False)
-    message, interval = told.get("statusMessage"), told.get("pollIntervalMs")
+    message, interval = reported.get("statusMessage"), reported.get("pollIntervalMs")
     return Task(
         order,
-        max(place.created, min(now_ms(), _moment(told.get("lastUpdatedAt")))),
+        max(place.created, min(now_ms(), _moment(reported.get("lastUpdatedAt")))),
         status,
-        questions=_questions(told.get("inputRequests")),
+        questions=_questions(reported.get("inputRequests")),
         outcome=outcome,
         elsewhere=Elsewhere(
             message[:MAX_MESSAGE] if isinstance(message, str) else None,
-            None if interval is None else int(poll_seconds(told) * 1000),
+            None if interval is None else int(poll_seconds(reported) * 1000),
         ),
     )
 
 
-def _lifetime(told: Mapping[str, Any], default: int) -> int:
-    given = told.get("ttlMs")
+def _lifetime(reported: Mapping[str, Any], default: int) -> int:
+    given = reported.get("ttlMs")
     if not isinstance(given, int | float) or isinstance(given, bool) or given <= 0:
         return default
     return int(min(given, MAX_LIFETIME))
@@ -174,7 +201,7 @@ def _moment(text: object) -> int:
 
 
 def _questions(requests: object) -> dict[str, Question]:
-    """What a task wants answers to; whether its caller can answer was told to its server when it began."""
+    """The questions of a task; its server knows since the call what the caller can answer."""
     asked = requests if isinstance(requests, Mapping) else {}
     return {key: _question(each) for key, each in asked.items() if isinstance(each, Mapping)}
 
