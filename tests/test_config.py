@@ -9,7 +9,8 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError
-from enfold.app import ConfiguredRegistry, open_config, read_config
+from enfold.app.file import read_config
+from enfold.app.reconciler import ConfiguredRegistry, open_config
 
 LITTLE = Path(__file__).parent / "sources/mcp/little_server.py"
 

@@ -11,7 +11,7 @@ import pytest
 
 from enfold import CallError
 from enfold.app import keys as config_keys
-from enfold.app import read_config
+from enfold.app.file import read_config
 from enfold.auth.issuers import ClaimPlaces, Issuer
 from enfold.commands.main import main
 from enfold.operations import AccessControl

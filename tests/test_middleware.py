@@ -30,7 +30,7 @@ from enfold import (
     local_envelope,
     testing,
 )
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.calls.memory import MemoryTransport
 from enfold.operations.call import NextStream
 from enfold.runtime.reserved import reserved_operation

@@ -22,7 +22,7 @@ from enfold.provenance import Recorder
 from enfold.runtime.deadlines import INTERVAL
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 
 TOKEN: Final = "a token of this test alone"
@@ -246,7 +246,7 @@ async def test_a_body_is_whole_however_long_it_takes_to_know_who_sends_it() -> N
 
 
 async def test_a_body_that_comes_late_after_a_slow_verifier_is_a_timeout() -> None:
-    app = to_http(OPS, tokens=Slow(), body_timeout=0.05)
+    app = to_http(OPS, HTTPSettings(body_timeout=0.05), tokens=Slow())
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

@@ -35,7 +35,7 @@ FILES = {"docs/howto/mount.md", "docs/howto/move.md"}
 PRELUDE = """
 import os, sys, uvicorn
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.auth.tokens import Tokens
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi

@@ -12,7 +12,8 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import CallError, testing
-from enfold.app import ConfiguredRegistry, open_config, reread
+from enfold.app.reconciler import ConfiguredRegistry, open_config
+from enfold.app.reload import reread
 from enfold.runtime.source_states import SourceState
 
 LITTLE = Path(__file__).parent / "sources" / "mcp" / "little_server.py"

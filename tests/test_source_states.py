@@ -19,7 +19,7 @@ from tests.serving import serve
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Identity, OperationRegistry
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.auth.tokens import Tokens
 from enfold.calls.memory import MemoryTransport
 from enfold.runtime.source_states import SourceState, SourceTable

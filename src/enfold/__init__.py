@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # as `typing` has it, which would take most of the time t
 if TYPE_CHECKING:
     from typing import Any
 
+    from enfold.app.app import App
     from enfold.envelope import (
         RESPONSE_SOURCES,
         HTTPResponseMeta,
@@ -50,6 +51,7 @@ __all__ = [
     "RESPONSE_META_SCHEMA",
     "RESPONSE_SOURCES",
     "AccessControl",
+    "App",
     "AudioContent",
     "Call",
     "CallError",
@@ -85,6 +87,7 @@ __all__ = [
 # Each is loaded when it is first used: a command that only prints its help, a plugin that finds nothing to do and a
 # program that only catches our errors start without the rest.
 _PLACES = {
+    "app.app": ("App",),
     "envelope.content": (
         "HTTP_RESPONSE_META_SCHEMA",
         "LOCAL_RESPONSE_META_SCHEMA",

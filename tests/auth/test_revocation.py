@@ -17,7 +17,7 @@ from enfold.auth import tokens as auth_tokens
 from enfold.auth.issuers import Issuer, Issuers
 from enfold.auth.token_file import TokenFile, add_token, list_tokens, revoke_tokens
 from enfold.auth.tokens import AnyOf, Verifier
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -64,7 +64,7 @@ class Server:
     def __init__(self, tokens: Verifier, token: str) -> None:
         self.tasks = Tasks(ops, MemoryTasks())
         mcp = {"/mcp": to_mcp(ops, tasks=self.tasks), "/own": to_mcp(ops, tokens=tokens, tasks=self.tasks)}
-        self.app = to_http(ops, tokens=tokens, tasks=self.tasks, mounts=mcp, heartbeat=0.01)
+        self.app = to_http(ops, HTTPSettings(heartbeat=0.01), tokens=tokens, tasks=self.tasks, mounts=mcp)
         self.own = mcp["/own"]
         self.token = token
 

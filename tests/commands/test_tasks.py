@@ -16,7 +16,7 @@ import pytest
 from tests.calls.networks import Server
 from tests.tasks import conftest
 
-from enfold.app import read_config
+from enfold.app.file import read_config
 from enfold.commands.main import main
 from enfold.commands.shared.stores import open_tasks, task_settings
 from enfold.commands.shared.targets import Target

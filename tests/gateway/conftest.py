@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from tests.sources.mcp import sdk_server
 
-from enfold.app import ConfiguredRegistry, open_config
+from enfold.app.reconciler import ConfiguredRegistry, open_config
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 

@@ -14,7 +14,8 @@ import httpx2
 import pytest
 from tests.gateway.conftest import serve
 
-from enfold.app import ConfiguredRegistry, open_config, read_config
+from enfold.app.file import read_config
+from enfold.app.reconciler import ConfiguredRegistry, open_config
 from enfold.observability.metrics import CallCounts
 from enfold.surfaces.http import to_http
 from enfold.surfaces.http.metrics import to_metrics

@@ -19,7 +19,7 @@ from tests.gateway.conftest import serve
 from tests.gateway.raw_server import ANSWERS
 
 from enfold import Identity
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.auth.tokens import Tokens
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp

@@ -17,7 +17,8 @@ from tests.gateway.conftest import ERAS, serve
 from tests.waiting import PATIENCE
 
 from enfold import CallError
-from enfold.app import open_config, read_config
+from enfold.app.file import read_config
+from enfold.app.reconciler import open_config
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from mcp import Client, types

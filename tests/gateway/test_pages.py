@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enfold import CallError
-from enfold.app import read_config
+from enfold.app.file import read_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.conftest import serve
 
 from enfold import CallError
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.surfaces.http import to_http
 
 SERVER = str(Path(__file__).parent / "counter_server.py")

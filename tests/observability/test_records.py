@@ -12,7 +12,7 @@ import pytest
 from enfold import CallError, Context, Identity, OperationRegistry, testing
 from enfold.auth.tokens import Tokens
 from enfold.observability import CallRecord
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 
 ANN = Identity("ann", frozenset({"shop:write"}))
@@ -159,7 +159,9 @@ async def test_what_is_refused_before_it_begins_is_told_with_its_code(name: str)
     ops = shop()
     seen = watched(ops)
     tokens = Tokens({"t": ANN})
-    app = to_http(ops, tokens=tokens, max_body=50, mounts={"/mcp": to_mcp(ops, tokens=tokens, max_body=50)})
+    app = to_http(
+        ops, HTTPSettings(max_body=50), tokens=tokens, mounts={"/mcp": to_mcp(ops, tokens=tokens, max_body=50)}
+    )
     sent = {"host": "localhost", "content-type": "application/json", **headers}
     answer = testing.Conversation(app, method, path, sent, body)
     await answer.body()

@@ -11,7 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from enfold import CallError, Context, OperationRegistry, OperationSpec, TextContent, http_envelope, mcp_envelope
-from enfold.app import open_config, read_config
+from enfold.app.file import read_config
+from enfold.app.reconciler import open_config
 from enfold.operations import Operation, OperationType
 from enfold.sources.openapi import from_openapi
 from enfold.sources.options import Shape

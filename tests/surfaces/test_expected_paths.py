@@ -9,7 +9,7 @@ from tests.serving import serve
 
 from enfold import OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_docs_lead_to_the_console(ops: OperationRegistry, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 def test_docs_lead_to_the_document_where_there_is_no_console(ops: OperationRegistry, path: str) -> None:
-    with serve(to_http(ops, console=False)) as client:
+    with serve(to_http(ops, HTTPSettings(console=False))) as client:
         answer = client.get(path)
         assert (answer.status, answer.headers["location"]) == (307, "/openapi.json")
         assert client.get(answer.headers["location"]).json["openapi"].startswith("3.")

@@ -25,7 +25,7 @@ from enfold import (
 )
 from enfold.auth.tokens import Tokens
 from enfold.provenance import Recorder
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 
 ANN = Identity("ann", frozenset({"task:write"}), {"project:1": ["read"]})
@@ -110,7 +110,9 @@ def shop() -> OperationRegistry:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with serve(to_http(shop(), tokens=TOKENS, allow_anonymous=True, max_body=100_000, body_timeout=0.3)) as client:
+    with serve(
+        to_http(shop(), HTTPSettings(max_body=100_000, body_timeout=0.3), tokens=TOKENS, allow_anonymous=True)
+    ) as client:
         yield client
 
 
@@ -214,7 +216,7 @@ def test_an_unknown_format_is_refused(client: Client, path: str) -> None:
 
 
 def test_the_surface_has_a_format_of_its_own() -> None:
-    with serve(to_http(shop(), format="envelope")) as client:
+    with serve(to_http(shop(), HTTPSettings(format="envelope"))) as client:
         assert client.post("/functions/add", {"x": 1, "y": 2}).json["data"] == 3
         assert client.post("/functions/add", {"x": 1, "y": 2}, Enfold_Format="result").json == {"result": 3}
 
@@ -329,7 +331,7 @@ def test_our_log_has_the_stack_under_the_id_that_the_caller_got(name: str, caplo
 
 
 def test_the_words_of_an_exception_can_be_kept_from_callers() -> None:
-    with serve(to_http(shop(), expose_errors=False)) as client:
+    with serve(to_http(shop(), HTTPSettings(expose_errors=False))) as client:
         assert client.get("/functions/divide?x=1&y=0").json == {"error": "Function error: Operation shop.divide failed"}
         assert client.post("/functions/fail", {"code": "SOLD_OUT"}).json == {"error": "Function error: no luck"}
 
@@ -435,7 +437,7 @@ def test_failures_have_a_request_id_too(client: Client) -> None:
 FORKED = """
 import asyncio, os
 from enfold import OperationRegistry
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 
 ops = OperationRegistry()
 

@@ -12,7 +12,7 @@ import pytest
 from tests.serving import Client, serve
 
 from enfold import CallError, Context, OperationRegistry, http_envelope
-from enfold.surfaces.http import HTTPApp, to_http
+from enfold.surfaces.http import HTTPApp, HTTPSettings, to_http
 
 
 def counter() -> OperationRegistry:
@@ -55,7 +55,7 @@ def counter() -> OperationRegistry:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with serve(to_http(counter(), heartbeat=0.05)) as client:
+    with serve(to_http(counter(), HTTPSettings(heartbeat=0.05))) as client:
         yield client
 
 
@@ -247,7 +247,7 @@ def test_a_caller_can_limit_the_time_of_a_stream(client: Client) -> None:
 
 
 def test_when_the_server_stops_streams_end_with_a_reason() -> None:
-    app = to_http(counter(), heartbeat=0.05)
+    app = to_http(counter(), HTTPSettings(heartbeat=0.05))
     with serve(app) as client:
         with open_stream(client, "/functions/silent") as stream:
             stream.block()

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -69,7 +69,9 @@ class Client:
     def __init__(self, *, expose_errors: bool = True) -> None:
         self.tasks = Tasks(ops, MemoryTasks())
         mcp = to_mcp(ops, tokens=TOKENS, tasks=self.tasks, expose_errors=expose_errors)
-        self.app = to_http(ops, tokens=TOKENS, tasks=self.tasks, mounts={"/mcp": mcp}, expose_errors=expose_errors)
+        self.app = to_http(
+            ops, HTTPSettings(expose_errors=expose_errors), tokens=TOKENS, tasks=self.tasks, mounts={"/mcp": mcp}
+        )
 
     async def send(
         self, method: str, path: str, body: Any = None, caller: str | None = "ann", **more: str

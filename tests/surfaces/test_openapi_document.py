@@ -11,7 +11,7 @@ from tests.serving import Client, serve
 from enfold import AccessControl, Context, Identity, OperationRegistry, OperationSpec
 from enfold.formats import FORMATS
 from enfold.json_pointer import follow
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.openapi import to_openapi
 
 ANN = Identity("ann", frozenset({"write", "a"}))
@@ -397,7 +397,7 @@ def test_real_answers_fit_the_document(format: str) -> None:
         ("forget", {}),
         ("create", {"title": "x"}),
     ]
-    with serve(to_http(shop(), format=format)) as client:
+    with serve(to_http(shop(), HTTPSettings(format=format))) as client:
         document = to_openapi(shop(), format=format, everything=True)
         assert [_misfit(client, document, name, given) for name, given in calls] == [None] * len(calls)
 
@@ -414,7 +414,7 @@ def _misfit(client: Client, document: Any, name: str, given: Any) -> str | None:
 
 
 def test_the_served_document_is_that_of_the_format_in_use() -> None:
-    with serve(to_http(shop(), title="Shop", version="2.0")) as client:
+    with serve(to_http(shop(), HTTPSettings(title="Shop", version="2.0"))) as client:
         found = client.get("/openapi.json").json
         assert (found["openapi"], found["info"]) == ("3.1.0", {"title": "Shop", "version": "2.0"})
         assert found == to_openapi(shop(), title="Shop", version="2.0")

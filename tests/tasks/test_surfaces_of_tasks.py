@@ -17,7 +17,7 @@ from tests.calls.processes import ROOT
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport

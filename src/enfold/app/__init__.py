@@ -1,21 +1,17 @@
-"""Configuration files, `enfold.toml` and the `mcpServers` JSON of editors, and the registry of all their sources."""
+"""The application: `App` and its settings; its server and worker processes; the registry of a configuration file."""
 
-# Imports inside functions: a kind of source that no file names is not loaded, and its packages need not be there.
+from typing import TYPE_CHECKING, Any
 
-from enfold.app.file import Config, Logins, SourceEntry, read_config
-from enfold.app.reconciler import ConfiguredRegistry, Difference, open_config, open_sources
-from enfold.app.reload import InForce, Rereading, reread
+if TYPE_CHECKING:
+    from enfold.app.app import App, HTTPSettings, Limits, MCPSettings, ServerSettings
 
-__all__ = [
-    "Config",
-    "ConfiguredRegistry",
-    "Difference",
-    "InForce",
-    "Logins",
-    "Rereading",
-    "SourceEntry",
-    "open_config",
-    "open_sources",
-    "read_config",
-    "reread",
-]
+__all__ = ["App", "HTTPSettings", "Limits", "MCPSettings", "ServerSettings"]
+
+
+def __getattr__(name: str) -> Any:
+    # With their first use: commands that serve nothing read configurations without loading every surface.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from enfold.app import app
+
+    return getattr(app, name)

@@ -91,7 +91,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def _check_up(options: Namespace) -> int:
     """Print the findings about a target; the exit code is 1 where one is an error."""
-    from enfold.commands.shared.signals import run_in_loop
+    from enfold.app.signals import run_in_loop
 
     found: list[Finding] = []
     paint = painter(sys.stdout)

@@ -112,8 +112,8 @@ def _named_settings(options: Namespace) -> dict[str, Any]:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
+    from enfold.app.signals import ignore_hangups, run_in_loop
     from enfold.commands.shared.options import limits_of  # a program has none
-    from enfold.commands.shared.signals import ignore_hangups, run_in_loop
     from enfold.commands.shared.stores import opened_tasks, task_settings
 
     ignore_hangups()

@@ -12,32 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.app.app import App, HTTPSettings, MCPSettings, ServerSettings, loop_factory
 from enfold.app.siblings import (
-    SelfReport,
-    SessionRouter,
     Siblings,
-    end_with_parent,
-    listen_to_siblings,
     session_prefix,
 )
+from enfold.app.signals import Grace, ignore_hangups, ignore_signals_at_exit, run_server
+from enfold.app.sockets import Certificate, bind, check_certificate
 from enfold.app.worker_processes import Worker, run_workers
 from enfold.auth.tokens import is_loopback
 from enfold.calls.protocol.connection import address_name
 from enfold.commands.nats import users_in
-from enfold.commands.serving.startup import (
-    Certificate,
-    announce_server,
-    bind,
-    check_certificate,
-    joining_peers,
-    run_reloading,
-    start_listening,
-)
+from enfold.commands.serving.startup import announce_server, joining_peers, run_reloading
 from enfold.commands.shared.advice import missing_target
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
-from enfold.commands.shared.log import add_log_options, announce, metrics_mount, set_up_log, write_calls
+from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.shared.options import add_agent_options, agent_settings, limits_of, parse_command
-from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.commands.shared.stores import (
     OrderKeys,
     TaskSettings,
@@ -53,18 +43,14 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.log import counted
 from enfold.operations import Policy
-from enfold.operations.policy import CallLimits
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.limits import Limits, check_divisible, divided
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
-    from enfold.commands.serving.server import HTTPServer
     from enfold.runtime.source_states import SourceState
-    from enfold.surfaces.http import HTTPApp
     from enfold.surfaces.introspection.calls import Payloads
     from enfold.tasks import Tasks
 
@@ -119,13 +105,10 @@ def _fill_in_address(options: Namespace) -> None:
 
 def _run(terms: Terms, listening: socket) -> int:
     """Serve in this process."""
-    try:
-        from enfold.commands.serving.server import loop_factory  # which needs packages that not everybody has
-    except ImportError as error:
-        raise CallError("UNAVAILABLE", f"serve needs {error.name}: {install_command('http')}") from None
+    factory = loop_factory()
     # Each process opens the store of records for itself: a connection to a database does not survive a fork.
     own = msgspec.structs.replace(terms, recorder=recorder_of(terms.options))
-    run_server(_serve(own, _opened(own), listening), loop_factory())
+    run_server(_serve(own, _opened(own), listening), factory)
     return 0
 
 
@@ -144,7 +127,7 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
         return nullcontext(registry_of_peers())
     in_force = None
     if worker is not None and target.config is not None:
-        from enfold.app import InForce  # programs need none
+        from enfold.app.reload import InForce  # programs need none
 
         in_force = InForce(Path(worker.folder, "configuration"))
     return opened(target, rereads=True, in_force=in_force, waits_for_optional=terms.is_primary)
@@ -298,9 +281,24 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
             opened_tasks(_hiding_errors(registry, terms), settings, grace, **how) as tasks,
         ):
             shared = None if terms.worker is None else terms.worker.folder
-            registry.lifetime.grace = lambda: grace.left
             registry.lifetime.new_store = partial(idempotency_store, settings, shared=shared)
-            await _Serving(registry, terms, tasks, grace).serve(listening)
+            app = _app(registry, terms, tasks)
+            await app.serve(
+                app.http(_http_settings(terms.options)),
+                listening,
+                _server_settings(terms),
+                grace,
+                worker=terms.worker,
+                ready=partial(_announce, registry, terms, listening),
+            )
+
+
+def _announce(registry: Registry, terms: Terms, listening: socket) -> None:
+    """Print the address, and report to the parent; of several processes, only the primary does."""
+    if terms.is_primary:
+        announce_server(registry, terms, listening.getsockname()[1])
+        if terms.worker is not None:
+            terms.worker.notify_ready()
 
 
 def _task_settings(options: Namespace) -> TaskSettings:
@@ -360,108 +358,51 @@ def _copied(own: Registry) -> OperationRegistry:
     return registry
 
 
-class _Serving:
-    """One registry being served: the apps put together, and the server that runs them."""
-
-    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, grace: Grace) -> None:
-        self._payloads = _payloads(terms.options)
-        policy = Policy(limits=_limits(terms.limits), payloads=self._payloads)
-        self._registry = _hiding_errors(registry, terms).with_policy(policy)
-        self._terms = terms
-        self._tasks = tasks
-        self._grace = grace
-        self._server = self._make_server(self._app())
-
-    def _make_server(self, app: HTTPApp) -> HTTPServer:
-        from enfold.commands.serving.server import HTTPServer, WorkerServer  # which `_run` has loaded
-
-        terms, worker = self._terms, self._terms.worker
-        settings = {
-            "certificate": terms.certificate,
-            "proxies": terms.options.forwarded_allow_ips,
-            "root_path": terms.options.root_path,
-            "grace": terms.options.grace,
-        }
-        if worker is None:
-            return HTTPServer(app, terms.limits, self._stop, **settings)
-        return WorkerServer(worker, SessionRouter(app, worker), terms.limits, self._stop, **settings)
-
-    def _app(self) -> HTTPApp:
-        from enfold.observability.metrics import CallCounts
-        from enfold.surfaces.http import to_http
-        from enfold.surfaces.introspection import keep_calls
-        from enfold.surfaces.introspection.about import source_summaries
-        from enfold.surfaces.mcp import to_mcp
-
-        options, tokens = self._terms.options, self._terms.tokens
-        shared: dict[str, Any] = {
-            "format": options.format,
-            "tokens": tokens,
-            "allow_anonymous": options.allow_anonymous,
-            "allowed_hosts": options.allow_host,
-            "allowed_origins": options.allow_origin,
-            "max_body": options.max_body,
-            "recorder": self._terms.recorder,
-            "version": options.app_version,
-            "tasks": self._tasks,
-        }
-        worker = self._terms.worker
-        self._mcp = to_mcp(
-            self._registry,
-            limits=self._terms.limits,
+def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
+    """The application that the options describe."""
+    options, worker = terms.options, terms.worker
+    app = App(
+        _hiding_errors(registry, terms),
+        tokens=terms.tokens,
+        allow_anonymous=options.allow_anonymous,
+        allowed_hosts=options.allow_host,
+        allowed_origins=options.allow_origin,
+        tasks=tasks,
+        recorder=terms.recorder,
+        limits=terms.limits,
+        mcp=MCPSettings(
             name=options.title,
-            secret=self._terms.secret,
+            version=options.app_version,
+            format=options.format,
+            secret=terms.secret,
             session_prefix="" if worker is None else session_prefix(worker),
             **agent_settings(options, options.target),
-            **shared,
-        )
-        mounts: dict[str, Any] = {"/mcp": self._mcp}
-        if tokens is not None:  # where an MCP client asks who gives the tokens
-            mounts["/.well-known/oauth-protected-resource"] = self._mcp
-        self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
-        if (tasks := self._tasks) is not None:
-            self._registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
-        counts = CallCounts(self._registry)
-        if worker is not None:
-            self._registry.reserved.siblings = Siblings(worker)
-        mounts |= metrics_mount(self._registry, counts, has_identities=tokens is not None)
-        log = keep_calls(self._registry, self._payloads)
-        self._report = SelfReport(
-            {
-                "counts": lambda: msgspec.to_builtins(counts.snapshot()),
-                "sources": lambda: source_summaries(self._registry),
-                "calls": log.kept,
-            },
-            {"calls": log.watch},
-        )
-        self._http = to_http(
-            self._registry, mounts=mounts, console=not options.no_console, title=options.title, **shared
-        )
-        return self._http
+        ),
+    )
+    app.payloads = _payloads(options)
+    if worker is not None:
+        registry.reserved.siblings = Siblings(worker)
+    return app
 
-    def _stop(self) -> None:
-        """End the streams, for which the server would otherwise wait without end; what is left of the grace is for tasks."""
-        self._grace.begin()
-        self._mcp.stop()
-        self._http.stop()
 
-    async def serve(self, listening: socket) -> None:
-        """Serve until a signal ends it."""
-        start_listening(listening)
-        worker = self._terms.worker
-        with ended_by_signals(self._server.end):
-            if worker is None:
-                announce_server(self._registry, self._terms, listening.getsockname()[1])
-                await self._server.serve([listening])
-            else:
-                await self._serve_as_worker(worker, listening)
+def _http_settings(options: Namespace) -> HTTPSettings:
+    return HTTPSettings(
+        format=options.format,
+        title=options.title,
+        version=options.app_version,
+        console=not options.no_console,
+        max_body=options.max_body,
+    )
 
-    async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
-        async with listen_to_siblings(worker, self._http, self._report), end_with_parent(worker, self._server.end):
-            if worker.is_primary:
-                announce_server(self._registry, self._terms, listening.getsockname()[1])
-                worker.notify_ready()
-            await self._server.serve([listening])
+
+def _server_settings(terms: Terms) -> ServerSettings:
+    options = terms.options
+    return ServerSettings(
+        certificate=terms.certificate,
+        proxies=options.forwarded_allow_ips,
+        root_path=options.root_path,
+        grace=options.grace,
+    )
 
 
 def _payloads(options: Namespace) -> Payloads | None:
@@ -471,8 +412,3 @@ def _payloads(options: Namespace) -> Payloads | None:
     from enfold.surfaces.introspection.calls import Payloads  # which a server without it can do without
 
     return Payloads()
-
-
-def _limits(limits: Limits) -> CallLimits | None:
-    at_once, per_second = limits.calls_at_once, limits.calls_per_second
-    return None if at_once is per_second is None else CallLimits(at_once=at_once, per_second=per_second)

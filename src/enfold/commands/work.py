@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from enfold.app.signals import Grace, ended_by_signals, ignore_hangups, run_server
 from enfold.auth.tokens import AnyOf
 from enfold.calls.protocol.settings import WorkerLimits
 from enfold.calls.protocol.transport import Transport, keeps_state, peer_name
@@ -19,7 +20,6 @@ from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
 from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.shared.options import parse_command
-from enfold.commands.shared.signals import Grace, ended_by_signals, ignore_hangups, run_server
 from enfold.commands.shared.stores import (
     OrderKeys,
     TaskSettings,

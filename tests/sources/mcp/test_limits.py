@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from enfold import Context, OperationRegistry
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
 from enfold.sources.mcp.settings import Command
 

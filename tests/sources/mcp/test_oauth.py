@@ -20,7 +20,8 @@ from tests.serving import serve
 from tests.sources.mcp.oauth_servers import Authority, Form, Vault
 
 from enfold import CallError, OperationRegistry
-from enfold.app import Logins, open_config
+from enfold.app.file import Logins
+from enfold.app.reconciler import open_config
 from enfold.sources.mcp import Connection, MCPLimits, from_mcp
 from enfold.sources.mcp.oauth import (
     ClientCredentials,

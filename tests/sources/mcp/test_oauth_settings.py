@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from enfold import CallError
-from enfold.app import Logins, open_config, read_config
+from enfold.app.file import Logins, read_config
+from enfold.app.reconciler import open_config
 from enfold.app.sources import auth_of
 from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, UserLogin
 from enfold.sources.secrets import current

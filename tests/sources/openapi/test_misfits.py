@@ -19,7 +19,7 @@ from tests.surfaces.mcp.conftest import HANDSHAKE, STATELESS, Client
 
 import mcp
 from enfold import OperationRegistry
-from enfold.app import open_config
+from enfold.app.reconciler import open_config
 from enfold.calls.memory import MemoryTransport
 from enfold.sources.calls import from_calls
 from enfold.sources.openapi import from_openapi

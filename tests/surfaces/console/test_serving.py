@@ -11,7 +11,7 @@ from tests.surfaces.console.app import many
 from enfold import Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
 from enfold.surfaces.console import FOLDER
-from enfold.surfaces.http import to_http
+from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.testing.asgi import Conversation, living
 
@@ -105,7 +105,7 @@ async def test_strangers_get_the_page_and_the_addresses_but_no_word_about_what_i
 
 
 async def test_without_the_console_there_is_nothing_at_the_root() -> None:
-    app = to_http(OperationRegistry("shop"), console=False)
+    app = to_http(OperationRegistry("shop"), HTTPSettings(console=False))
     async with living(app):
         assert [(await get(app, path))[0] for path in ("/", "/console/app.js")] == [404, 404]
 

@@ -1,4 +1,4 @@
-"""What `enfold serve` does around its server: the socket and its certificate, the banner, peers that join late, `--reload`."""
+"""What `enfold serve` does around its server: the banner, peers that join late, `--reload`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from errno import EADDRINUSE
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from enfold.app.signals import HANGUP
 from enfold.calls.protocol.connection import address_name
 from enfold.commands.shared.log import announce
-from enfold.commands.shared.signals import HANGUP
 from enfold.commands.shared.targets import with_peers
 from enfold.errors import CallError
 from enfold.log import Log, counted
@@ -27,70 +24,8 @@ from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.storage import FileVersion, file_version
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from enfold.auth.tokens import AnyOf
     from enfold.commands.serve import Terms
-
-
-BACKLOG: Final = 2048
-
-
-class Certificate(msgspec.Struct, frozen=True):
-    """The files of a certificate and of its key."""
-
-    certificate: str
-    key: str | None = None
-
-
-def bind(host: str, port: int) -> socket:
-    """A socket bound to its address; it listens only after `start_listening`."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise _unusable(host, port, error) from None
-    return listening
-
-
-def start_listening(listening: socket) -> None:
-    """Listen: from now on clients can connect, so the address may be printed."""
-    try:
-        listening.listen(BACKLOG)
-    except OSError as error:  # another had bound the address too, and was first to listen
-        host, port = listening.getsockname()[:2]
-        listening.close()
-        raise _unusable(host, port, error) from None
-
-
-def _unusable(host: str, port: int, error: Exception) -> CallError:
-    reason = (
-        "is in use: choose another with --port"
-        if getattr(error, "errno", None) == EADDRINUSE
-        else f"cannot be used: {error}"
-    )
-    return CallError("UNAVAILABLE", f"Port {port} on {host} {reason}")
-
-
-def check_certificate(files: Certificate) -> None:
-    """Read the certificate and its key as the server will; what is wrong is one sentence."""
-    import ssl
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key, password="")
-    except ssl.SSLError as error:
-        reason = error.reason or str(error)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    else:
-        return
-    place = files.certificate if files.key is None else f"{files.certificate} and {files.key}"
-    raise CallError("VALIDATION_ERROR", f"The certificate cannot be read from {place}: {reason}")
 
 
 MAX_NAMES: Final = 8  # operations that the start names

@@ -18,8 +18,6 @@ from enfold.runtime.registry import Registry
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.observability.metrics import CallCounts
-    from enfold.surfaces.asgi import ASGIApp
 
 MAX_ENTRY: Final = 20_000  # characters of one entry, its stack included
 
@@ -111,24 +109,6 @@ def write_calls(registry: Registry, options: Namespace) -> None:
     elif options.access_log is False or not log.isEnabledFor(logging.INFO):
         return
     registry.observers.add(lambda record: log.info("%s", record.operation, extra={"call": record}))
-
-
-def metrics_mount(registry: Registry, counts: CallCounts, *, has_identities: bool) -> dict[str, ASGIApp]:
-    """The app at `/metrics`, for all processes that serve the registry; calls are counted only where the package that writes them is installed."""
-    from importlib.util import find_spec
-
-    from enfold.observability.metrics import CountsSnapshot
-    from enfold.surfaces.http.metrics import to_metrics
-
-    if find_spec("prometheus_client") is not None:
-        registry.observers.add(counts.count)
-    siblings = registry.reserved.siblings
-
-    async def others() -> list[CountsSnapshot]:
-        return [] if siblings is None else msgspec.convert(await siblings.ask("counts"), list[CountsSnapshot])
-
-    mount: Any = to_metrics(counts, has_identities=has_identities, others=others)
-    return {"/metrics": mount}
 
 
 def _bounded(text: str) -> str:

@@ -15,7 +15,7 @@ from enfold.runtime.registry import Registry
 from enfold.surfaces.limits import Limits, read_limits
 
 if TYPE_CHECKING:
-    from enfold.app import Config
+    from enfold.app.file import Config
 
 
 TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"

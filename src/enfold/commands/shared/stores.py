@@ -21,10 +21,10 @@ from enfold.version import install_command
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from enfold.app.signals import Grace
     from enfold.calls.protocol.transport import KeepingTransport
     from enfold.calls.transports.nats_streams import NATSUser
     from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
-    from enfold.commands.shared.signals import Grace
     from enfold.operations.idempotency import IdempotencyStore
     from enfold.provenance import Recorder
     from enfold.runtime.registry import Registry

@@ -24,7 +24,9 @@ from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.version import install_command
 
 if TYPE_CHECKING:
-    from enfold.app import Config, ConfiguredRegistry, InForce, Logins
+    from enfold.app.file import Config, Logins
+    from enfold.app.reconciler import ConfiguredRegistry
+    from enfold.app.reload import InForce
     from enfold.sources.openapi.source import ImportedOperations
 
 
@@ -48,7 +50,7 @@ class Target(msgspec.Struct, frozen=True, dict=True):
         """What the file says, where the target is a configuration: read once, so that all of a command goes by the same."""
         if self.kind != "configuration":
             return None
-        from enfold.app import read_config  # programs need none
+        from enfold.app.file import read_config  # programs need none
 
         return read_config(self.text, os.environ)
 
@@ -222,7 +224,7 @@ def in_loop(
     target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
-    from enfold.commands.shared.signals import run_in_loop
+    from enfold.app.signals import run_in_loop
 
     async def run() -> int:
         async with AsyncExitStack() as stack:
@@ -267,7 +269,7 @@ def opened(
         return nullcontext(served_program(load_program(target), target.text))
     if target.config is None:
         return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
-    from enfold.app import open_config
+    from enfold.app.reconciler import open_config
 
     config = target.config if in_force is None else in_force.over(target.config, os.environ)
     opening = open_config(
@@ -284,8 +286,8 @@ async def _configuration(
     rereads: bool,
     is_first: bool,
 ) -> AsyncIterator[Registry]:
-    from enfold.app import reread
-    from enfold.commands.shared.signals import HANGUP, handling
+    from enfold.app.reload import reread
+    from enfold.app.signals import HANGUP, handling
 
     async with AsyncExitStack() as stack:
         with output_for_results():  # its programs may print while they are loaded
@@ -406,7 +408,7 @@ LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has
 
 def logins(patience: float = 0.0) -> Logins:
     """Logins that open the browser, and keep their tokens below the user's home."""
-    from enfold.app import Logins
+    from enfold.app.file import Logins
 
     home = os.environ.get("HOME") or os.environ.get("USERPROFILE")
     state = os.environ.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")

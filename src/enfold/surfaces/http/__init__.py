@@ -1,5 +1,5 @@
 """Operations over HTTP, as an ASGI app: calls, streams, the OpenAPI document, and other apps mounted beside them."""
 
-from enfold.surfaces.http.app import HTTPApp, to_http
+from enfold.surfaces.http.app import HTTPApp, HTTPSettings, to_http
 
-__all__ = ["HTTPApp", "to_http"]
+__all__ = ["HTTPApp", "HTTPSettings", "to_http"]

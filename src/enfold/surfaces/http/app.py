@@ -76,59 +76,69 @@ _DIALECT: Final = Dialect(
 _log: Final = Log("enfold.http")
 
 
+class HTTPSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator rarely changes about the HTTP surface."""
+
+    format: str = DEFAULT_FORMAT  # of answers, unless a request names another
+    title: str | None = None  # of the application in the OpenAPI document; that of the registry by default
+    version: str | None = None
+    console: bool = True  # serve the console at `/`
+    expose_errors: bool = True  # False hides the text of unexpected exceptions from callers
+    max_body: int = MAX_BODY  # bytes of a request
+    body_timeout: float = BODY_TIMEOUT  # seconds for the body of a request to arrive
+    heartbeat: float = HEARTBEAT  # seconds of silence after which a stream sends a comment
+
+
 def to_http(
     registry: Registry,
+    settings: HTTPSettings = HTTPSettings(),  # noqa: B008  # frozen
     *,
-    format: str = DEFAULT_FORMAT,
     tokens: Verifier | None = None,
     allow_anonymous: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
-    max_body: int = MAX_BODY,
-    body_timeout: float = BODY_TIMEOUT,
-    heartbeat: float = HEARTBEAT,
-    expose_errors: bool = True,
     recorder: Recorder | None = None,
-    title: str | None = None,
-    version: str | None = None,
     tasks: Tasks | None = None,
-    console: bool = True,
 ) -> HTTPApp:
-    """Serve a registry as an ASGI app.
+    """Serve a registry as an ASGI app. `enfold.App` serves it together with MCP and metrics.
 
-    With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
-    `mounts` are other ASGI apps by path; `allowed_hosts` the names this server goes by (the loopback and its own
-    address if none are given); `allowed_origins` the origins whose pages may call it, which switches CORS on;
-    `recorder` captures provenance for callers who ask for it; `tasks` runs durable operations as tasks for those who ask;
-    `console` is the page for people at `/`.
+    With `tokens`, callers need a bearer token except for public operations; `allow_anonymous` also opens operations
+    without access rules. `mounts` are other ASGI apps by path. `allowed_hosts` are the host names of this server
+    (by default the loopback and its own address); `allowed_origins` turns on CORS for these origins. `recorder`
+    captures provenance on request; `tasks` runs durable operations as tasks.
     """
-    served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
+    served = registry if settings.expose_errors else registry.with_policy(Policy(expose_errors=False))
     pages = None
     if tasks is not None:
         from enfold.surfaces.http.tasks import TaskPages  # where there are no tasks, nothing of them is loaded
 
         tasks = tasks.with_registry(served)
         pages = TaskPages(tasks)
-    settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
     if tokens is not None:
         registry.reserved.require_authentication()
-    functions = Functions(served.guarded(has_identities=tokens is not None, surface="http"), settings, _DIALECT)
-    authentication = Authentication(
-        registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous
+    hosts = Hosts(allowed_hosts, allowed_origins)
+    authentication = Authentication(registry, tokens, hosts, allow_anonymous=allow_anonymous)
+    chosen = FunctionSettings(
+        settings.format,
+        settings.max_body,
+        recorder,
+        settings.title,
+        settings.version,
+        tokens is not None,
+        tasks is not None,
     )
-    public = (
-        Functions(served.public().guarded(surface="http"), settings, _DIALECT) if authentication.is_closed else None
-    )
+    functions = Functions(served.guarded(has_identities=tokens is not None, surface="http"), chosen, _DIALECT)
+    public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT) if authentication.is_closed else None
     return HTTPApp(
         functions,
         public,
         authentication,
         mounts=sorted_mounts(mounts or {}),
-        body_timeout=body_timeout,
-        heartbeat=heartbeat,
-        console=Console() if console else None,
+        body_timeout=settings.body_timeout,
+        heartbeat=settings.heartbeat,
+        console=Console() if settings.console else None,
         tasks=pages,
     )
 

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.http import MCPApp, to_mcp
+    from enfold.surfaces.mcp.service import MCPSettings
     from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 
-__all__ = ["MCPApp", "run_stdio", "serve_stdio", "to_mcp"]
+__all__ = ["MCPApp", "MCPSettings", "run_stdio", "serve_stdio", "to_mcp"]
 
 # Each is imported when it is first used: a server on the standard streams starts without what HTTP needs.
-_PLACES = {"MCPApp": "http", "to_mcp": "http", "run_stdio": "stdio", "serve_stdio": "stdio"}
+_PLACES = {
+    "MCPApp": "http",
+    "MCPSettings": "service",
+    "to_mcp": "http",
+    "run_stdio": "stdio",
+    "serve_stdio": "stdio",
+}
 
 
 def __getattr__(name: str) -> Any:

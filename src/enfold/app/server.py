@@ -1,4 +1,4 @@
-"""uvicorn's server as `enfold serve` runs it: how it ends, and how several processes share its socket. Needs the extra `http`."""
+"""uvicorn's server as `App` runs it: how it ends, and how several processes share its socket. Needs the extra `http`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools  # noqa: F401  # which uvicorn alone does not bring
 import uvicorn
 
+from enfold.app.sockets import BACKLOG, ServerSettings
 from enfold.app.worker_processes import Accepting, Worker
-from enfold.commands.serving.startup import BACKLOG, Certificate
 from enfold.errors import CallError
+from enfold.surfaces.asgi import ASGIApp
 from enfold.surfaces.http.uvicorn_protocol import limited_protocol
 from enfold.surfaces.limits import Limits
 
@@ -42,23 +43,14 @@ def _config(app: Any, limits: Limits, **settings: Any) -> uvicorn.Config:
 class HTTPServer(uvicorn.Server):
     """An app on a socket until `end` is called: then streams are ended, and calls finish within the grace period."""
 
-    def __init__(
-        self,
-        app: Any,
-        limits: Limits,
-        stop: Callable[[], None],
-        *,
-        certificate: Certificate | None,
-        proxies: list[str],
-        root_path: str,
-        grace: float,
-    ) -> None:
-        """`stop` ends the streams of the app, which have no end of their own; `proxies` are believed what they forward."""
-        tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
-        # By default uvicorn believes everybody on this machine, and whom the variable FORWARDED_ALLOW_IPS names.
+    def __init__(self, app: ASGIApp, limits: Limits, stop: Callable[[], None], settings: ServerSettings) -> None:
+        """`stop` ends the streams of the app, which have no end of their own."""
+        files, proxies, grace = settings.certificate, list(settings.proxies), settings.grace
+        tls = {} if files is None else {"ssl_certfile": files.certificate, "ssl_keyfile": files.key}
+        # By default uvicorn trusts every process of this machine, and the addresses in FORWARDED_ALLOW_IPS.
         forwarded = {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies}
-        stopping = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
-        super().__init__(_config(app, limits, root_path=root_path, **stopping, **forwarded, **tls))
+        timing: Any = {"timeout_graceful_shutdown": grace, "backlog": BACKLOG}
+        super().__init__(_config(app, limits, root_path=settings.root_path, **timing, **forwarded, **tls))
         self._stop = stop
         self._shutdown_time = grace + ON_STOP_TIME
         self._is_hurried = asyncio.Event()

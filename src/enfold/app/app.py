@@ -1,0 +1,258 @@
+"""The application: one registry, and everything beside its operations that serving it takes.
+
+`enfold serve` builds an `App` from its options and configuration. Sources, configuration files and the command line
+stay outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from enfold.app.signals import Grace, ended_by_signals, run_server
+from enfold.app.sockets import ServerSettings, bind, start_listening
+from enfold.auth.tokens import AnyOf, Verifier, is_loopback
+from enfold.errors import CallError
+from enfold.observability.metrics import CallCounts, CountsSnapshot
+from enfold.operations import Policy
+from enfold.operations.policy import CallLimits
+from enfold.runtime.registry import Registry
+from enfold.surfaces.http import HTTPApp, HTTPSettings, to_http
+from enfold.surfaces.http.metrics import to_metrics
+from enfold.surfaces.introspection import keep_calls
+from enfold.surfaces.introspection.about import source_summaries
+from enfold.surfaces.limits import Limits
+from enfold.surfaces.mcp import MCPApp, MCPSettings, to_mcp
+from enfold.version import install_command
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from enfold.app.siblings import SelfReport
+    from enfold.app.worker_processes import Worker
+    from enfold.auth.issuers import Issuer
+    from enfold.provenance import Recorder
+    from enfold.surfaces.asgi import ASGIApp
+    from enfold.surfaces.introspection.calls import CallLog, Payloads
+    from enfold.tasks import Tasks
+
+__all__ = ["App", "HTTPSettings", "Limits", "MCPSettings", "ServerSettings"]
+
+MCP_PATH = "/mcp"
+
+
+class App:
+    """A registry with everything that serving it takes: authentication, tasks, provenance, limits, start and stop.
+
+    `http()` is an ASGI app with all of it, `mcp()` one with the MCP server alone, and `run()` serves until a signal
+    arrives. `async with app:` runs the `on_start` and `on_stop` functions where no server does.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        tokens: Verifier | None = None,
+        issuers: Iterable[Issuer] = (),
+        allow_anonymous: bool = False,
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+        tasks: Tasks | None = None,
+        recorder: Recorder | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
+        mcp: MCPSettings = MCPSettings(),  # noqa: B008  # frozen
+    ) -> None:
+        """Describe an application; nothing is opened before it starts.
+
+        Callers authenticate with `tokens` or with access tokens of `issuers`; without either everybody may call.
+        `allow_anonymous`, `allowed_hosts` and `allowed_origins` are as in `to_http`. `tasks` run durable operations; unless
+        they are running already, they start and stop with the app. `recorder` captures provenance, `limits` bounds
+        what callers may use, and `mcp` has the settings of the MCP server.
+        """
+        self.registry = registry
+        self.limits = limits
+        self.tasks = tasks
+        self.recorder = recorder
+        self.tokens = _verifier(tokens, issuers)
+        self.payloads: Payloads | None = None  # keeps arguments and results of the last calls, for the console
+        self._access: dict[str, Any] = {
+            "tokens": self.tokens,
+            "allow_anonymous": allow_anonymous,
+            "allowed_hosts": tuple(allowed_hosts),
+            "allowed_origins": tuple(allowed_origins),
+        }
+        self._mcp_settings = mcp
+        self._exposes_errors = True
+        self._counts = CallCounts(registry)
+        self._surfaces: list[HTTPApp | MCPApp] = []
+        if tasks is not None:
+            registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
+            if not tasks.runner.is_running:
+                registry.lifetime.add(tasks.begin, tasks.close)
+
+    # surfaces
+
+    def http(
+        self,
+        settings: HTTPSettings = HTTPSettings(),  # noqa: B008  # frozen
+        *,
+        mounts: Mapping[str, ASGIApp] | None = None,
+    ) -> HTTPApp:
+        """An ASGI app with the HTTP API, its OpenAPI document, the console, `/tasks`, `/mcp` and `/metrics`.
+
+        `mounts` are more ASGI apps by path; one at `/mcp` or `/metrics` replaces that of the application.
+        """
+        own: dict[str, Any] = {"/metrics": self._metrics(), **(mounts or {})}
+        if MCP_PATH not in own:
+            own[MCP_PATH] = mcp = self.mcp(max_body=settings.max_body)
+            if self.tokens is not None:  # where MCP clients look up who issues tokens
+                own["/.well-known/oauth-protected-resource"] = mcp
+        settings = msgspec.structs.replace(settings, expose_errors=settings.expose_errors and self._exposes_errors)
+        app = to_http(self._served, settings, mounts=own, recorder=self.recorder, tasks=self.tasks, **self._access)
+        self._surfaces.append(app)
+        return app
+
+    def mcp(self, **options: Any) -> MCPApp:
+        """An ASGI app with the MCP server alone; `options` are those of `to_mcp`."""
+        chosen = {
+            **msgspec.structs.asdict(self._mcp_settings),
+            "limits": self.limits,
+            "recorder": self.recorder,
+            "tasks": self.tasks,
+        }
+        app = to_mcp(self._served, expose_errors=self._exposes_errors, **self._access, **{**chosen, **options})
+        self.registry.observers.gauges["sessions"] = lambda: {"mcp": app.sessions}
+        self._surfaces.append(app)
+        return app
+
+    @cached_property
+    def _served(self) -> Registry:
+        """The registry with the limits of this application, which all its surfaces share."""
+        policy = Policy(limits=_call_limits(self.limits), payloads=self.payloads)
+        return self.registry.with_policy(policy)
+
+    def _metrics(self) -> ASGIApp:
+        """The app at `/metrics`; calls are counted only where the package that writes the counts is installed."""
+        from importlib.util import find_spec
+
+        if find_spec("prometheus_client") is not None:
+            self.registry.observers.add(self._counts.count)
+        siblings = self.registry.reserved.siblings
+
+        async def others() -> list[CountsSnapshot]:
+            return [] if siblings is None else msgspec.convert(await siblings.ask("counts"), list[CountsSnapshot])
+
+        return to_metrics(self._counts, has_identities=self.tokens is not None, others=others)
+
+    # start and stop
+
+    async def __aenter__(self) -> Self:
+        await self.registry.lifetime.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end_streams()
+        await self.registry.lifetime.stop()
+
+    def end_streams(self) -> None:
+        """End open streams and sessions, which would otherwise go on after the last request."""
+        for surface in self._surfaces:
+            surface.stop()
+
+    def run(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        *,
+        http: HTTPSettings = HTTPSettings(),  # noqa: B008  # frozen
+        server: ServerSettings = ServerSettings(),  # noqa: B008  # frozen
+        insecure: bool = False,
+    ) -> None:
+        """Serve `http()` until SIGINT or SIGTERM; running calls may finish within the grace period.
+
+        Beyond the loopback the server needs `tokens` or `issuers`, unless `insecure` is set, and hides the text of
+        unexpected exceptions.
+        """
+        factory = loop_factory()
+        if not is_loopback(host):
+            if self.tokens is None and not insecure:
+                raise ValueError(
+                    f"Serving on {host} without tokens would let everybody in: pass tokens=, or insecure=True"
+                )
+            self._exposes_errors = False
+        with bind(host, port) as listening:
+            grace = Grace(server.grace)
+            run_server(self.serve(self.http(http), listening, server, grace), factory)
+
+    async def serve(
+        self,
+        app: HTTPApp,
+        listening: socket,
+        settings: ServerSettings,
+        grace: Grace,
+        *,
+        worker: Worker | None = None,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve an app of `http()` on a bound socket until a signal ends it; `ready` is called when clients can connect."""
+        from enfold.app.server import HTTPServer, WorkerServer  # which needs the extra `http`
+
+        def stop() -> None:
+            grace.begin()  # what is left of it when the calls have ended is for tasks
+            self.end_streams()
+
+        self.registry.lifetime.grace = lambda: grace.left
+        log = keep_calls(self.registry, self.payloads)  # from the start, not from the first time that it is read
+        start_listening(listening)
+        if worker is None:
+            server = HTTPServer(app, self.limits, stop, settings)
+            with ended_by_signals(server.end):
+                ready()
+                await server.serve([listening])
+            return
+        from enfold.app.siblings import SessionRouter, end_with_parent, listen_to_siblings
+
+        server = WorkerServer(worker, SessionRouter(app, worker), self.limits, stop, settings)
+        with ended_by_signals(server.end):
+            async with listen_to_siblings(worker, app, self._report(log)), end_with_parent(worker, server.end):
+                ready()
+                await server.serve([listening])
+
+    def _report(self, log: CallLog) -> SelfReport:
+        """What this process tells its siblings."""
+        from enfold.app.siblings import SelfReport
+
+        return SelfReport(
+            {
+                "counts": lambda: msgspec.to_builtins(self._counts.snapshot()),
+                "sources": lambda: source_summaries(self.registry),
+                "calls": log.kept,
+            },
+            {"calls": log.watch},
+        )
+
+
+def loop_factory() -> Callable[[], Any] | None:
+    """The event loop that the server prefers; UNAVAILABLE where the extra `http` is not installed."""
+    try:
+        from enfold.app.server import loop_factory
+    except ImportError as error:
+        raise CallError("UNAVAILABLE", f"serve needs {error.name}: {install_command('http')}") from None
+    return loop_factory()
+
+
+def _verifier(tokens: Verifier | None, issuers: Iterable[Issuer]) -> Verifier | None:
+    trusted = tuple(issuers)
+    if not trusted:
+        return tokens
+    from enfold.auth.issuers import Issuers  # which needs the extra `issuers`
+
+    return AnyOf([*([] if tokens is None else [tokens]), Issuers(trusted)])
+
+
+def _call_limits(limits: Limits) -> CallLimits | None:
+    at_once, per_second = limits.calls_at_once, limits.calls_per_second
+    return None if at_once is per_second is None else CallLimits(at_once=at_once, per_second=per_second)
