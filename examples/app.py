@@ -1,15 +1,11 @@
-"""Serve a registry with `App`: HTTP, MCP and the console behind one authentication, mounted in a Starlette application."""
+"""Serve a registry with `App`: HTTP, MCP and the console behind one authentication."""
 
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http.client import HTTPConnection
 from threading import Thread
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from enfold import App, Identity, OperationRegistry
 from enfold.app import Limits
@@ -37,23 +33,14 @@ def price(item: str) -> float:
 app = App(ops, tokens=Tokens({"secret": Identity("ann")}), limits=Limits(calls_at_once=100))
 
 
-@asynccontextmanager
-async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    async with app:  # Starlette does not run the lifespan of a mounted app
-        yield
-
-
-site = Starlette(routes=[Mount("/shop", app.http())], lifespan=lifespan)
-
-
 def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(site, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(app.http(), log_level="warning"))
         thread = Thread(target=server.run, args=([listening],))
         thread.start()
         port = listening.getsockname()[1]
-        ask(port, "/shop/functions/shop.price", {"item": "tea"})
-        ask(port, "/shop/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        ask(port, "/functions/shop.price", {"item": "tea"})
+        ask(port, "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"})
         server.should_exit = True
         thread.join()
 

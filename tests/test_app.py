@@ -76,7 +76,9 @@ def shop() -> OperationRegistry:
     return ops
 
 
-@pytest.mark.parametrize("command", [["-m", "uvicorn", "shop:asgi", "--no-access-log", "--port"], ["shop.py"]], ids=["uvicorn", "run"])
+@pytest.mark.parametrize(
+    "command", [["-m", "uvicorn", "shop:asgi", "--no-access-log", "--port"], ["shop.py"]], ids=["uvicorn", "run"]
+)
 def test_an_app_is_served_in_a_process_until_a_signal_ends_it(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     port = free_port()

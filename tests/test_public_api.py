@@ -4,7 +4,7 @@ import sys
 import enfold
 
 PUBLIC = """
-OperationRegistry OperationSpec OperationType AccessControl Identity Context
+OperationRegistry OperationSpec OperationType AccessControl App Identity Context
 ResponseEnvelope LocalResponseMeta HTTPResponseMeta MCPResponseMeta
 local_envelope http_envelope mcp_envelope is_response_envelope unwrap to_wire from_wire
 TextContent ImageContent AudioContent EmbeddedResource ResourceLink

@@ -19,7 +19,7 @@ from tests.served import Served, serving
 from tests.waiting import wait_for
 
 from enfold import CallError
-from enfold.commands.shared import signals
+from enfold.app import signals
 from enfold.surfaces.limits import Limits, divided
 
 WAITS = """\

@@ -67,11 +67,12 @@ def timekeeper() -> Timekeeper:
 
 
 def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
-    """The timekeeper of the running loop, with its timer started, and the current task.
-
-    Asking for the running loop costs as much as all the rest. So callers first try the timekeeper of their thread: while
-    its timer is set, its loop ran a moment ago, and if that loop has a current task, it runs now.
-    """
+    """The timekeeper of the running loop, with its timer started, and the current task."""
+    # Asking for the running loop costs as much as all the rest. While the timer of this thread's timekeeper is set, its
+    # loop ran a moment ago, and if that loop has a current task, it runs now.
+    keeper = this_thread.keeper
+    if keeper is not None and not keeper.is_stopped and (task := current_task(keeper.loop)) is not None:
+        return keeper, task
     keeper = timekeeper()
     task = current_task(keeper.loop)
     if task is None:
@@ -114,10 +115,7 @@ class Limit(msgspec.Struct, eq=False):
 
 def limit_running_task(deadline: float) -> Limit:
     """Limit the current task to a deadline of `time.monotonic()`; the caller must `end` the limit."""
-    keeper = this_thread.keeper
-    task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
-    if keeper is None or task is None:
-        keeper, task = running_task()
+    keeper, task = running_task()
     limit = Limit(keeper, task, deadline, task.cancelling())
     if deadline - time.monotonic() < 2 * INTERVAL:
         limit.become_slow(keeper.loop)

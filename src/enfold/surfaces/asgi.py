@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
-from enfold.runtime.deadlines import Timekeeper, running_task, this_thread
+from enfold.runtime.deadlines import Timekeeper, running_task
 from enfold.runtime.lifespan import Lifetime
 from enfold.surfaces.responses import body_too_large
 
@@ -28,7 +27,7 @@ VERIFIER: Final = "enfold.verifier"
 IS_CLOSED: Final = "enfold.is_closed"
 ABOVE: Final = "enfold.above"  # the path below which the app lies that has mounted this one
 JSON: Final[Header] = (b"content-type", b"application/json")
-_BODILESS: Final = frozenset({204, 304})  # they have no body, whose length nobody may state
+BODILESS: Final = frozenset({204, 304})  # they have no body, whose length nobody may state
 
 
 def header_table(scope: Scope) -> Headers:
@@ -64,11 +63,22 @@ async def until_disconnected(scope: Scope, headers: Headers, receive: Receive) -
         pass
 
 
+def with_headers(send: Send, headers: Sequence[Header]) -> Send:
+    """A `send` that adds headers to the answer."""
+
+    async def send_with_headers(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return send_with_headers
+
+
 async def respond(
     send: Send, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, is_head: bool = False
 ) -> None:
     """Send a whole answer; to a HEAD request, all but its body."""
-    length = () if status in _BODILESS else ((b"content-length", b"%d" % len(body)),)
+    length = () if status in BODILESS else ((b"content-length", b"%d" % len(body)),)
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": b"" if is_head else body})
 
@@ -102,7 +112,7 @@ class RequestWatcher(msgspec.Struct, eq=False):
 
     def begin(self) -> Self:
         """Count the request among those that run; its client is watched only if it runs for long."""
-        self._keeper, self._task = present_task()
+        self._keeper, self._task = running_task()
         self._keeper.running.add(self)
         return self
 
@@ -206,14 +216,6 @@ class RequestWatcher(msgspec.Struct, eq=False):
             self._timer.cancel()
         if self._listener is not None:
             self._listener.cancel()
-
-
-def present_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
-    """What `running_task` finds, from what this thread knows already."""
-    keeper = this_thread.keeper
-    if keeper is not None and not keeper.is_stopped and (task := current_task(keeper.loop)) is not None:
-        return keeper, task
-    return running_task()
 
 
 def late_body() -> CallError:

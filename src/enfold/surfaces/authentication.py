@@ -35,7 +35,7 @@ class Authentication:
         self.hosts = hosts
         self.authenticator = None if tokens is None else Authenticator(tokens)
         self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
-        self._registry = registry
+        self.registry = registry
         self._servers = tuple(authorization_servers)
 
     async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
@@ -69,7 +69,7 @@ class Authentication:
             return own
         detailed = challenge(
             "invalid_token" if b"invalid_token" in short else None,
-            scope=scopes_of(self._registry.list()),
+            scope=scopes_of(self.registry.list()),
             resource_metadata=metadata_url(*self._origin_and_path(scope, headers, path)),
         )
         return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, detailed.encode())]
@@ -77,7 +77,7 @@ class Authentication:
     def metadata(self, scope: Scope, headers: Headers, path: str, name: str) -> bytes:
         """The document that tells a client who gives tokens for what is at a path."""
         issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
-        scopes = scopes_of(self._registry.list())
+        scopes = scopes_of(self.registry.list())
         resource = "".join(self._origin_and_path(scope, headers, path))
         return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, name=name))
 

@@ -16,12 +16,14 @@ from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.runtime.failures import drive
+from enfold.runtime.lifespan import Lifetime
 from enfold.runtime.registry import OperationRegistry, Registry
-from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings
+from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.request import Request, Response, tell_end
-from enfold.surfaces.responses import MAX_BODY, body_too_large, not_allowed
+from enfold.surfaces.responses import MAX_BODY, body_too_large
+from enfold.surfaces.router import Router, operation_pages
 
 if TYPE_CHECKING:
     from enfold.observability.records import Trace, Tracer
@@ -73,8 +75,9 @@ def to_cgi(
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     observers, began = functions.registry.observers, time.perf_counter()
     trace = None if observers.tracer is None else _begin_trace(observers.tracer, request)
+    request.root = variables.get("SCRIPT_NAME", "")
     with _own_output(stdout) as out:
-        answer = _answer(functions, request, variables, lambda: identify(user) if user else None, tasks)
+        answer = _answer(functions, request, lambda: identify(user) if user else None, tasks)
         _send(answer, request, out)
     if trace is not None:
         trace.leave()
@@ -186,19 +189,16 @@ _DIALECT: Final = Dialect(
 
 
 def _answer(
-    functions: Functions,
-    request: Request,
-    variables: Mapping[str, str],
-    identify: Callable[[], Identity | None],
-    tasks: OpenTasks | None,
+    functions: Functions, request: Request, identify: Callable[[], Identity | None], tasks: OpenTasks | None
 ) -> Response:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
+    hosts = Hosts(["*"])  # which hosts there are is up to the web server; pages of other origins are refused
     try:
         functions.read_options(request)
-        # A page of another site is refused; which hosts there are is the web server's affair.
-        Hosts(["*"]).check({}, request.headers)
+        hosts.check({}, request.headers)
         request.identity = identify()
-        return _run(functions, request, variables.get("SCRIPT_NAME", ""), tasks)
+        router = Router(functions, operation_pages(functions), _call, hosts, is_closed=True)
+        return _run(router, functions.registry.lifetime, request, tasks)
     except CallError as error:
         return functions.failure(request, error)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack
@@ -211,26 +211,19 @@ def _log_failure(request: Request, error: BaseException) -> None:
     Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
 
 
-def _run(functions: Functions, request: Request, place: str, tasks: OpenTasks | None) -> Response:
-    answer: Response
-    if request.path == "/openapi.json":
-        if request.method not in ("GET", "HEAD"):
-            raise not_allowed(request.method, ("GET", "HEAD"))
-        return functions.document(request, place)
-    if request.path == "/call":
-        answer = drive(functions.registry.lifetime.during(_with_tasks(tasks, functions.call_request(request))), True)
-        return answer
-    route = functions.find(request)
-    if route is None:  # which no path of ours is
-        raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
-    if request.method == "OPTIONS":
-        return Response(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
-    functions.admit(route, request)
-    work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
-    if route.spec.durable == "required":
-        work = _with_tasks(tasks, work)
-    needs_loop = route.prepared.needs_loop or functions.registry.lifetime.needs_loop
-    answer = drive(functions.registry.lifetime.during(work), needs_loop)
+def _call(functions: Functions, route: Route, request: Request) -> Awaitable[Response]:
+    return functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
+
+
+def _run(router: Router, lifetime: Lifetime, request: Request, tasks: OpenTasks | None) -> Response:
+    """The router's answer; an event loop runs only where the operation needs one."""
+    found = router.find(request)
+    work: Any = router.answer(found, request)
+    if isinstance(found, Route):
+        needs_loop, may_be_task = found.prepared.needs_loop or lifetime.needs_loop, found.spec.durable == "required"
+    else:
+        needs_loop = may_be_task = found.runs_operations
+    answer: Response = drive(lifetime.during(_with_tasks(tasks, work) if may_be_task else work), needs_loop)
     return answer
 
 
@@ -245,7 +238,7 @@ async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[Response]) -> Res
 def _send(answer: Response, request: Request, out: BinaryIO) -> None:
     lines = [
         f"Status: {answer.status} {_phrase(answer.status)}",
-        "Content-Type: application/json",
+        f"Content-Type: {answer.media_type.decode()}",
         *(f"{name.decode().title()}: {value.decode('latin-1')}" for name, value in answer.headers),
         f"X-Request-Id: {request.known_id()}",
     ]

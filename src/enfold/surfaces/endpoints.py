@@ -45,7 +45,6 @@ from enfold.surfaces.responses import (
     encode_result,
     error_headers,
     not_acceptable,
-    not_allowed,
     status_of,
     unsupported_body,
     unwritable,
@@ -95,10 +94,8 @@ class Routes:
     def _forget(self) -> None:
         self.known = {}
 
-    def find(self, path: str, identity: Identity | None) -> Route | None:
-        """The route of a path; None where it is not that of an operation, an error where the caller knows of none."""
-        if not path.startswith(PREFIX):
-            return None
+    def find(self, path: str, identity: Identity | None) -> Route:
+        """The route of an operation's path; an error where the caller may see none."""
         name = path.removeprefix(PREFIX)
         spec = self._registry.find(name, identity)
         route = self.known.get(path)
@@ -125,21 +122,17 @@ def methods_of(spec: OperationSpec) -> tuple[str, ...]:
     return ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")
 
 
-# Headers by which a caller says who they are, or how they want to be answered. Nearly all requests have none of them.
+# Headers that need a context. Nearly all requests have none of them.
 OPTION_HEADERS: Final = frozenset(
     {
         b"authorization",
-        b"content-encoding",
-        b"enfold-format",
         b"enfold-timeout-ms",
-        b"origin",
         b"x-request-id",
         CAPTURE_HEADER,
         KEY_HEADER,
         SELECT_HEADER,
     }
 )
-has_no_options: Final = OPTION_HEADERS.isdisjoint  # with the headers of a request
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
 
 _IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
@@ -181,8 +174,6 @@ class Functions:
         self._read_object = dialect.read_object
         self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
         self._needs_context = dialect.runs_in_place or self._records_unasked
-        # A length of fewer digits than the limit's is below it.
-        self._most_digits = len(str(settings.max_body))
         self.format = find_format(settings.format)
         self.routes = Routes(registry, takes_structs=self.format.takes_structs)
 
@@ -206,48 +197,44 @@ class Functions:
                 request.format = find_format(name)
 
     def find(self, request: Request) -> Route | None:
-        """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
-        try:
-            route = self.routes.find(request.path, request.identity)
-        except CallError as error:
-            raise CallError(
-                error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
-            ) from None
-        if route is not None:
-            request.operation = route.prepared.operation
-            if request.method not in route.methods:
-                raise not_allowed(request.method, route.methods)
+        """The route of a request's path; None where it is not the path of an operation.
+
+        A known route need not be visible to the caller: `admit` checks that.
+        """
+        if not request.path.startswith(PREFIX):
+            return None
+        route = self.routes.known.get(request.path) or self._visible(request)
+        request.operation = route.prepared.operation
         return route
 
+    def _visible(self, request: Request) -> Route:
+        try:
+            return self.routes.find(request.path, request.identity)
+        except CallError as error:
+            missing = error.message.replace("Operation not found", self._dialect.missing, 1)
+            raise CallError(error.code, missing) from None
+
     def admit(self, route: Route, request: Request) -> None:
-        """Refuse who may not call this operation with any input, before a body is read for nothing."""
+        """Refuse a caller who may not call this operation with any input, before the body is read."""
+        if route.prepared.is_open:
+            return
         if request.identity is None:
-            check_access(route.spec, None, {})
+            if request.method != "OPTIONS":
+                check_access(route.spec, None, {})
         elif not may_list(route.spec.access_control, request.identity):
             request.operation = None
-            self.find(request)  # which says that there is no such operation
+            request.operation = self._visible(request).prepared.operation  # unless there is no such operation for them
 
     # the call
 
     async def call(self, route: Route, request: Request) -> Response:
         """Run an operation and write its result; whatever fails is raised."""
         headers, prepared = request.headers, route.prepared
-        read, write = self._read_object, request.format.write  # to call a field takes longer
+        write = request.format.write
         if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
             raise not_acceptable("application/json")
         if request.method == "POST":
-            if (
-                headers.get(b"content-type") not in self._body_types
-                or (request.has_options and b"content-encoding" in headers)
-                or len(headers.get(b"content-length", b"")) >= self._most_digits
-            ):
-                self._check_body(request)
-            body = await request.source.body(self._settings.max_body)
-            request.size = len(body)
-            try:
-                given = read(body)
-            except NOT_AN_OBJECT:
-                raise invalid_body(body) from None
+            given = await self.body_object(request)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 route = self.routes.route_to(self.registry.get_spec(route.spec.id))
@@ -255,7 +242,7 @@ class Functions:
         else:
             given = route.read_query(request.query)
         context = None
-        if request.has_options or route.needs_context or self._needs_context:
+        if route.needs_context or self._needs_context or not OPTION_HEADERS.isdisjoint(headers):
             context = self.context(route, request)
         if request.format is self.format:
             prepared = route.for_writing
@@ -362,8 +349,6 @@ class Functions:
         from enfold.formats.mcp_envelope_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.tool_requests import RequestCall
 
-        if request.method != "POST":
-            raise not_allowed(request.method, ("POST", "OPTIONS"))
         request.format = find_format(ANSWER_FORMAT)
         wire = await self.body_object(request)
         asked = RequestCall(

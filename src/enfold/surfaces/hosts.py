@@ -6,8 +6,7 @@ It is the defence against pages that call a local server.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError
@@ -38,15 +37,12 @@ class Hosts:
         self._allowed = tuple(host.lower() for host in allowed)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._known: set[bytes] = set()  # hosts as they were written: most requests name the same one
-        # A request that names one of these hosts, and no origin, need not be shown to `admit`. There are none where
-        # origins are listed: then every answer has a header that says so.
-        self.passed: AbstractSet[bytes] = frozenset() if self._origins else self._known
 
-    def admit(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> list[Header]:
-        """What lets a page of a listed origin read the answer; a request that `check` does not let in is refused."""
+    def admit(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Sequence[Header]:
+        """The CORS headers of the answer; a request that `check` does not allow is refused."""
         self.check(scope, headers)
         if not self._origins:
-            return []
+            return ()
         origin, vary = headers.get(b"origin"), (b"vary", b"Origin")
         if origin is None or not self.is_listed(origin):
             return [vary]

@@ -30,11 +30,12 @@ class RequestBody(Protocol):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What goes back: a body, which is JSON unless a header says otherwise, a status, and headers besides those of every answer."""
+    """What goes back: a body, a status, and headers besides those of every answer."""
 
     body: bytes
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
+    media_type: bytes = b"application/json"
 
 
 class Request(msgspec.Struct, eq=False):
@@ -46,7 +47,7 @@ class Request(msgspec.Struct, eq=False):
     headers: dict[bytes, bytes]
     source: RequestBody
     format: Format
-    has_options: bool = True  # False where no header of it is one of `OPTION_HEADERS`
+    root: str = ""  # the path below which the client sees the server
     identity: Identity | None = None
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded

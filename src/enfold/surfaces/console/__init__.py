@@ -48,7 +48,8 @@ class Console:
             return None
         is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
         age = _FOREVER if release == _release() else _LOOK_AGAIN
-        return Response(b"" if is_known else page.body, 304 if is_known else 200, [*page.headers, age])
+        told = [*page.headers, age]
+        return Response(b"", 304, told) if is_known else Response(page.body, 200, told, page.media_type)
 
 
 @cache
@@ -70,6 +71,5 @@ def _page(name: str, body: bytes) -> Response:
     vary = [(b"vary", b"accept")] if name == "index.html" else []
     if name == "index.html":
         body = body.replace(b'"console/', f'"console/{_release()}/'.encode())
-    kind = (b"content-type", _TYPES[Path(name).suffix] + b"; charset=utf-8")
     etag = (b"etag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode())
-    return Response(body, 200, [kind, etag, *vary, *_SAFE])
+    return Response(body, 200, [etag, *vary, *_SAFE], _TYPES[Path(name).suffix] + b"; charset=utf-8")

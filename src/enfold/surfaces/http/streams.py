@@ -12,11 +12,15 @@ import msgspec
 from enfold.auth.tokens import refused_token
 from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
+from enfold.observability.observers import Observers
 from enfold.operations import Context
+from enfold.operations.access import check_access
 from enfold.surfaces.asgi import Exchange
-from enfold.surfaces.endpoints import Functions
-from enfold.surfaces.request import Request, id_header
-from enfold.surfaces.responses import encode_result
+from enfold.surfaces.authentication import Authentication
+from enfold.surfaces.endpoints import NO_STORE, Functions, Route
+from enfold.surfaces.http.stack import exchange_of
+from enfold.surfaces.request import Request, id_header, stream_type
+from enfold.surfaces.responses import encode_result, not_acceptable
 
 RETRY_MS: Final = 2_000
 # Seconds before the headers are sent: an error that comes sooner is answered with its own status.
@@ -73,6 +77,55 @@ _ERRORS: Final[dict[str, Callable[[], CallError]]] = {
     "stopped": lambda: CallError("UNAVAILABLE", "The server is shutting down"),
     "refused": refused_token,
 }
+
+
+class Streams:
+    """The open streams of one app, which `stop` ends."""
+
+    def __init__(self, authentication: Authentication, observers: Observers, heartbeat: float) -> None:
+        self.is_stopping = False
+        self._authentication = authentication
+        self._observers = observers
+        self._heartbeat = heartbeat
+        self._open: set[Exchange] = set()
+
+    def stop(self) -> None:
+        """End every stream with an error that says why."""
+        self.is_stopping = True
+        for exchange in list(self._open):
+            exchange.stop()
+
+    async def subscribe(self, functions: Functions, route: Route, request: Request) -> None:
+        """Send the items of a subscription."""
+        media_type = stream_type(request.headers.get(b"accept"))
+        if media_type is None:
+            raise not_acceptable("text/event-stream or application/x-ndjson")
+        if self.is_stopping:
+            raise CallError("UNAVAILABLE", "The server is shutting down")
+        context = functions.context(route, request)
+        given = await functions.arguments(route, request)
+        if request.method == "HEAD":
+            check_access(route.spec, request.identity, given)
+            head = [(b"content-type", media_type.encode()), NO_STORE, id_header(request)]
+            await exchange_of(request).answer_empty(200, head)
+            return
+        await self.send(functions, request, context, media_type, route.prepared.subscribe(given, context))
+
+    async def send(
+        self, functions: Functions, request: Request, context: Context, media_type: str, items: Envelopes
+    ) -> None:
+        """Send envelopes until they end, the client disconnects or its token becomes invalid."""
+        exchange = exchange_of(request)
+        stream = SubscriptionStream(exchange, request, functions, media_type, context, self._heartbeat)
+        self._open.add(exchange)
+        self._observers.streams += 1
+        try:
+            with self._authentication.while_admitted(request.headers, request.identity, exchange.refuse):
+                await stream.run(items)
+        finally:
+            self._observers.streams -= 1
+            self._open.discard(exchange)
+            request.sent, request.items = stream.sent, stream.items
 
 
 class SubscriptionStream:

@@ -33,7 +33,7 @@ class TaskPages:
 
     # a call
 
-    async def call(self, functions: Functions, route: Route, request: Request, root: str) -> Response:
+    async def call(self, functions: Functions, route: Route, request: Request) -> Response:
         """Call an operation that may run as a task: at once where its caller does not want to wait."""
         preference = read_prefer(request.headers)
         if not preference.is_async:
@@ -52,7 +52,7 @@ class TaskPages:
             task = await _wait_for_change(handle, preference.wait)
             if task.is_ended:
                 return self._outcome(functions, request, task)
-        place = f"{root}{TASKS_PATH}/{task.id}".encode()
+        place = f"{request.root}{TASKS_PATH}/{task.id}".encode()
         return self._accepted(request, task, [(b"location", place), _APPLIED])
 
     # pages

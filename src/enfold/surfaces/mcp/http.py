@@ -107,7 +107,7 @@ class MCPApp:
         try:
             if len(headers) != len(lines):
                 _check_repeated_headers(lines)
-            if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
+            if not is_mounted:
                 self._hosts.check(scope, headers)
             # The app above has let the origin in, if there is one.
             if not (self._authentication.is_closed or scope.get(IS_CLOSED)) and not (

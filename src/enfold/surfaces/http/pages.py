@@ -1,0 +1,143 @@
+"""What the HTTP surface has besides operations: health, readiness, the document, search, tasks, metadata, the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.auth.challenges import WELL_KNOWN
+from enfold.operations import Context
+from enfold.operations.access import may_list
+from enfold.runtime.reserved import READERS
+from enfold.surfaces.asgi import origin_of
+from enfold.surfaces.authentication import Authentication
+from enfold.surfaces.console import PARENTS, Console
+from enfold.surfaces.endpoints import NO_STORE, Functions
+from enfold.surfaces.http.stack import exchange_of
+from enfold.surfaces.http.streams import Streams
+from enfold.surfaces.request import Request, Response, prefers_page
+from enfold.surfaces.router import Page, Pages, exact, first_of
+
+if TYPE_CHECKING:
+    from enfold.surfaces.http.tasks import TaskPages
+
+# Paths that stay ours where another app is mounted at `/`. `/health` is not among them: other frameworks use it, too.
+OWN_PATHS: Final = ("/healthz", "/readyz", "/openapi.json", "/call", "/operations")
+OWN_PREFIXES: Final = ("/functions/", WELL_KNOWN)
+
+_READ: Final = ("GET", "HEAD")
+_VARY: Final = (b"vary", b"accept")
+
+
+def service_pages(
+    functions: Functions, authentication: Authentication, streams: Streams, console: Console | None
+) -> Pages:
+    """The pages that are the same for everybody: health, readiness, metadata and the console."""
+    health = Page(_health, is_public=True, cross_site="allowed")
+    ready = Page(_Readiness(authentication, streams).answer, is_public=True, cross_site="allowed")
+    fixed = exact({"/healthz": health, "/health": health, "/readyz": ready})
+    pages = [fixed]
+    if authentication.authenticator is not None:
+        pages.append(_metadata(functions, authentication))
+    pages.append(_redirects if console is None else _ConsolePages(console, authentication).find)
+    return first_of(*pages)
+
+
+async def _health(_: Request) -> Response:
+    return Response(b'{"status":"ok"}', 200, [NO_STORE])
+
+
+class _Readiness:
+    """200 and `ready`, or 503; the reason only for those who may know which sources there are."""
+
+    def __init__(self, authentication: Authentication, streams: Streams) -> None:
+        self._authentication = authentication
+        self._streams = streams
+
+    async def answer(self, request: Request) -> Response:
+        missing = self._authentication.registry.sources.missing
+        word = "stopping" if self._streams.is_stopping else "waiting" if missing else "ready"
+        shown: dict[str, Any] = {"status": word}
+        if self._authentication.authenticator is None or may_list(READERS, request.identity):
+            shown["missing"] = [
+                {"source": each.name, "kind": each.kind, "state": each.state, "why": each.why, "since": int(each.since)}
+                for each in missing
+            ]
+        return Response(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
+
+
+def _metadata(functions: Functions, authentication: Authentication) -> Pages:
+    """The document that says who issues tokens (RFC 9728)."""
+
+    async def answer(request: Request) -> Response:
+        resource = request.path.removeprefix(WELL_KNOWN) or "/"
+        scope, name = exchange_of(request).scope, functions.application.name
+        return Response(authentication.metadata(scope, request.headers, resource, name), 200, [NO_STORE])
+
+    page = Page(answer, is_public=True)
+    return lambda request: page if request.method in _READ and request.path.startswith(WELL_KNOWN) else None
+
+
+def _redirects(request: Request) -> Page | None:
+    """Where users of other frameworks look for a page: they get the document."""
+    return _TO_DOCUMENT if request.path in PARENTS and request.method in _READ else None
+
+
+async def _redirect(request: Request) -> Response:
+    return Response(b"", 307, [(b"location", f"{request.root}/openapi.json".encode())])
+
+
+_TO_DOCUMENT: Final = Page(_redirect, is_public=True)
+
+
+class _ConsolePages:
+    """The console; a program that asks at the root gets the addresses of everything."""
+
+    def __init__(self, console: Console, authentication: Authentication) -> None:
+        self._console = console
+        self._authentication = authentication
+        self._page = Page(self._answer, is_public=True, cross_site="links")
+
+    def find(self, request: Request) -> Page | None:
+        is_there = request.method in _READ and self._file(request) is not None
+        return self._page if is_there else None
+
+    def _file(self, request: Request) -> Response | None:
+        return self._console.page(request.path, request.root, request.headers)
+
+    async def _answer(self, request: Request) -> Response | None:
+        if request.path == "/" and not prefers_page(request.headers.get(b"accept", b"")):
+            return Response(msgspec.json.encode(self._addresses(request)), 200, [NO_STORE, _VARY])
+        return self._file(request)
+
+    def _addresses(self, request: Request) -> dict[str, str]:
+        """Without a token that is needed, only what is the same at every server."""
+        base = f"{origin_of(exchange_of(request).scope, request.headers)}{request.root}/"
+        is_anonymous = self._authentication.is_closed and request.identity is None
+        named = surface_paths({}) if is_anonymous else self._authentication.registry.reserved.surfaces
+        return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
+
+
+def surface_paths(mounts: Mapping[str, object]) -> dict[str, str]:
+    """The paths of the surfaces by their names; a mounted app is called what its path is."""
+    paths = [path.strip("/") for path in mounts if not path.strip("/").startswith(".")]
+    return {"http": "functions/{id}", "document": "openapi.json", **{path: path for path in paths}}
+
+
+def task_pages(tasks: TaskPages, functions: Functions, streams: Streams) -> Pages:
+    """The tasks of the caller, and the stream of changes of one."""
+
+    async def answer(request: Request) -> Response | None:
+        if not tasks.has_stream(request) or b"text/event-stream" not in request.headers.get(b"accept", b""):
+            return await tasks.answer(functions, request)
+        context = Context(identity=request.identity)
+        await streams.send(functions, request, context, "text/event-stream", tasks.follow(request))
+        return None
+
+    def find(request: Request) -> Page | None:
+        methods = tasks.methods(request.path) if request.path.startswith("/tasks") else None
+        return None if methods is None else Page(answer, methods)
+
+    return find
