@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, Final
 
+import msgspec
+
 from enfold.auth.challenges import WELL_KNOWN
 from enfold.auth.tokens import Verifier, no_identity
 from enfold.errors import CallError
@@ -84,6 +86,27 @@ def to_mcp(
     return MCPApp(MCPEndpoint(server, authentication, max_body))
 
 
+class MCPRequest(msgspec.Struct, eq=False):
+    """One request to the endpoint, who sends it, and which operations they may see."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: Headers
+    endpoint: MCPEndpoint
+    identity: Identity | None
+
+    @property
+    def method(self) -> str:
+        method: str = self.scope["method"]
+        return method
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether an app above us has checked host, origin and token."""
+        return IDENTITY in self.scope
+
+
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
@@ -95,40 +118,23 @@ class MCPApp:
         self._observers = endpoint.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request: every MCP message over HTTP comes this way."""
+        """Answer one request: hosts -> authentication -> what its method stands for."""
         if scope["type"] != "http":
             await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
             return
-        lines = scope["headers"]
-        headers: Headers = dict(lines)
+        headers: Headers = dict(scope["headers"])
         reply = HTTPReply(send, headers.get(b"accept", b""))
-        endpoint, identity = self._endpoint, scope.get(IDENTITY)
-        is_mounted = IDENTITY in scope  # then its host and origin have been checked
+        request = MCPRequest(scope, receive, send, headers, self._endpoint, scope.get(IDENTITY))
         try:
-            if len(headers) != len(lines):
-                _check_repeated_headers(lines)
-            if not is_mounted:
-                self._hosts.check(scope, headers)
-            # The app above has let the origin in, if there is one.
-            if not (self._authentication.is_closed or scope.get(IS_CLOSED)) and not (
-                is_mounted and b"origin" in headers
-            ):
-                self._hosts.check_site(headers)
-            if self._authenticator is not None or scope.get(IS_CLOSED):
-                if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
-                    await self._send_resource_metadata(scope, headers, send)
-                    return
-                if identity is None:
-                    identity = await self._authentication.authenticate(scope, headers, receive)
-                if identity is None and (self._authentication.is_closed or scope.get(IS_CLOSED)):
-                    endpoint = self._public_or_401()
-            if scope["method"] != "POST":
-                await self._answer_other_method(endpoint, scope, headers, identity, receive, send)
+            self._check_hosts(request)
+            if self._is_for_metadata(request):
+                await self._send_resource_metadata(request)
                 return
-            post = Post(endpoint, headers, send, identity, reply, scope)
-            await post.run(RequestWatcher(receive, BODY_TIMEOUT))
+            if self._authenticator is not None or scope.get(IS_CLOSED):
+                await self._authenticate(request)
+            await self._route(request, reply)
         except (ProtocolError, CallError) as refused:
-            await self._refuse(refused, scope, headers, send, identity, is_stranger=endpoint is not self._endpoint)
+            await self._refuse(refused, request)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("The answer failed", error=fault)
@@ -137,6 +143,42 @@ class MCPApp:
                 await respond(send, 500, encode(error_response(None, error)), [JSON])
             if not isinstance(fault, Exception):
                 raise
+
+    def _check_hosts(self, request: MCPRequest) -> None:
+        """Refuse another host, a page of another origin or site, and headers that come twice."""
+        if len(request.headers) != len(request.scope["headers"]):
+            _check_repeated_headers(request.scope["headers"])
+        if not request.is_mounted:
+            self._hosts.check(request.scope, request.headers)
+        # An origin that the app above has allowed may call.
+        is_allowed = request.is_mounted and b"origin" in request.headers
+        if not is_allowed and not self._needs_token(request):
+            self._hosts.check_site(request.headers)
+
+    def _needs_token(self, request: MCPRequest) -> bool:
+        """Whether callers without a token may use public operations only."""
+        return self._authentication.is_closed or bool(request.scope.get(IS_CLOSED))
+
+    async def _authenticate(self, request: MCPRequest) -> None:
+        """Set the identity of the caller; one without a token where one is needed gets the public operations."""
+        if request.identity is None:
+            request.identity = await self._authentication.authenticate(request.scope, request.headers, request.receive)
+        if request.identity is None and self._needs_token(request):
+            request.endpoint = self._public_or_401()
+
+    async def _route(self, request: MCPRequest, reply: HTTPReply) -> None:
+        """A POST carries a message, a GET opens or resumes a stream, a DELETE ends a session."""
+        match request.method:
+            case "POST":
+                post = Post(request.endpoint, request.headers, request.send, request.identity, reply, request.scope)
+                await post.run(RequestWatcher(request.receive, BODY_TIMEOUT))
+            case "GET":
+                await self._carry_stream(request)
+            case "DELETE":
+                request.endpoint.sessions.close(_session(request))
+                await respond(request.send, 204)
+            case method:
+                raise not_allowed(method, ("GET", "POST", "DELETE"))
 
     def stop(self) -> None:
         """End every stream and session, so that the program can end."""
@@ -164,37 +206,33 @@ class MCPApp:
             raise no_identity()
         return self._public
 
-    async def _send_resource_metadata(self, scope: Scope, headers: Headers, send: Send) -> None:
-        resource = scope["path"].partition(WELL_KNOWN)[2]
-        document = self._authentication.metadata(scope, headers, resource, self._endpoint.server.info["name"])
-        await respond(send, 200, document, [JSON])
+    def _is_for_metadata(self, request: MCPRequest) -> bool:
+        return self._authenticator is not None and request.method == "GET" and WELL_KNOWN in request.scope["path"]
 
-    async def _refuse(
-        self,
-        error: ProtocolError | CallError,
-        scope: Scope,
-        headers: Headers,
-        send: Send,
-        identity: Identity | None,
-        *,
-        is_stranger: bool,
-    ) -> None:
+    async def _send_resource_metadata(self, request: MCPRequest) -> None:
+        resource, name = request.scope["path"].partition(WELL_KNOWN)[2], self._endpoint.server.info["name"]
+        document = self._authentication.metadata(request.scope, request.headers, resource, name)
+        await respond(request.send, 200, document, [JSON])
+
+    async def _refuse(self, error: ProtocolError | CallError, request: MCPRequest) -> None:
         """Answer a refused request with its HTTP status, and tell the observers, unless they know of it."""
         is_observed = isinstance(error, NotPublicError) and error.is_observed
+        identity = request.identity
         if isinstance(error, ProtocolError):
             status = STATUSES.get(error.code, 400)
         else:
             status = status_of(error, None, has_identity=identity is not None)
-        if is_stranger and status in (404, 405):  # a token may find it
+        if request.endpoint is not self._endpoint and status in (404, 405):  # a token may find it
             error, status = no_identity(), 401
         if isinstance(error, ProtocolError):
             told, code, own = error, code_of_protocol(error), [JSON]
         else:
             told, code = ProtocolError(INVALID_REQUEST, error.message), error.code
             own = [JSON, *error_headers(error, status)]
-        challenged = self._authentication.with_challenge(own, scope, headers, scope["path"])
+        path = request.scope["path"]
+        challenged = self._authentication.with_challenge(own, request.scope, request.headers, path)
         body = encode(error_response(told.request_id, told))
-        await respond(send, status, body, challenged, is_head=scope["method"] == "HEAD")
+        await respond(request.send, status, body, challenged, is_head=request.method == "HEAD")
         if not is_observed:
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
@@ -204,45 +242,25 @@ class MCPApp:
             changes = endpoint.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
 
-    async def _answer_other_method(
-        self,
-        endpoint: MCPEndpoint,
-        scope: Scope,
-        headers: Headers,
-        identity: Identity | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Answer what is no POST: a GET opens or resumes a stream, a DELETE ends a session."""
-        method = scope["method"]
-        if method == "GET":
-            session, carried = _session(endpoint, method, headers, identity), HTTPReply(send)
-            if EVENTS not in headers.get(b"accept", b""):
-                raise not_acceptable("text/event-stream")
-            with (
-                RequestWatcher(receive, has_body=False),
-                endpoint.while_admitted(scope, headers, identity, carried.end_stream),
-            ):
-                await self._open_stream(endpoint.server, session, identity, headers, carried)
-        elif method == "DELETE":
-            endpoint.sessions.close(_session(endpoint, method, headers, identity))
-            await respond(send, 204)
-        else:
-            raise not_allowed(method, ("GET", "POST", "DELETE"))
-
     # GET: the stream of notifications that belong to no request, or one that is resumed
 
-    async def _open_stream(
-        self, server: MCPServer, session: HTTPSession, identity: Identity | None, headers: Headers, reply: HTTPReply
-    ) -> None:
-        place = event_place(headers.get(b"last-event-id", b""))
-        stream = None if place is None else session.streams.get(place[0])
-        if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
-            stream = None  # it was dropped, or holds the answer to a token that allowed more
-        if stream is not None and place is not None:
-            await reply.carry(stream, place[1])
-        else:
-            await self._stream_notifications(server, session, identity, reply)
+    async def _carry_stream(self, request: MCPRequest) -> None:
+        session, reply, identity = _session(request), HTTPReply(request.send), request.identity
+        if EVENTS not in request.headers.get(b"accept", b""):
+            raise not_acceptable("text/event-stream")
+        endpoint = request.endpoint
+        with (
+            RequestWatcher(request.receive, has_body=False),
+            endpoint.while_admitted(request.scope, request.headers, identity, reply.end_stream),
+        ):
+            place = event_place(request.headers.get(b"last-event-id", b""))
+            stream = None if place is None else session.streams.get(place[0])
+            if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
+                stream = None  # it was dropped, or holds the answer to a token that allowed more
+            if stream is not None and place is not None:
+                await reply.carry(stream, place[1])
+            else:
+                await self._stream_notifications(endpoint.server, session, identity, reply)
 
     async def _stream_notifications(
         self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
@@ -265,11 +283,11 @@ def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
     return identity is None or asked is None or grants_all_of(identity, asked)
 
 
-def _session(endpoint: MCPEndpoint, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
-    session_id = headers.get(b"mcp-session-id")
+def _session(request: MCPRequest) -> HTTPSession:
+    session_id = request.headers.get(b"mcp-session-id")
     if session_id is None:
-        raise not_allowed(method, ("POST",))
-    return endpoint.session(session_id, identity)
+        raise not_allowed(request.method, ("POST",))
+    return request.endpoint.session(session_id, request.identity)
 
 
 def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
