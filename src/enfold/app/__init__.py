@@ -1,5 +1,8 @@
 """The application: `App` and its settings; its server and worker processes; the registry of a configuration file."""
 
+# Imports inside functions: a kind of source that no file names, and a server that nobody starts, are not loaded, and
+# their packages need not be there.
+
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +12,6 @@ __all__ = ["App", "HTTPSettings", "Limits", "MCPSettings", "ServerSettings"]
 
 
 def __getattr__(name: str) -> Any:
-    # With their first use: commands that serve nothing read configurations without loading every surface.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from enfold.app import app
