@@ -25,6 +25,7 @@ from benchmarks.environments import HOME, ROOT
 from benchmarks.openapi import GITHUB, ask_mcp
 from enfold import Context, OperationRegistry, OperationSpec
 from enfold.operations import Operation
+from enfold.operations.outcomes import envelope_of
 from enfold.schema.structs import encode
 from enfold.search.finder import Finder
 from enfold.sources.openapi import from_openapi
@@ -154,7 +155,7 @@ def _show_selecting() -> None:
         context = Context() if select else None
         if context is not None:
             context.select = select
-        return encode({"result": (await prepared.execute({}, context)).data})
+        return encode({"result": envelope_of(await prepared.execute({}, context)).data})
 
     pairs = [
         (_timed(lambda: asyncio.run(run(None))), _timed(lambda: asyncio.run(run("number,title,user/login"))))

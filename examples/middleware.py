@@ -4,14 +4,14 @@ import asyncio
 import time
 from typing import Any
 
-from enfold import Call, CallError, Identity, Next, OperationRegistry, ResponseEnvelope
+from enfold import Call, CallError, Identity, Next, OperationRegistry, Outcome, ResponseEnvelope
 from enfold.testing import open_client
 
 ops = OperationRegistry("shop")
 
 
 @ops.middleware
-async def timing(call: Call, next: Next) -> ResponseEnvelope[Any]:
+async def timing(call: Call, next: Next) -> Outcome:
     """Tell HTTP clients how long the call took."""
     began = time.perf_counter()
     try:
@@ -22,7 +22,7 @@ async def timing(call: Call, next: Next) -> ResponseEnvelope[Any]:
 
 
 @ops.middleware
-async def same_tenant(call: Call, next: Next) -> ResponseEnvelope[Any]:
+async def same_tenant(call: Call, next: Next) -> Outcome:
     """Refuse a caller of another tenant, before the handler or anything below sees the call."""
     tenant = call.input.get("tenant")
     if tenant is not None and call.identity is not None and tenant not in call.identity.scopes:
@@ -30,7 +30,7 @@ async def same_tenant(call: Call, next: Next) -> ResponseEnvelope[Any]:
     return await next(call)
 
 
-async def retry(call: Call, next: Next) -> ResponseEnvelope[Any]:
+async def retry(call: Call, next: Next) -> Outcome:
     """Try again, up to three times, where the error says that this is safe."""
     for _ in range(2):
         try:
@@ -47,17 +47,22 @@ class Cache:
     def __init__(self) -> None:
         self._known: dict[str, ResponseEnvelope[Any]] = {}
 
-    async def __call__(self, call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def __call__(self, call: Call, next: Next) -> Outcome:
         key = repr(sorted(call.input.items()))
-        if key not in self._known:
-            self._known[key] = await next(call)
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        outcome = await next(call)
+        if isinstance(outcome, ResponseEnvelope):
+            self._known[key] = outcome
+        return outcome
 
 
-async def without_cards(call: Call, next: Next) -> ResponseEnvelope[Any]:
+async def without_cards(call: Call, next: Next) -> Outcome:
     """Leave card numbers out of every result."""
-    envelope = await next(call)
-    return envelope.replace(data={**envelope.data, "card": "****"})
+    outcome = await next(call)
+    if isinstance(outcome, ResponseEnvelope):
+        return outcome.replace(data={**outcome.data, "card": "****"})
+    return outcome  # a question to the caller
 
 
 attempts = {"stock": 0, "price": 0}

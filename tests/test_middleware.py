@@ -26,6 +26,7 @@ from enfold import (
     Middleware,
     Next,
     OperationRegistry,
+    Outcome,
     ResponseEnvelope,
     local_envelope,
     testing,
@@ -33,6 +34,7 @@ from enfold import (
 from enfold.app.reconciler import open_config
 from enfold.calls.memory import MemoryTransport
 from enfold.operations.call import NextStream
+from enfold.operations.outcomes import envelope_of
 from enfold.runtime.reserved import reserved_operation
 from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
@@ -94,7 +96,7 @@ class Seen:
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
-    async def __call__(self, call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def __call__(self, call: Call, next: Next) -> Outcome:
         self.calls.append(call)
         return await next(call)
 
@@ -103,7 +105,7 @@ class Seen:
         return [call.operation.spec.id for call in self.calls]
 
 
-async def nothing(call: Call, next: Next) -> ResponseEnvelope[Any]:
+async def nothing(call: Call, next: Next) -> Outcome:
     return await next(call)
 
 
@@ -220,7 +222,7 @@ async def test_operations_of_enfold_itself_are_not_wrapped() -> None:
 
 
 def named(name: str, order: list[str]) -> Middleware:
-    async def middleware(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def middleware(call: Call, next: Next) -> Outcome:
         order.append(name)
         return await next(call)
 
@@ -263,7 +265,7 @@ async def test_it_may_change_the_input_before_it_is_validated(surface: str) -> N
     ops = shop()
 
     @ops.middleware
-    async def renamed(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def renamed(call: Call, next: Next) -> Outcome:
         return await next(call.replace(input={"x": call.input["ex"]}))
 
     async with testing.open_client(surface, ops) as client:
@@ -274,7 +276,7 @@ async def test_the_input_that_it_changes_in_place_is_not_the_callers_own() -> No
     ops = shop()
 
     @ops.middleware
-    async def changed(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def changed(call: Call, next: Next) -> Outcome:
         call.input["y"] = 2
         return await next(call)
 
@@ -288,7 +290,7 @@ async def test_it_may_answer_by_itself(surface: str) -> None:
     ops = shop()
 
     @ops.middleware
-    async def answer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def answer(call: Call, next: Next) -> Outcome:
         return local_envelope(42, call.operation.spec.id)
 
     async with testing.open_client(surface, ops) as client:
@@ -299,7 +301,7 @@ async def test_what_it_answers_is_repaired_like_a_result() -> None:
     ops = shop()
 
     @ops.middleware
-    async def answer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def answer(call: Call, next: Next) -> Outcome:
         return local_envelope({"x": "7", "label": "b", "secret": 1}, call.operation.spec.id)
 
     envelope = await ops.execute("shop.point", {"x": 1})
@@ -312,8 +314,8 @@ async def test_it_sees_plain_data_although_the_surface_writes_structs(surface: s
     ops, seen = shop(), []
 
     @ops.middleware
-    async def look(call: Call, next: Next) -> ResponseEnvelope[Any]:
-        envelope = await next(call)
+    async def look(call: Call, next: Next) -> Outcome:
+        envelope = envelope_of(await next(call))
         seen.append(envelope.data)
         return envelope
 
@@ -325,7 +327,7 @@ async def test_it_sees_plain_data_although_the_surface_writes_structs(surface: s
 async def test_it_may_run_the_call_again_within_the_time_of_one() -> None:
     ops, attempts = OperationRegistry(), itertools.count(1)
 
-    async def retry(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def retry(call: Call, next: Next) -> Outcome:
         while True:
             try:
                 return await next(call)
@@ -350,7 +352,7 @@ async def test_a_deadline_of_the_caller_ends_a_middleware_that_waits() -> None:
     ops = shop()
 
     @ops.middleware
-    async def wait(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def wait(call: Call, next: Next) -> Outcome:
         await asyncio.Event().wait()
         return await next(call)
 
@@ -363,7 +365,7 @@ async def test_a_caller_who_leaves_cancels_the_middleware() -> None:
     ops, ended = shop(), asyncio.Event()
 
     @ops.middleware
-    async def wait(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def wait(call: Call, next: Next) -> Outcome:
         try:
             await asyncio.Event().wait()
         finally:
@@ -382,7 +384,7 @@ async def test_what_it_raises_is_an_error_like_a_handlers(caplog: pytest.LogCapt
     ops = shop()
 
     @ops.middleware
-    async def broken(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def broken(call: Call, next: Next) -> Outcome:
         raise ValueError("no such tenant")
 
     async with testing.http(ops) as client:
@@ -398,7 +400,7 @@ async def test_an_outer_one_sees_the_errors_of_an_inner_one_as_call_errors() -> 
     ops, seen = shop(), []
 
     @ops.middleware
-    async def outer(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def outer(call: Call, next: Next) -> Outcome:
         try:
             return await next(call)
         except CallError as error:
@@ -406,7 +408,7 @@ async def test_an_outer_one_sees_the_errors_of_an_inner_one_as_call_errors() -> 
             raise
 
     @ops.middleware
-    async def inner(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def inner(call: Call, next: Next) -> Outcome:
         if call.operation.spec.name == "add":
             raise RuntimeError("broken")
         return await next(call)
@@ -432,10 +434,10 @@ async def test_it_may_add_warnings() -> None:
     ops = shop()
 
     @ops.middleware
-    async def warn(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def warn(call: Call, next: Next) -> Outcome:
         from enfold.envelope import ResultWarning
 
-        envelope = await next(call)
+        envelope = envelope_of(await next(call))
         return envelope.replace(warnings=(*envelope.warnings, ResultWarning("stale", "")))
 
     async with testing.http(ops) as client:
@@ -448,7 +450,7 @@ async def test_it_may_set_a_header_of_the_answer_also_of_a_failure(surface: str)
     ops = shop()
 
     @ops.middleware
-    async def header(call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def header(call: Call, next: Next) -> Outcome:
         call.context.set_header("X-Tenant", "north")
         return await next(call)
 
@@ -474,7 +476,7 @@ class Doubled:
     def __init__(self) -> None:
         self.closed = 0
 
-    async def __call__(self, call: Call, next: Next) -> ResponseEnvelope[Any]:
+    async def __call__(self, call: Call, next: Next) -> Outcome:
         return await next(call)
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
@@ -603,8 +605,8 @@ async def test_a_source_of_an_mcp_server_takes_middleware() -> None:
 
 
 def adds(key: str) -> Middleware:
-    async def middleware(call: Call, next: Next) -> ResponseEnvelope[Any]:
-        envelope = await next(call)
+    async def middleware(call: Call, next: Next) -> Outcome:
+        envelope = envelope_of(await next(call))
         return envelope.replace(data={**envelope.data, key: True})
 
     return middleware

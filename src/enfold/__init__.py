@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from enfold.errors import CallError, FormatError
     from enfold.operations import AccessControl, Context, Identity, OperationSpec, OperationType
     from enfold.operations.call import Call, Middleware, Next
+    from enfold.operations.outcomes import Deferred, NeedsInput, Outcome
     from enfold.runtime.env import build_env
     from enfold.runtime.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
@@ -57,6 +58,7 @@ __all__ = [
     "CallError",
     "CastError",
     "Context",
+    "Deferred",
     "EmbeddedResource",
     "FormatError",
     "HTTPResponseMeta",
@@ -65,10 +67,12 @@ __all__ = [
     "LocalResponseMeta",
     "MCPResponseMeta",
     "Middleware",
+    "NeedsInput",
     "Next",
     "OperationRegistry",
     "OperationSpec",
     "OperationType",
+    "Outcome",
     "ResourceLink",
     "ResponseEnvelope",
     "TextContent",
@@ -118,6 +122,7 @@ _PLACES = {
     ),
     "errors": ("CallError", "FormatError"),
     "operations.call": ("Call", "Middleware", "Next"),
+    "operations.outcomes": ("Deferred", "NeedsInput", "Outcome"),
     "operations": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
     "runtime.registry": ("OperationRegistry",),
     "schema.cast": ("CastError", "cast"),

@@ -92,8 +92,6 @@ def writable(text: str) -> str:
 class CallError(Exception):
     """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
 
-    is_final = True  # False for a question to the caller, which travels like an error but does not end the call
-
     def __init__(
         self,
         code: str,

@@ -29,6 +29,7 @@ from enfold.calls.worker.nats_idempotency_store import idempotency_stream
 from enfold.middleware.idempotency_store import MemoryIdempotencyStore
 from enfold.operations import OperationSpec
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
+from enfold.operations.outcomes import envelope_of
 from enfold.surfaces.calls import serve_calls
 
 # --- slots --------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class _Effects:
 
 async def test_one_identity_s_keys_do_not_push_out_another_s() -> None:
     store, effects = MemoryIdempotencyStore(), _Effects()
-    first = await store.run_once(_call(_key("ann", "k"), effects, 5))
+    first = envelope_of(await store.run_once(_call(_key("ann", "k"), effects, 5)))
     refused = 0
     for number in range(10_050):
         try:
@@ -144,8 +145,8 @@ async def test_one_identity_s_keys_do_not_push_out_another_s() -> None:
             assert (error.code, error.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")  # noqa: PT017
             refused += 1
     assert refused == 50
-    assert (await store.run_once(_call(_key("ann", "k"), effects, 5))).data == first.data
-    assert (await store.run_once(_call(_key("mallory", "0"), effects, 5))).data == 2
+    assert envelope_of(await store.run_once(_call(_key("ann", "k"), effects, 5))).data == first.data
+    assert envelope_of(await store.run_once(_call(_key("mallory", "0"), effects, 5))).data == 2
 
 
 async def test_large_results_push_out_only_their_own() -> None:
@@ -186,7 +187,7 @@ async def test_a_repeat_waits_for_the_first_no_longer_than_its_own_time() -> Non
     repeat = asyncio.create_task(store.run_once(_call(_key("ann", "k"), slow, 5)))
     await asyncio.sleep(0)
     go_on.set()
-    assert (await first).data == (await repeat).data == 1
+    assert envelope_of(await first).data == envelope_of(await repeat).data == 1
 
 
 @pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
@@ -291,7 +292,7 @@ async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(
         await stores["shop"].run_once(_call(key, forged, 1.5))
     assert (raised.value.code, forged.count) == ("UNAVAILABLE", 0)
     for _ in range(2):
-        assert (await stores["bank"].run_once(_call(key, true, 5))).data == "true"
+        assert envelope_of(await stores["bank"].run_once(_call(key, true, 5))).data == "true"
     with pytest.raises(CallError):  # nor does it read them
         await stores["shop"].run_once(_call(key, forged, 1.5))
     assert (forged.count, true.count) == (0, 1)
@@ -304,8 +305,8 @@ async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSI
     with pytest.raises(CallError) as raised:
         await stores["shop"].run_once(_call(_key("mallory", "one more"), effects, 5))
     assert (raised.value.code, raised.value.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")
-    assert (await stores["shop"].run_once(_call(_key("mallory", "0"), effects, 5))).data == 1
-    assert (await stores["shop"].run_once(_call(_key("ann", "k"), effects, 5))).data == 4
+    assert envelope_of(await stores["shop"].run_once(_call(_key("mallory", "0"), effects, 5))).data == 1
+    assert envelope_of(await stores["shop"].run_once(_call(_key("ann", "k"), effects, 5))).data == 4
 
 
 # --- connections of a hub -----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.settings import CallSettings
 from enfold.calls.transports.nats_streams import BUCKET
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
+from enfold.operations.outcomes import envelope_of
 from enfold.surfaces.calls import serve_calls
 
 LEASE = 1.0
@@ -119,8 +120,8 @@ async def test_a_call_that_runs_longer_than_a_lease_is_not_taken_for_dead(stores
         await stores[1].run_once(call(second, 3 * LEASE, reruns=True))
     assert (raised.value.code, raised.value.details) == ("TIMEOUT", {"reason": "in_progress"})
     paying.go_on.set()
-    assert (await first).data == "paid"
-    assert (await stores[1].run_once(call(second))).data == "paid"
+    assert envelope_of(await first).data == "paid"
+    assert envelope_of(await stores[1].run_once(call(second))).data == "paid"
     assert (paying.runs, second.runs) == (1, 0)
 
 
@@ -136,7 +137,7 @@ async def test_an_entry_that_is_not_renewed_has_an_unknown_outcome_until_its_hol
     assert (raised.value.code, raised.value.retryable, second.runs) == ("OUTCOME_UNKNOWN", False, 0)
     line.release()
     paying.go_on.set()
-    assert (await first).data == "paid"
+    assert envelope_of(await first).data == "paid"
     async with asyncio.timeout(30):
         while (found := await told(stores[1], second)) == "OUTCOME_UNKNOWN":  # noqa: ASYNC110  # a call says
             await asyncio.sleep(0.05)
@@ -151,7 +152,7 @@ async def test_a_store_that_takes_no_outcome_does_not_use_up_the_grace_of_its_en
     await paying.begun()
     line.hold()
     paying.go_on.set()
-    assert (await first).data == "paid"  # the answer does not wait for the store for long
+    assert envelope_of(await first).data == "paid"  # the answer does not wait for the store for long
     async with asyncio.timeout(60):
         await stores[0].close(600)
     line.release()
@@ -165,10 +166,10 @@ async def test_a_late_outcome_does_not_replace_that_of_who_took_over(
     first = asyncio.create_task(stores[0].run_once(call(paying, 60)))
     await paying.begun()
     line.hold()
-    assert (await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
+    assert envelope_of(await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
     line.release()
     paying.go_on.set()
-    assert (await first).data == "late"  # its own caller has had this effect
+    assert envelope_of(await first).data == "late"  # its own caller has had this effect
     for store in stores:
         assert await told(store, second) == "second"
     assert second.runs == 1
@@ -187,7 +188,7 @@ async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSIde
     first = asyncio.create_task(stores[0].run_once(call(fail, 60)))
     await begun.wait()
     line.hold()
-    assert (await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
+    assert envelope_of(await stores[1].run_once(call(second, 60, reruns=True))).data == "second"
     line.release()
     ends.set()
     with pytest.raises(CallError, match="not now"):
@@ -198,7 +199,7 @@ async def test_a_freed_key_that_another_uses_is_not_removed(stores: list[NATSIde
 
 async def told(store: NATSIdempotencyStore, run: Run) -> str:
     try:
-        return str((await store.run_once(call(run))).data)
+        return str(envelope_of(await store.run_once(call(run))).data)
     except CallError as error:
         return error.code
 

@@ -17,6 +17,7 @@ from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
 from enfold.middleware.sqlite_store import SQLiteIdempotencyStore
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
+from enfold.operations.outcomes import Outcome, envelope_of
 
 
 def keyed(key: EntryKey, run: Run, seconds: float, digest: str = "digest", *, reruns: bool = False) -> KeyedCall:
@@ -46,13 +47,13 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
         await two.run_once(keyed(key("ann", "k"), run, 1, "other"))
     again = asyncio.create_task(two.run_once(keyed(key("ann", "k"), run, 30)))
     go_on.set()
-    assert ((await again).data, ran) == (1, 1)
-    assert (await two.run_once(keyed(key("bob", "k"), run, 1))).data == 2
+    assert (envelope_of(await again).data, ran) == (1, 1)
+    assert envelope_of(await two.run_once(keyed(key("bob", "k"), run, 1))).data == 2
     await two.run_once(keyed(key("ann", "k2"), run, 1))
     with pytest.raises(CallError) as full:
         await one.run_once(keyed(key("ann", "k3"), run, 1))
     assert (full.value.code, ran) == ("RESOURCE_EXHAUSTED", 3)
-    assert (await one.run_once(keyed(key("bob", "k"), run, 1))).data == 2
+    assert envelope_of(await one.run_once(keyed(key("bob", "k"), run, 1))).data == 2
 
 
 async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_clocks(
@@ -130,7 +131,7 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
         await go_on.wait()
         return local_envelope(ran, "shop.pay")
 
-    def call(store: SQLiteIdempotencyStore, name: str) -> asyncio.Task[ResponseEnvelope[Any]]:
+    def call(store: SQLiteIdempotencyStore, name: str) -> asyncio.Task[Outcome]:
         return asyncio.create_task(store.run_once(keyed(EntryKey(("ann", None), "shop.pay", name), run, 30)))
 
     running = call(one, "under way")
@@ -139,7 +140,7 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
     go_on.set()
     await running
     for n, name in enumerate(("under way", "new")):
-        assert [(await call(store, name)).data for store in (two, one, two)] == [n + 1] * 3
+        assert [envelope_of(await call(store, name)).data for store in (two, one, two)] == [n + 1] * 3
 
 
 async def test_a_caller_who_leaves_as_their_key_is_taken_does_not_block_it(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ async def test_a_caller_who_leaves_as_their_key_is_taken_does_not_block_it(tmp_p
     leaving = asyncio.create_task(store.run_once(keyed(key, run, 5)))
     await asyncio.sleep(0)  # it has asked for the key, and not heard yet that it has it
     leaving.cancel()
-    assert (await store.run_once(keyed(key, run, 5))).data == 1
+    assert envelope_of(await store.run_once(keyed(key, run, 5))).data == 1
     assert len(ran) == 1
 
 

@@ -29,6 +29,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from enfold import CallError, Context, OperationRegistry, OperationSpec, ResponseEnvelope, TextContent, local_envelope
 from enfold.operations import Policy
+from enfold.operations.outcomes import envelope_of
 from enfold.provenance import Recorder, options_from_meta
 from enfold.runtime.pipeline import build_pipeline, build_writing_pipeline
 from enfold.schema.signature import Signature, read_signature
@@ -655,6 +656,6 @@ async def test_a_result_that_is_recorded_is_plain_although_its_caller_only_write
     options = options_from_meta({"capture_provenance": True, "provenance_mode": "full"})
     context = Context()
     context.recording = Recorder().begin(options, adapter="http", identity="", writer=None)
-    envelope = await ops.prepared("give", for_writing=True).execute({}, context)
+    envelope = envelope_of(await ops.prepared("give", for_writing=True).execute({}, context))
     assert envelope.warnings == ()
     assert envelope.provenance is not None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from enfold import OperationRegistry, OperationSpec
 from enfold.operations import Operation
+from enfold.operations.outcomes import envelope_of
 from enfold.schema.compiled import compile_schema
 from enfold.schema.structs import encode
 
@@ -204,18 +205,18 @@ class Weight(IntEnum):
 async def test_what_is_written_is_what_everybody_gets(value: dict[str, Any]) -> None:
     ops = giving(value)
     plain = await ops.execute("give", {})
-    written = await ops.prepared("give", for_writing=True).execute({}, None)
+    written = envelope_of(await ops.prepared("give", for_writing=True).execute({}, None))
     assert encode(written.data) == encode(plain.data)
     assert [warning.to_wire() for warning in written.warnings] == [warning.to_wire() for warning in plain.warnings]
 
 
 async def test_properties_are_written_in_the_order_in_which_they_came() -> None:
     ops = giving({"weight": 1, "name": "Ann"})
-    written = await ops.prepared("give", for_writing=True).execute({}, None)
+    written = envelope_of(await ops.prepared("give", for_writing=True).execute({}, None))
     assert encode(written.data) == b'{"weight":1,"name":"Ann"}'
 
 
 async def test_a_decimal_is_written_as_the_number_it_stands_for() -> None:
     ops = giving({"name": "Ann", "weight": Decimal("2.5")})
-    written = await ops.prepared("give", for_writing=True).execute({}, None)
+    written = envelope_of(await ops.prepared("give", for_writing=True).execute({}, None))
     assert json.loads(encode(written.data)) == {"name": "Ann", "weight": 2.5}

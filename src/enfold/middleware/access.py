@@ -10,7 +10,8 @@ from enfold.middleware.around import Around, Take
 from enfold.operations.access import check_access
 
 if TYPE_CHECKING:
-    from enfold.operations.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next
+    from enfold.operations.outcomes import Outcome
 
 
 class CheckAccess(Around):

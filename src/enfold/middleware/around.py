@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from enfold.envelope import ResponseEnvelope
+
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
-    from enfold.operations.call import Call, Next, NextStream, Outcome
+    from enfold.operations.call import Call, Next, NextStream
+    from enfold.operations.outcomes import Outcome
 
 Take: TypeAlias = "Callable[[ResponseEnvelope[Any]], object]"
 
@@ -22,9 +24,10 @@ class Around(ABC):
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
         with self.around(call) as take:
-            envelope = await next(call)
-            take(envelope)
-        return envelope
+            outcome = await next(call)
+            if isinstance(outcome, ResponseEnvelope):
+                take(outcome)
+        return outcome
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         with self.around(call) as take:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from enfold.errors import CallError
 from enfold.operations.idempotency import EntryKey, IdempotencyStore, KeyedCall, input_digest, owned_by
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
     from enfold.middleware.selection import Select
-    from enfold.operations.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next
+    from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
     from enfold.runtime.lifespan import Lifetime
 
@@ -58,7 +58,7 @@ class Idempotency:
         if left is None:  # the caller waits as long as it may run
             left = MAX_REPEAT_WAIT if spec.timeout is None else spec.timeout + SETTLE
 
-        async def run() -> ResponseEnvelope[Any]:
+        async def run() -> Outcome:
             context.first_call, own = asyncio.current_task(), context.on_its_own()
             own.idempotency_key, own.keeps_result = entry.digest(), True
             try:

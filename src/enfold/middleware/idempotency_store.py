@@ -20,6 +20,8 @@ from enfold.envelope import ResponseEnvelope, ResultWarning, from_wire, to_wire
 from enfold.errors import CallError, invalid_argument
 from enfold.log import Log
 from enfold.operations.idempotency import EntryKey, KeyedCall, Owner, in_progress
+from enfold.operations.outcomes import Deferred, NeedsInput
+from enfold.operations.outcomes import Outcome as CallOutcome
 from enfold.schema.plain import unwritable
 
 MAX_MESSAGE: Final = 2_000  # characters
@@ -92,7 +94,7 @@ def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
     """
     if was_cut_off and error.code == "TIMEOUT":
         return unknown("timeout", "took longer than it may")
-    if error.retryable or not error.is_final:
+    if error.retryable:
         return None
     return unknown("indefinite", f"ended with {error.code}") if error.code in _INDEFINITE else failure(error)
 
@@ -142,7 +144,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         self._first_calls: dict[EntryKey, _FirstCall] = {}  # that run in this process
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def run_once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+    async def run_once(self, call: KeyedCall) -> CallOutcome:
         """The result of this call, or of the first one with its key."""
         pause = PAUSE
         while True:
@@ -152,7 +154,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
                 raise in_progress()
             outcome = CANCELLED if task.cancelled() else task.result()
             if outcome is not None:
-                return result_of(outcome)
+                return result_of(outcome) if isinstance(outcome, Outcome) else outcome
             if call.key not in self._first_calls:  # another process runs it
                 left = call.waits_until - time.monotonic()
                 if left <= 0:
@@ -170,7 +172,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         await _end(running, grace)
         await _end([task for task in self._tasks if task.get_loop() is loop], min(grace, RECORDING))
 
-    def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | None]:
+    def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | NeedsInput | Deferred | None]:
         """The first call with this key if it runs in this process, else an attempt to be the first."""
         running = self._first_calls.get(call.key)
         if running is None:
@@ -178,7 +180,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         refuse_other_input(running.digest, call.digest)
         return running.task
 
-    async def _attempt(self, call: KeyedCall) -> Outcome | None:
+    async def _attempt(self, call: KeyedCall) -> Outcome | NeedsInput | Deferred | None:
         """Claim the key and run the call; or the outcome there is; None while another process runs it."""
         found = await self._claim(call)
         if found is None or isinstance(found, Outcome):
@@ -190,20 +192,22 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         finally:
             del self._first_calls[call.key]
 
-    async def _run(self, call: KeyedCall, claim: C) -> Outcome | None:
+    async def _run(self, call: KeyedCall, claim: C) -> Outcome | NeedsInput | Deferred | None:
         """Run a first call to its end, and record what is definite."""
         if not await self._may_start(call, claim):
             return None
         started = time.monotonic()
         try:
-            outcome = kept = success(await call.run())
+            result = await call.run()
+            if not isinstance(result, ResponseEnvelope):  # the caller comes back with answers, under the same key
+                await self._free(call.key, claim)
+                return result
+            outcome = kept = success(result)
         except CallError as error:
             was_cut_off = call.own_time is not None and time.monotonic() - started >= call.own_time - MARGIN
             outcome, found = failure(error), kept_of(error, was_cut_off=was_cut_off)
             if found is None:
                 await self._free(call.key, claim)
-                if not error.is_final:
-                    raise
                 return outcome
             kept = found
         except BaseException:  # the process ends

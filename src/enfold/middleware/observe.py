@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
+from enfold.envelope import ResponseEnvelope
+from enfold.observability.records import INPUT_REQUIRED
+from enfold.operations.outcomes import NeedsInput
+
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
     from enfold.observability.observers import Observers
     from enfold.observability.records import SpanStart
     from enfold.operations import Operation
-    from enfold.operations.call import Call, Next, NextStream, Outcome
+    from enfold.operations.call import Call, Next, NextStream
+    from enfold.operations.outcomes import Outcome
 
 
 class Observe:
@@ -23,14 +27,17 @@ class Observe:
     async def __call__(self, call: Call, next: Next) -> Outcome:
         watch = self._observers.begin(self._span)
         try:
-            envelope = await next(call)
-            watch.record_result(envelope)
+            outcome = await next(call)
+            if isinstance(outcome, ResponseEnvelope):
+                watch.record_result(outcome)
+            elif isinstance(outcome, NeedsInput):
+                watch.code = INPUT_REQUIRED
         except BaseException as error:
             watch.fail(error)
             raise
         finally:
             watch.end("process", self._operation, call.context)
-        return envelope
+        return outcome
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         watch = self._observers.begin(self._span, is_stream=True)

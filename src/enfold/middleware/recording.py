@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
-    from enfold.operations.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next
+    from enfold.operations.outcomes import Outcome
 
 
 class RecordRun:
@@ -20,9 +22,11 @@ class RecordRun:
             return await next(call)
         context.keeps_result = True  # digests are of plain data
         try:
-            envelope = await next(call)
+            outcome = await next(call)
         except CallError as error:
             if context.has_started:
                 error.provenance = await recording.keep_failure(spec, call.input, error, inline=context.inline)
             raise
-        return await recording.keep_success(spec, call.input, envelope, inline=context.inline)
+        if not isinstance(outcome, ResponseEnvelope):  # it has not ended yet
+            return outcome
+        return await recording.keep_success(spec, call.input, outcome, inline=context.inline)

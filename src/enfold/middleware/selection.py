@@ -6,10 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from enfold.envelope import ResponseEnvelope
+
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
     from enfold.operations import OperationSpec
-    from enfold.operations.call import Call, Next, NextStream, Outcome
+    from enfold.operations.call import Call, Next, NextStream
+    from enfold.operations.outcomes import Outcome
     from enfold.search.selection import Selection
 
 MAX_SELECTIONS: Final = 64  # compiled selections that one operation caches
@@ -25,8 +27,8 @@ class Select:
     async def __call__(self, call: Call, next: Next) -> Outcome:
         selection = self.compiled(call.context.select)
         call.context.keeps_result = True  # fields are selected of plain data
-        envelope = await next(call)
-        return envelope if selection is None else selection.of(envelope)
+        outcome = await next(call)
+        return selection.of(outcome) if selection is not None and isinstance(outcome, ResponseEnvelope) else outcome
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         selection = self.compiled(call.context.select)

@@ -1,18 +1,27 @@
-"""Durable calls: a call that has to be a task, or may be one and has a key, is run as one, and waited for."""
+"""Durable calls: a call that has to be a task, or may be one and has a key, is run as one, and waited for.
+
+One that asks its caller first goes on as a task when its handler detaches.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from enfold.errors import CallError
-from enfold.operations.context import DETACHABLE, TASK
+from enfold.operations.context import TASK
+from enfold.operations.outcomes import Deferred, NeedsInput
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-    from enfold.operations.call import Call, Next, Outcome
+    from enfold.operations.call import Call, Next
     from enfold.operations.context import Context
+    from enfold.operations.outcomes import Outcome
     from enfold.runtime.failures import Failures
     from enfold.runtime.lifespan import Lifetime
+    from enfold.tasks import Task
+
+T = TypeVar("T")
 
 
 class DurableCalls(Protocol):
@@ -20,8 +29,11 @@ class DurableCalls(Protocol):
 
     def offers(self, operation_id: str) -> bool: ...
 
-    async def run(self, operation_id: str, input: Any, context: Context) -> ResponseEnvelope[Any]:
-        """The result of the first task with the key of this context."""
+    async def run(self, operation_id: str, input: Any, context: Context) -> ResponseEnvelope[Any] | NeedsInput:
+        """The result of the first task with the key of this context; NeedsInput while the task has questions."""
+
+    async def defer(self, operation_id: str, input: Any, context: Context) -> Task:
+        """Order a task that goes on with a call which has asked its caller all that it asks first."""
 
 
 class RunAsTask:
@@ -35,10 +47,18 @@ class RunAsTask:
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
         tasks = self._tasks_for(call)
-        if tasks is None:
-            return await next(call)
+        if tasks is not None:
+            return await self._with_ids(tasks.run(call.operation.spec.id, call.input, call.context), call)
+        outcome, tasks = await next(call), self._lifetime.tasks
+        is_detached = isinstance(outcome, NeedsInput) and not outcome.questions
+        if is_detached and tasks is not None and not call.context.is_nested:
+            return Deferred(await self._with_ids(tasks.defer(call.operation.spec.id, call.input, call.context), call))
+        return outcome
+
+    async def _with_ids(self, running: Coroutine[Any, Any, T], call: Call) -> T:
+        """What the store of tasks gives; its errors name the call."""
         try:
-            return await tasks.run(call.operation.spec.id, call.input, call.context)
+            return await running
         except CallError as error:
             raise self._failures.with_ids(error, call.context) from error.__cause__
 
@@ -47,5 +67,5 @@ class RunAsTask:
         tasks, context = self._lifetime.tasks, call.context
         if tasks is None or not (self._is_required or context.unused_key is not None):
             return None
-        has_begun = context.meta is not None and (TASK in context.meta or DETACHABLE in context.meta)
-        return None if has_begun or not tasks.offers(call.operation.spec.id) else tasks
+        has_begun = context.meta is not None and TASK in context.meta
+        return None if has_begun or context.accepts_task or not tasks.offers(call.operation.spec.id) else tasks

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.operations.call import StreamMiddleware
+from enfold.operations.outcomes import Suspension
 
 if TYPE_CHECKING:
-    from enfold.operations.call import Call, Middleware, Next, NextStream, Outcome
+    from enfold.operations.call import Call, Middleware, Next, NextStream
     from enfold.operations.context import CallState
+    from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
 
 T = TypeVar("T")
@@ -74,6 +76,8 @@ class UserMiddleware:
                 outcome = state.result = await self._finished(outcome)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
+        except Suspension as suspension:  # it has asked the caller itself
+            return suspension.outcome
         except BaseException as error:
             raise self._funnel.failures.failure_of(error, call.context) from error
         return outcome
@@ -92,7 +96,7 @@ class UserMiddleware:
                     yield envelope if wrap is None else await self._finished(envelope)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
-        except GeneratorExit:
+        except (GeneratorExit, Suspension):
             raise
         except BaseException as error:
             raise self._funnel.failures.failure_of(error, call.context) from error
@@ -116,8 +120,8 @@ class NoteResult:
         state = _state(call)
         if state.has_started:
             await _let_timers_fire()
-        state.result = envelope = await next(call)
-        return envelope
+        state.result = outcome = await next(call)
+        return outcome
 
 
 def _state(call: Call) -> CallState:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 OK: Final = "OK"
+INPUT_REQUIRED: Final = "INPUT_REQUIRED"  # the code of a call whose client is to answer questions first
 NOBODY: Final = Origin("", "")  # of a call that found no operation
 # The caller was wrong, or came too often: the operation was not run for that.
 REFUSALS: Final = frozenset(

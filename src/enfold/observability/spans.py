@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from enfold.observability.records import OK, REFUSALS, CallRecord, SpanStart
+from enfold.observability.records import INPUT_REQUIRED, OK, REFUSALS, CallRecord, SpanStart
 
 NAMES: Final = ("traceparent", "tracestate", "baggage")
 
@@ -115,7 +115,7 @@ def mcp_outcome(record: CallRecord, method: str, subject: object, status: int | 
     attributes = {"name": f"{method} {subject}" if is_named else method}
     if status is not None:
         return attributes | {"error.type": str(status), "rpc.response.status_code": str(status)}
-    is_failed = record.code not in (OK, "INPUT_REQUIRED")
+    is_failed = record.code not in (OK, INPUT_REQUIRED)
     return attributes | {"error.type": "tool_error"} if is_failed else attributes
 
 

@@ -1,7 +1,7 @@
 """What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
 
 from enfold.operations.access import OPEN, RESERVED_IDS, AccessControl, Identity, ReservedAccess, read_access
-from enfold.operations.context import Context, Detached, LogMessage, Progress, new_request_id
+from enfold.operations.context import Context, LogMessage, Progress, new_request_id
 from enfold.operations.operation import Operation, Origin, function_name, is_coroutine_function, operation_from_function
 from enfold.operations.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
 from enfold.operations.spec import (
@@ -23,7 +23,6 @@ __all__ = [
     "RESERVED_IDS",
     "AccessControl",
     "Context",
-    "Detached",
     "Durable",
     "ErrorSchema",
     "Identity",

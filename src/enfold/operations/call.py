@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from enfold.operations.access import Identity
     from enfold.operations.context import Context
     from enfold.operations.operation import Operation
-
-Outcome: TypeAlias = "ResponseEnvelope[Any]"
+    from enfold.operations.outcomes import Outcome
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError, writable
+from enfold.errors import writable
 from enfold.operations.access import Identity
+from enfold.operations.outcomes import NeedsInput, Suspension
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,22 +64,12 @@ class Preferences(msgspec.Struct, frozen=True):
 # In the meta of a context: what an `mcp.request.v0.1` says beside the arguments.
 PREFERENCES: Final = "enfold/preferences"
 ARTIFACTS: Final = "enfold/artifacts"
-# In the meta of a context: the task that runs, and whether a surface can make a task of the call.
+# In the meta of a context: the task that runs.
 TASK: Final = "enfold/task"
-DETACHABLE: Final = "enfold/detachable"
 
 _NO_PREFERENCES: Final = Preferences()
 
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
-
-
-class Detached(CallError):  # noqa: N818  # it is no error, it only travels like one
-    """The handler has asked all it needs to ask in the call; the surface starts a task, where it runs again."""
-
-    is_final = False
-
-    def __init__(self) -> None:
-        super().__init__("DETACHED", "The call goes on as a task")
 
 
 class CallState(msgspec.Struct, eq=False):
@@ -108,6 +99,7 @@ class Context:
         "_origin",
         "_parent",
         "_request_id",
+        "accepts_task",
         "call",
         "first_call",
         "idempotency_key",
@@ -161,6 +153,7 @@ class Context:
         self.select: str | None = None  # what of the result is wanted, where its caller says so
         self.take_task: TakeTask | None = None  # set by a surface whose caller follows the task of a server behind us
         self.task_question: TaskQuestion | None = None  # asked about such a task, instead of calling the operation
+        self.accepts_task = False  # whether the caller follows a task once the handler has asked what it asks first
         self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
         self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
         self.call: CallState | None = None  # set when a call begins under this context
@@ -183,14 +176,19 @@ class Context:
         return min(own, self._deadline)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it is the context of a handler, or of a call that a handler makes."""
+        return self.call is not None or self._parent is not None
+
+    @property
     def is_nested(self) -> bool:
         """Whether the call is made inside another one."""
         return self._parent is not None
 
     @property
     def asks_for_more(self) -> bool:
-        """Whether the caller gave a key, or wants a record of the run or only some fields of the result."""
-        return self.unused_key is not None or self.select is not None or self.recording is not None
+        """Whether the caller gave a key, accepts a task, or wants a record of the run or only some fields of the result."""
+        return self.unused_key is not None or self.select is not None or self.recording is not None or self.accepts_task
 
     @property
     def has_started(self) -> bool:
@@ -290,8 +288,8 @@ class Context:
 
     def detach(self) -> None:
         """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
-        if self.task is None and self.meta is not None and self.meta.get(DETACHABLE):
-            raise Detached
+        if self.task is None and self.accepts_task:
+            raise Suspension(NeedsInput())
 
     @property
     def event_id(self) -> str | None:
@@ -333,6 +331,7 @@ class Context:
         another.select = self.select
         another.take_task = self.take_task
         another.task_question = self.task_question
+        another.accepts_task = self.accepts_task
         another.keeps_result = self.keeps_result
         return another
 
@@ -344,6 +343,7 @@ class Context:
             inline=self.inline or (self.call is not None and self.call.runs_in_place),
             meta=self.meta,
         )
+        nested.accepts_task = self.accepts_task
         nested._deadline = self.deadline
         nested._parent = self
         if self.recording is not None:

@@ -12,13 +12,13 @@ from enfold.operations.access import Identity
 from enfold.operations.spec import json_digest, sha256
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
+    from enfold.operations.outcomes import Outcome
 
 MAX_KEY: Final = 256  # characters
 IN_PROGRESS: Final = "in_progress"  # the reason of a TIMEOUT after which the first call with a key still runs
 
 Owner: TypeAlias = tuple[str | None, str | None]  # an identity, and on whose behalf it acts
-Run: TypeAlias = "Callable[[], Awaitable[ResponseEnvelope[Any]]]"
+Run: TypeAlias = "Callable[[], Awaitable[Outcome]]"
 
 
 class EntryKey(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class KeyedCall(msgspec.Struct, frozen=True):
 class IdempotencyStore(Protocol):
     """Keeps the outcomes of calls with an idempotency key: under one key the handler is started at most once."""
 
-    async def run_once(self, call: KeyedCall) -> ResponseEnvelope[Any]:
+    async def run_once(self, call: KeyedCall) -> Outcome:
         """The result of this call, or of the first one with its key; another input is a VALIDATION_ERROR.
 
         The handler runs to its end even if its caller stops waiting, who then gets a TIMEOUT. Where the outcome of the

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 import msgspec
 
 from enfold.errors import CallError
+from enfold.operations.outcomes import NeedsInput, Suspension
 
 if TYPE_CHECKING:
     from enfold.operations.context import Context
@@ -76,11 +77,15 @@ class Peer(Protocol):
         """What the call remembers from one round to the next."""
 
     @property
+    def answers(self) -> Mapping[str, Any]:
+        """What the client has answered in earlier rounds, by the key of each question."""
+
+    @property
     def asked(self) -> dict[str, int]:
         """How often each name was asked in this round; those without a name are counted under the empty one."""
 
-    def ask(self, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any]]:
-        """The answer to each question, by its key."""
+    def ask(self, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any] | NeedsInput]:
+        """The answer to each question, by its key; or NeedsInput with those that the client answers by calling again."""
 
     def resource_updated(self, uri: str) -> None:
         """Tell everyone who follows a resource that it has changed."""
@@ -89,18 +94,8 @@ class Peer(Protocol):
         """Let go of the connection the answer would come on; the client comes back for it."""
 
 
-class InputRequired(CallError):  # noqa: N818  # it is no error, it only travels like one
-    """The call cannot go on before the client has answered; the surface makes a result of it."""
-
-    is_final = False
-
-    def __init__(self, questions: Mapping[str, Question]) -> None:
-        super().__init__("INPUT_REQUIRED", f"The client is asked for: {', '.join(questions)}")
-        self.questions = dict(questions)
-
-
-class MissingCapability(CallError):  # noqa: N818  # named for what it tells
-    """The client has not said that it can answer such a question."""
+class MissingCapabilityError(CallError):
+    """The client does not declare the capability that the call needs."""
 
     def __init__(self, capability: tuple[str, ...]) -> None:
         name = ".".join(capability)
@@ -230,10 +225,12 @@ async def _ask_peer(context: Context, questions: Mapping[str, Question], keys: M
     peer = peer_of(context)
     for question in questions.values():
         if peer is None or not offers(peer.capabilities, question.capability):
-            raise MissingCapability(question.capability)
+            raise MissingCapabilityError(question.capability)
     if peer is None:
         return {}
     answers = await peer.ask({keys[name]: question for name, question in questions.items()})
+    if isinstance(answers, NeedsInput):
+        raise Suspension(answers)
     return {name: answers[key] for name, key in keys.items()}
 
 

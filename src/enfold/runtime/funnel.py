@@ -15,12 +15,14 @@ import msgspec
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, DecodeError, LargeMisfitError, invalid_argument
 from enfold.operations import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
+from enfold.operations.outcomes import Suspension
 from enfold.runtime.failures import Failures, drive, is_cancellation, never_waits
 from enfold.runtime.lifespan import Lifetime
 from enfold.schema.budget import shared_budget
 
 if TYPE_CHECKING:
     from enfold.operations.call import Call
+    from enfold.operations.outcomes import Outcome
     from enfold.runtime.deadlines import Limit
     from enfold.runtime.env import Env
     from enfold.runtime.pipeline import Finish
@@ -96,7 +98,7 @@ class Funnel:
 
     # calls and streams
 
-    def __call__(self, call: Call) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def __call__(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         """Run a call that has passed its middleware."""
         return self.run(call.input, call.context)
 
@@ -104,7 +106,7 @@ class Funnel:
         """Run a subscription that has passed its middleware."""
         return self.follow(call.input, call.context)
 
-    async def run(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
+    async def run(self, input: Any, context: Context | None) -> Outcome:
         """Run a query or mutation."""
         if self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
@@ -137,6 +139,8 @@ class Funnel:
             return await self.finish_plainly(result)
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
+        except Suspension as suspension:
+            return suspension.outcome
         except BaseException as error:
             raise self.failures.failure_of(error, context, has_passed) from error
 
@@ -163,6 +167,8 @@ class Funnel:
                 yield envelope
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
+        except Suspension:
+            raise  # its items have no place for an outcome: whoever collects them takes it
         except BaseException as error:
             raise self.failures.failure_of(error, context) from error
         finally:

@@ -19,6 +19,7 @@ from enfold.runtime.stack import Stack, build_stack
 
 if TYPE_CHECKING:
     from enfold.observability.observers import Observers
+    from enfold.operations.outcomes import Outcome
 
 
 class Ingress(msgspec.Struct, frozen=True):
@@ -33,8 +34,8 @@ class Ingress(msgspec.Struct, frozen=True):
 class PreparedOperation:
     """One operation made ready to run: what is known before a call is worked out once, and kept by every surface.
 
-    `is_open`: callers need no identity, and are not counted. `needs_context`: each call needs a `Context`.
-    `needs_loop`: it needs an event loop, even where a `def` runs in place.
+    `is_open`: callers need no identity, and are not counted. `is_wrapped`: user middleware stands around it.
+    `needs_context`: each call needs a `Context`. `needs_loop`: it needs an event loop, even where a `def` runs in place.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class PreparedOperation:
         "id",
         "is_open",
         "is_stream",
+        "is_wrapped",
         "needs_context",
         "needs_loop",
         "operation",
@@ -79,6 +81,7 @@ class PreparedOperation:
         self._stack: Stack | None = None  # composed with the first call: most operations of a large import have none
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = funnel.is_stream
+        self.is_wrapped = bool(user)
         # A caller from outside who does not know tasks still gets the result: the call waits for its task.
         is_task = ingress.is_guarded and operation.spec.durable == "required"
         self.needs_loop = funnel.is_async or funnel.is_stream or is_task or bool(user)
@@ -109,7 +112,7 @@ class PreparedOperation:
             Select(self.spec).compiled(select)
         return read
 
-    def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, Outcome]:
         """Run a query or mutation through its stack; where nothing stands around the funnel, that is all there is."""
         stack = self._stack or self._compose()
         is_observed = self._ingress.is_observed and self._observers.is_on

@@ -38,6 +38,7 @@ from enfold.operations import (
 )
 from enfold.operations.access import EVERYTHING, is_hidden, may_list
 from enfold.operations.operation import check_middleware
+from enfold.operations.outcomes import envelope_of
 from enfold.runtime.application import DEFAULT_NAME, NO_VERSION, Application, module_name, module_version
 from enfold.runtime.reserved import Reserved, check_namespace, is_reserved
 
@@ -235,7 +236,8 @@ class Registry(ABC):
         prepared = self._operations().get(operation_id)
         if prepared is None or prepared.operation.handler is None:
             prepared = self.prepared(operation_id)  # which raises the right error
-        return await prepared.execute(input, context)
+        is_nested = context is not None and context.has_begun
+        return envelope_of(await prepared.execute(input, context), is_nested=is_nested)
 
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None

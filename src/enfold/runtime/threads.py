@@ -100,7 +100,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+    elif isinstance(error, StopIteration | KeyboardInterrupt | SystemExit):
         # A future refuses StopIteration, and SystemExit or KeyboardInterrupt would end the loop.
         future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:

@@ -10,6 +10,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, bounded_warnings, local_envelope, to_wire
 from enfold.errors import CallError
 from enfold.operations import Context
+from enfold.operations.outcomes import Outcome, Suspension
 from enfold.runtime.registry import Registry
 from enfold.surfaces.responses import UNWRITABLE, unwritable
 
@@ -18,10 +19,10 @@ MAX_BYTES: Final = 1_000_000  # of their JSON text
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """A stream as one envelope, and whether there was more."""
+    """A stream as one outcome, and whether there was more."""
 
-    envelope: ResponseEnvelope[Any]
-    truncated: bool
+    outcome: Outcome
+    truncated: bool = False
 
 
 async def collect(registry: Registry, operation_id: str, input: Mapping[str, Any], context: Context) -> Collected:
@@ -33,6 +34,8 @@ async def collect(registry: Registry, operation_id: str, input: Mapping[str, Any
     stream = registry.subscribe(operation_id, input, context)
     try:
         return await _collect_items(stream, operation_id, context)
+    except Suspension as suspension:  # a stream has no other way to say that its handler has asked
+        return Collected(suspension.outcome)
     finally:
         await stream.aclose()
 

@@ -15,6 +15,7 @@ from enfold.formats import find_format
 from enfold.observability.records import code_of
 from enfold.operations import Context, Identity, OperationSpec, OperationType
 from enfold.operations.access import check_access, may_list
+from enfold.operations.outcomes import envelope_of
 from enfold.runtime.application import Application
 from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import OperationRegistry, Registry
@@ -246,7 +247,7 @@ class Functions:
             context = self.context(route, request)
         if request.format is self.format:
             prepared = route.for_writing
-        envelope = await prepared.execute(given, context)
+        envelope = envelope_of(await prepared.execute(given, context))
         try:
             text = encode(write(envelope, route.spec))
         except UNWRITABLE as error:
@@ -340,8 +341,9 @@ class Functions:
 
         given, context = await self.arguments(route, request), self.context(route, request)
         collected = await collect(self.registry, route.spec.id, given, context)
-        text = encode_result(request.format.write, collected.envelope, route.spec)
-        answer = _answer_with_headers(text, collected.envelope, request)
+        envelope = envelope_of(collected.outcome)
+        text = encode_result(request.format.write, envelope, route.spec)
+        answer = _answer_with_headers(text, envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Response:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.log import Log
 from enfold.middleware.idempotency_store import failure, success
@@ -22,7 +21,9 @@ from enfold.operations import Context, Identity, LogMessage, OperationSpec, Orig
 from enfold.operations.access import may_call, narrower
 from enfold.operations.context import TASK
 from enfold.operations.idempotency import EntryKey, owned_by
-from enfold.operations.questions import EVERY_QUESTION, META, InputRequired, Question
+from enfold.operations.outcomes import NeedsInput, envelope_of
+from enfold.operations.outcomes import Outcome as CallOutcome
+from enfold.operations.questions import EVERY_QUESTION, META, Question
 from enfold.runtime.registry import Registry
 from enfold.tasks.model import Order, Outcome, Task
 from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskLimits, TaskStore, now_ms
@@ -278,18 +279,18 @@ class Runner:
     async def _run(self, task: Task, watch: AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
         try:
-            envelope = await self._execute(task, caller, watch)
-            return self._bounded(success(envelope), task)
-        except InputRequired as required:
-            watch.is_left = True
-            return Asking(required.questions, caller.memory)
+            outcome = await self._execute(task, caller, watch)
+            if isinstance(outcome, NeedsInput):
+                watch.is_left = True
+                return Asking(dict(outcome.questions), caller.memory)
+            return self._bounded(success(envelope_of(outcome)), task)
         except CallError as error:
             return self._bounded(failure(error), task)
         except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
             return failure(error_from(error, f"Operation {task.operation} failed"))
 
-    async def _execute(self, task: Task, caller: AbsentCaller, watch: AttemptPulse) -> ResponseEnvelope[Any]:
+    async def _execute(self, task: Task, caller: AbsentCaller, watch: AttemptPulse) -> CallOutcome:
         order = task.order
         left = (order.deadline - now_ms()) / 1000
         if left <= 0:
@@ -478,7 +479,7 @@ class CurrentTask:
 
 
 class AbsentCaller:
-    """The peer of a handler inside a task: it has the answers given so far, and raises the other questions."""
+    """The peer of a handler inside a task: it has the answers given so far; other questions end the attempt."""
 
     def __init__(self, task: Task) -> None:
         self.capabilities: Mapping[str, Any] = (
@@ -488,17 +489,17 @@ class AbsentCaller:
         self.session = None
         self.meta: Mapping[str, Any] = {}
         self.memory = dict(task.memory)
-        self._in_call = task.order.answers
+        self.answers: Mapping[str, Any] = task.order.answers
         self._in_task = task.answers
         self.asked: dict[str, int] = {}
 
-    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any] | NeedsInput:
         keys = {key: question_key(key, question) for key, question in questions.items()}
-        answers = {key: self._in_call[key] for key in questions if key in self._in_call}
+        answers = {key: self.answers[key] for key in questions if key in self.answers}
         answers |= {key: self._in_task[bound] for key, bound in keys.items() if bound in self._in_task}
         missing = {keys[key]: question for key, question in questions.items() if key not in answers}
         if missing:
-            raise InputRequired(missing)
+            return NeedsInput(missing)
         return answers
 
     def resource_updated(self, uri: str) -> None:

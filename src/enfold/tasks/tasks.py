@@ -16,6 +16,7 @@ from enfold.middleware.idempotency_store import result_of
 from enfold.operations import Context, Identity, Progress
 from enfold.operations.access import EVERYTHING
 from enfold.operations.idempotency import IN_PROGRESS, check_key, input_digest
+from enfold.operations.outcomes import NeedsInput
 from enfold.operations.questions import META, Peer
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
@@ -34,6 +35,7 @@ from enfold.tasks.upstream import (
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
+    from enfold.runtime.prepared import PreparedOperation
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 MAX_LIST: Final = 1000
@@ -124,13 +126,15 @@ class Tasks:
         request_id: str | None = None,
         provenance: Mapping[str, Any] | None = None,
         select: str | None = None,
+        is_admitted: bool = False,
     ) -> TaskHandle:
         """Order a task, which is stored when this returns; with a key that was used before, the first one.
 
         `answers` are those that the caller has given before it became a task; `capabilities` what the caller can be
         asked, in MCP's words; `deadline` in seconds can only shorten; `select` is what of the result is wanted.
+        `is_admitted`: access and limits have been checked for the call that becomes this task.
         """
-        prepared = self._guarded.prepared(operation_id)
+        prepared = (self.registry if is_admitted else self._guarded).prepared(operation_id)
         read = prepared.check(input, identity, select)
         spec = prepared.spec
         if spec.durable == "never":
@@ -183,10 +187,10 @@ class Tasks:
         """A function that wraps a task of another server as a task of this caller, by a signed handle; nothing is stored."""
         return partial(self._upstream.taken, operation_id, owner_of(identity))
 
-    def offer_to_take(self, operation_id: str, context: Context) -> None:
+    def offer_to_take(self, prepared: PreparedOperation, context: Context) -> None:
         """Let a call hand over the task of another server, where nothing is to be done with its result here."""
-        if context.unused_key is None and context.select is None and context.recording is None:
-            context.take_task = self.taker(operation_id, identity=context.identity)
+        if not prepared.is_wrapped and not context.asks_for_more:
+            context.take_task = self.taker(prepared.id, identity=context.identity)
 
     async def order(
         self,
@@ -196,6 +200,7 @@ class Tasks:
         *,
         answers: Mapping[str, Any] = _NOTHING,
         capabilities: Mapping[str, Any] | None = None,
+        is_admitted: bool = False,
     ) -> TaskHandle:
         """Order a task for a call that has come to a surface: what its context asks for goes with it."""
         return await self.start(
@@ -208,20 +213,32 @@ class Tasks:
             request_id=context.request_id,
             provenance=None if context.recording is None else context.recording.wishes(),
             select=context.select,
+            is_admitted=is_admitted,
         )
+
+    async def defer(self, operation_id: str, input: Mapping[str, Any], context: Context) -> Task:
+        """Order a task for a call that goes on as one: what its caller has answered goes with it."""
+        peer: Peer | None = None if context.meta is None else context.meta.get(META)
+        answers, capabilities = ({}, None) if peer is None else (peer.answers, peer.capabilities)
+        handle = await self.order(
+            operation_id, input, context, answers=answers, capabilities=capabilities, is_admitted=True
+        )
+        return handle.last or await handle.state()
 
     def offers(self, operation_id: str) -> bool:
         """Whether an operation of this id can run as a task here."""
         return operation_id in self.registry
 
-    async def run(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+    async def run(
+        self, operation_id: str, input: Mapping[str, Any], context: Context
+    ) -> ResponseEnvelope[Any] | NeedsInput:
         """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
         peer: Peer | None = None if context.meta is None else context.meta.get(META)
         handle = await self.order(operation_id, input, context, capabilities={} if peer is None else peer.capabilities)
         limits = (_in_time_to_answer(context.remaining()), self.registry.get_spec(operation_id).timeout)
         wait = min((limit for limit in limits if limit is not None), default=None)
         try:
-            envelope = await asyncio.wait_for(self._waited(handle, context, peer), wait)
+            outcome = await asyncio.wait_for(self._waited(handle, context, peer), wait)
         except CallError as error:
             error.details = {**error.details, "task": handle.id} if error.code == "TIMEOUT" else error.details
             raise
@@ -232,11 +249,13 @@ class Tasks:
                 raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
             details = {"reason": IN_PROGRESS, "task": handle.id}
             raise CallError("TIMEOUT", message, details, retryable=True) from None
-        if context.recording is not None:
-            context.recording.recorded_elsewhere(envelope.provenance)
-        return envelope
+        if context.recording is not None and isinstance(outcome, ResponseEnvelope):
+            context.recording.recorded_elsewhere(outcome.provenance)
+        return outcome
 
-    async def _waited(self, handle: TaskHandle, context: Context, peer: Peer | None) -> ResponseEnvelope[Any]:
+    async def _waited(
+        self, handle: TaskHandle, context: Context, peer: Peer | None
+    ) -> ResponseEnvelope[Any] | NeedsInput:
         """The result of a task; its caller is told how far it is, and asked what it wants to know."""
         told: Progress | None = None
         async for task in handle.watch():
@@ -248,7 +267,10 @@ class Tasks:
                 told = task.progress
                 context.progress(told.progress, told.total, told.message)
             if task.questions and peer is not None:
-                await handle.answer(await peer.ask(task.questions))
+                answers = await peer.ask(task.questions)
+                if isinstance(answers, NeedsInput):
+                    return answers
+                await handle.answer(answers)
             elif task.questions:
                 raise _cannot_be_asked(task)
         raise _not_found()

@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -25,6 +26,7 @@ from enfold.middleware.idempotency_store import failure, success
 from enfold.operations import Context, Identity
 from enfold.operations.access import is_hidden
 from enfold.operations.mcp_kind import kind_of
+from enfold.operations.outcomes import Deferred, envelope_of
 from enfold.operations.questions import Question
 from enfold.runtime.registry import Registry
 from enfold.tasks.model import Elsewhere, Order, Outcome, Status, Task
@@ -48,12 +50,13 @@ Secret: TypeAlias = bytes | Callable[[], bytes] | None
 class TaskQuestion(msgspec.Struct):
     """A question about a server's task, asked of the operation that began it.
 
-    The result is that of the call once the task has ended; until then `HandedOver` is raised.
+    The outcome is the result of the call once the task has ended, and `Deferred` until then.
     """
 
     task_id: str  # at its server
     answers: Mapping[str, Any] | None = None  # to send first
     cancels: bool = False  # whether to cancel it first
+    take: TakeTask | None = None  # makes the task of what the server reports while it runs
     reported: Mapping[str, Any] | None = None  # the task as the server reports it, once it has
 
 
@@ -104,16 +107,19 @@ class UpstreamTasks:
         prepared = self._begun_with(place.operation)
         if prepared is None or place.expires <= now_ms():
             return None
-        outcome: Outcome | None = None
+        question.take = partial(_task, handle, place.owner, place)
         try:
-            outcome = success(await prepared.execute({}, _asking(question)))
+            outcome = await prepared.execute({}, _asking(question))
+            if isinstance(outcome, Deferred):
+                return outcome.task
+            ended = success(envelope_of(outcome))
         except CallError as error:
             if question.reported is None:
                 if _is_unknown(error, question):
                     return None
                 raise
-            outcome = failure(error) if error.is_final else None
-        return _task(handle, place.owner, place, question.reported or {}, outcome)
+            ended = failure(error)
+        return _task(handle, place.owner, place, question.reported or {}, ended)
 
     async def cancel(self, operation: str, task_id: str) -> None:
         """Cancel a task at its server, and ignore the answer."""

@@ -14,7 +14,6 @@ from enfold import Context, Identity, OperationRegistry, OperationSpec
 from enfold.auth.tokens import Tokens
 from enfold.mcp import close_stream
 from enfold.operations import Operation
-from enfold.operations.questions import InputRequired, Question
 from enfold.surfaces.mcp import to_mcp
 
 if TYPE_CHECKING:
@@ -421,14 +420,18 @@ async def test_a_plain_call_that_waits_is_answered(make_client: MakeClient) -> N
     assert (await client.call("wait", {}))["structuredContent"] == {"result": 1}
 
 
-async def test_a_handler_without_a_context_may_ask_by_what_it_raises(make_client: MakeClient) -> None:
+async def test_a_handler_that_catches_every_exception_still_asks(make_client: MakeClient) -> None:
     ops = OperationRegistry()
 
     @ops.query
-    async def ask() -> int:
-        raise InputRequired({"name": Question("elicitation/create", {"message": "Who are you?"}, ("elicitation",))})
+    async def ask(context: Context) -> int:
+        try:
+            return len((await context.ask("Who are you?", key="name")).content)
+        except Exception:  # noqa: BLE001  # what this is about
+            return -1
 
     client = make_client(ops)
+    client.capabilities = {"elicitation": {}}
     result = await client.call("ask", {})
     assert result["resultType"] == "input_required"
     assert list(result["inputRequests"]) == ["name"]

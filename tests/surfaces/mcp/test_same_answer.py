@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError, Context, Identity, OperationRegistry, OperationSpec
 from enfold.auth.tokens import Tokens
 from enfold.operations import Operation
-from enfold.operations.questions import InputRequired, MissingCapability, Question
+from enfold.operations.questions import MissingCapabilityError
 from enfold.provenance import Recorder
 
 META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -79,14 +79,14 @@ def _add_failing_tools(ops: OperationRegistry, runs: list[str]) -> None:
         return odd  # type: ignore[no-any-return]  # a handler that does not keep its word
 
     @ops.mutation
-    async def ask() -> int:
+    async def ask(context: Context) -> int:
         runs.append("ask")
-        raise InputRequired({"name": Question("elicitation/create", {"message": "Who?"}, ("elicitation",))})
+        return len((await context.ask("Who?", key="name")).content)
 
     @ops.mutation
     async def lack() -> int:
         runs.append("lack")
-        raise MissingCapability(("sampling",))
+        raise MissingCapabilityError(("sampling",))
 
 
 def _add_other_tools(ops: OperationRegistry, runs: list[str]) -> None:

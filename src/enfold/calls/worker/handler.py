@@ -51,6 +51,7 @@ from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.access import is_hidden
 from enfold.operations.idempotency import IdempotencyStore, checked_key
+from enfold.operations.outcomes import envelope_of
 from enfold.runtime.registry import Registry, not_found
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class CallHandler:
                 await self._stream(call, watch)
             else:
                 context = self._enter(call)
-                envelope = await prepared.execute(request.input, context)
+                envelope = envelope_of(await prepared.execute(request.input, context))
                 if watch is not None:
                     watch.record_result(envelope)
                 await self._answers.reply(call, responded(request_id, envelope))

@@ -18,7 +18,8 @@ import msgspec
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
 from enfold.operations import Context
-from enfold.operations.questions import ClientSession, InputRequired, MissingCapability, Peer, Question, offers, peer_of
+from enfold.operations.outcomes import NeedsInput, Suspension
+from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers, peer_of
 from enfold.sources.mcp.settings import Answerers, MCPLimits
 from enfold.tasks.model import SERVER_TASK
 
@@ -147,7 +148,7 @@ class MCPCaller:
         key = f"question-{self._count}"
         try:
             return (await self.ask_all({key: {"method": method, "params": params}}))[key]
-        except MissingCapability as error:
+        except MissingCapabilityError as error:
             raise ProtocolError(METHOD_NOT_FOUND, f"The caller cannot be asked: {error.message}") from None
 
     async def ask_all(self, requests: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -166,7 +167,7 @@ class MCPCaller:
     async def _answer(self, question: Question) -> dict[str, Any]:
         answer = self._answers.get(question.method)
         if answer is None:
-            raise MissingCapability(question.capability)
+            raise MissingCapabilityError(question.capability)
         return _with_defaults(question, await answer(question.params, self.context))
 
     async def _ask_peer(self, questions: dict[str, Question]) -> dict[str, dict[str, Any]]:
@@ -224,13 +225,14 @@ class SuspendedCalls:
             call = _RunningCall(caller, asyncio.get_running_loop().create_task(start(caller)))
         call.caller.attach(caller.context)
         try:
-            return await call.result(peer)
-        except InputRequired:
-            peer.memory[SUSPENDED] = self._suspend(call)
-            raise
+            result = await call.result(peer)
         except BaseException:
             call.task.cancel()
             raise
+        if isinstance(result, NeedsInput):
+            peer.memory[SUSPENDED] = self._suspend(call)
+            raise Suspension(result)
+        return result
 
     def close(self) -> None:
         for key in list(self._calls):
@@ -271,29 +273,32 @@ class _RunningCall:
             task.exception()  # retrieved, so that the loop does not log it
 
     async def result(self, peer: Peer) -> Any:
-        """Wait for the result, and ask the client what the server asks meanwhile."""
+        """Wait for the result, and ask the client what the server asks meanwhile; NeedsInput where it has to call again."""
         caller = self.caller
         while True:
             caller.has_news.clear()
             while (asked := caller.next_questions()) is not None:
-                await _ask(asked, peer)
+                needed = await _ask(asked, peer)
+                if needed is not None:
+                    return needed
             if self.task.done():
                 return self.task.result()
             await caller.has_news.wait()
 
 
-async def _ask(asked: _AskedQuestions, peer: Peer) -> None:
-    """Ask the client; InputRequired where it is to call again with the answers, until when the questions stay."""
+async def _ask(asked: _AskedQuestions, peer: Peer) -> NeedsInput | None:
+    """Ask the client; NeedsInput where it is to call again with the answers, until when the questions stay."""
     try:
         answers = await peer.ask(asked.questions)
-    except InputRequired:
-        raise
     except CallError as error:
         if not asked.answers.done():
             asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
     else:
+        if isinstance(answers, NeedsInput):
+            return answers
         if not asked.answers.done():
             asked.answers.set_result(answers)
+    return None
 
 
 # --- calls in flight ------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from enfold.mcp.json_rpc import (
     parse_batch,
 )
 from enfold.mcp.revisions import Revision
-from enfold.operations.questions import MissingCapability
+from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
 from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns
 from enfold.sources.mcp.settings import MCPLimits
@@ -450,7 +450,7 @@ def read_rpc_error(error: Mapping[str, Any]) -> ProtocolError:
 def protocol_failure(error: ProtocolError) -> CallError:
     """The CallError that tells of a protocol error of the upstream server; its own code stays in the details."""
     if error.code == MISSING_CAPABILITY:
-        return MissingCapability(_required(error.data))
+        return MissingCapabilityError(_required(error.data))
     details: dict[str, Any] = {"rpc_code": error.code}
     if error.data is not None:
         details["data"] = error.data

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError, fields_of
 from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
-from enfold.operations.handing_over import HandedOver
+from enfold.operations.outcomes import Deferred, Suspension
 from enfold.sources.mcp.callers import MCPCaller
 from enfold.sources.mcp.dispatcher import protocol_failure, read_rpc_error
 from enfold.tasks.upstream import TaskQuestion
@@ -39,7 +39,7 @@ async def wait_for_task(send: Send, name: str, begun: Mapping[str, Any], caller:
 
 
 async def ask_about_task(send: Send, name: str, question: TaskQuestion) -> dict[str, Any]:
-    """The result of a task that its caller has taken over; HandedOver while it goes on, or the error it ended with."""
+    """The result of a task that its caller has taken over; Deferred while it goes on, or the error it ended with."""
     about = {"taskId": question.task_id}
     if question.answers is not None:
         await send("tasks/update", {**about, "inputResponses": dict(question.answers)})
@@ -54,7 +54,8 @@ async def ask_about_task(send: Send, name: str, question: TaskQuestion) -> dict[
     outcome = _outcome(name, task)
     question.reported = task
     if outcome is None:
-        raise HandedOver
+        taken: Any = None if question.take is None else question.take(task)
+        raise Suspension(Deferred(taken))
     if isinstance(outcome, CallError):
         raise outcome
     return outcome

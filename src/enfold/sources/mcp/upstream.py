@@ -16,7 +16,7 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observability import spans
 from enfold.operations import Context
-from enfold.operations.handing_over import HandedOver
+from enfold.operations.outcomes import Deferred, Suspension
 from enfold.operations.questions import EVERY_QUESTION, ClientSession
 from enfold.sources.mcp.callers import MCPCaller, SourceTerms, SuspendedCalls
 from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
@@ -146,10 +146,8 @@ class Upstream:
             kind = result.get("resultType")
             if kind == "task":
                 taken = None if caller.take_task is None or self._terms.answers else caller.take_task(result)
-                if (
-                    taken is not None
-                ):  # where the source answers nothing: it could not, once the caller follows the task
-                    raise HandedOver(taken)
+                if taken is not None:  # a source that answers questions could not, once the caller follows the task
+                    raise Suspension(Deferred(taken))
                 return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 from enfold.envelope.content import json_text
 from enfold.log import printable
 from enfold.operations import LogMessage, Progress
-from enfold.operations.questions import MissingCapability, Question
+from enfold.operations.questions import MissingCapabilityError, Question
 
 WIDTH: Final = 24  # characters of the bar
 PATIENCE: Final = 0.5  # seconds in which nobody wonders whether something happens
@@ -41,6 +41,7 @@ class TerminalPeer:
         self.session = None
         self.meta: Mapping[str, Any] = {}
         self.memory: dict[str, Any] = {}
+        self.answers: Mapping[str, Any] = {}
         self.asked: dict[str, int] = {}
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
@@ -49,7 +50,7 @@ class TerminalPeer:
     def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """What the person says: a form filled in, yes or no, or by the end of the input that they do not want to answer."""
         if method != "elicitation/create":
-            raise MissingCapability((method.partition("/")[0],))
+            raise MissingCapabilityError((method.partition("/")[0],))
         with nullcontext() if self._line is None else self._line.paused():
             return self._answer(params)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import invalid_argument
-from enfold.operations.handing_over import HandedOver
+from enfold.operations.outcomes import Deferred, envelope_of
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.request import Request, Response, query_value, read_prefer, read_wait
 from enfold.surfaces.responses import encode_failure
@@ -42,11 +42,11 @@ class TaskPages:
         if route.spec.durable != "never":
             handle = await self._tasks.order(route.spec.id, given, context)
         else:  # the server behind it may make a task of the call
-            self._tasks.offer_to_take(route.spec.id, context)
-            try:
-                return functions.answer_with_result(await route.prepared.execute(given, context), request)
-            except HandedOver as handed:
-                handle = await self._tasks.get(handed.task.id, identity=request.identity)
+            self._tasks.offer_to_take(route.prepared, context)
+            outcome = await route.prepared.execute(given, context)
+            if not isinstance(outcome, Deferred):
+                return functions.answer_with_result(envelope_of(outcome), request)
+            handle = await self._tasks.get(outcome.task.id, identity=request.identity)
         task = handle.last or await handle.state()
         if preference.wait:
             task = await _wait_for_change(handle, preference.wait)

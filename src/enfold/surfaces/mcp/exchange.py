@@ -30,7 +30,8 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, 
 from enfold.mcp.tasks import StateSigner
 from enfold.observability.records import OK
 from enfold.operations import Context, Identity, LogMessage, Operation, Progress
-from enfold.operations.questions import InputRequired, Question
+from enfold.operations.outcomes import NeedsInput
+from enfold.operations.questions import Question
 from enfold.surfaces.mcp.subscriptions import Changes
 
 if TYPE_CHECKING:
@@ -250,10 +251,10 @@ class ClientExchange(msgspec.Struct, eq=False):
     def capabilities(self) -> Mapping[str, Any]:
         return self.caller.capabilities
 
-    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any] | NeedsInput:
         missing = {key: question for key, question in questions.items() if key not in self.answers}
         if missing and self.is_stateless:
-            raise InputRequired(missing)
+            return NeedsInput(missing)
         for key, question in missing.items():
             self.answers[key] = await self._ask_now(question)
         return {key: self.answers[key] for key in questions}
@@ -312,9 +313,9 @@ class Rounds:
             raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object")
         exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
 
-    def questions(self, exchange: ClientExchange, required: InputRequired) -> dict[str, Any]:
+    def questions(self, exchange: ClientExchange, needed: NeedsInput) -> dict[str, Any]:
         """The result that asks the client, and holds what the next round must know."""
-        asked = {key: {"method": each.method, "params": each.params} for key, each in required.questions.items()}
+        asked = {key: {"method": each.method, "params": each.params} for key, each in needed.questions.items()}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
 
     def _seal(self, exchange: ClientExchange) -> str:

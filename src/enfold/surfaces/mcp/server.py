@@ -26,10 +26,11 @@ from enfold.mcp.offers import fields_of_result, prompt_messages, resource_conten
 from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.mcp.tasks import TASK_METHODS, TASKS
 from enfold.observability.observers import Watch
-from enfold.observability.records import OK, SpanStart
+from enfold.observability.records import INPUT_REQUIRED, OK, SpanStart
 from enfold.operations import OperationSpec
 from enfold.operations.access import may_list
-from enfold.operations.questions import InputRequired, MissingCapability
+from enfold.operations.outcomes import NeedsInput
+from enfold.operations.questions import MissingCapabilityError
 from enfold.surfaces.mcp import tools
 from enfold.surfaces.mcp.catalog import Prompt
 from enfold.surfaces.mcp.exchange import ClientExchange, Rounds, Session, check_level, revision_for
@@ -84,10 +85,14 @@ class MCPServer(Service):
                 "inputResponses" in exchange.params or "requestState" in exchange.params
             ):
                 self._rounds.restore(exchange)
-            return self._response(exchange, await method(self, exchange))
-        except (InputRequired, MissingCapability) as asking:
-            exchange.code = asking.code
-            return self._ask(exchange, asking)
+            outcome = await method(self, exchange)
+            if isinstance(outcome, NeedsInput):
+                exchange.code = INPUT_REQUIRED
+                return self._response(exchange, self._rounds.questions(exchange, outcome))
+            return self._response(exchange, outcome)
+        except MissingCapabilityError as missing:
+            exchange.code = missing.code
+            return error_response(exchange.id, _missing_capability(exchange, missing))
         except ProtocolError as error:
             exchange.code = code_of_protocol(error) if exchange.code == OK else exchange.code
             exchange.status = error.code
@@ -102,13 +107,6 @@ class MCPServer(Service):
         finally:
             if watch is not None:
                 _observe_end(watch, exchange)
-
-    def _ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> AnyResponse:
-        """The message that asks a client for what its request cannot go on without."""
-        if isinstance(asking, MissingCapability):
-            return error_response(exchange.id, _missing_capability(exchange, asking))
-        result = self._rounds.questions(exchange, asking)
-        return RPCResponse(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
     def _response(self, exchange: ClientExchange, result: Result) -> AnyResponse:
         """The response around a result, with what a stateless client gets besides."""
@@ -149,7 +147,7 @@ class MCPServer(Service):
 
         try:
             return await follow_tasks(self, exchange, task_ids)
-        except MissingCapability as missing:
+        except MissingCapabilityError as missing:
             raise _missing_capability(exchange, missing) from None
 
     async def _follow_readable(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
@@ -222,7 +220,7 @@ def _call_all(*endings: Callable[[], None]) -> Callable[[], None]:
     return end
 
 
-def _missing_capability(exchange: ClientExchange, missing: MissingCapability) -> ProtocolError:
+def _missing_capability(exchange: ClientExchange, missing: MissingCapabilityError) -> ProtocolError:
     code = MISSING_CAPABILITY if exchange.is_stateless else INTERNAL_ERROR
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 
@@ -274,12 +272,14 @@ def list_templates(service: Service, exchange: ClientExchange) -> Result:
     return service.listed(exchange, "resourceTemplates", service.catalog.templates)
 
 
-async def read_resource(service: Service, exchange: ClientExchange) -> Result:
+async def read_resource(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
     service.check_offered(exchange, "resources")
     uri = uri_of(exchange)
     match = service.resource(exchange, uri)
     spec = match.resource.spec
     envelope = await service.run(exchange, spec, dict(match.arguments))
+    if isinstance(envelope, NeedsInput):
+        return envelope
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
     contents = resource_contents(spec, without_prefix(uri, match.prefix), envelope.data, blocks)
     result: Result = {**fields_of_result(envelope), "contents": [_named_as(each, match.prefix) for each in contents]}
@@ -322,10 +322,12 @@ def list_prompts(service: Service, exchange: ClientExchange) -> Result:
     return service.listed(exchange, "prompts", service.catalog.prompts)
 
 
-async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
+async def get_prompt(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
     service.check_offered(exchange, "prompts")
     prompt = _prompt(service, exchange, exchange.params.get("name"))
     envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
+    if isinstance(envelope, NeedsInput):
+        return envelope
     described = {"description": prompt.spec.description} if prompt.spec.description else {}
     return {**described, **fields_of_result(envelope), "messages": prompt_messages(envelope.data)}
 
@@ -340,7 +342,7 @@ def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
 # --- completion ---------------------------------------------------------------------------------------------------
 
 
-async def complete(service: Service, exchange: ClientExchange) -> Result:
+async def complete(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
     """Values for an argument: those an operation proposes, or those its schema lists."""
     service.check_offered(exchange, "completions")
     reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
@@ -349,7 +351,10 @@ async def complete(service: Service, exchange: ClientExchange) -> Result:
     spec = _referenced_spec(service, exchange, reference)
     name, value = str(argument.get("name", "")), str(argument.get("value", ""))
     service.check_access(exchange, spec, {**_others(exchange), name: value})
-    values, counts = await _proposed_values(service, exchange, spec, name, value)
+    proposed = await _proposed_values(service, exchange, spec, name, value)
+    if isinstance(proposed, NeedsInput):
+        return proposed
+    values, counts = proposed
     shown = values[:MAX_COMPLETIONS]
     return {"completion": {"total": len(values), "hasMore": len(values) > len(shown), **counts, "values": shown}}
 
@@ -365,12 +370,14 @@ def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict
 
 async def _proposed_values(
     service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
-) -> tuple[list[str], Result]:
+) -> tuple[list[str], Result] | NeedsInput:
     """The values, and what another server said of their number."""
     found = service.catalog.completion(spec, name)
     if found is None:
         return _enum_values(spec, name, value), {}
     envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
+    if isinstance(envelope, NeedsInput):
+        return envelope
     values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
     return values, fields_of_result(envelope)
 
@@ -397,7 +404,7 @@ def _others(exchange: ClientExchange) -> dict[str, Any]:
 # --- methods ------------------------------------------------------------------------------------------------------
 
 Quick: TypeAlias = Callable[[Service, ClientExchange], Result]
-Slow: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
+Slow: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result | NeedsInput]]
 
 _LISTS: Final[dict[str, Quick]] = {
     "tools/list": tools.list_tools,

@@ -25,7 +25,8 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import Revision, urgency_of
 from enfold.operations import Context, Identity, OperationSpec, new_request_id
 from enfold.operations.access import check_access, may_call, may_list
-from enfold.operations.questions import META, InputRequired, MissingCapability
+from enfold.operations.outcomes import NeedsInput, envelope_of
+from enfold.operations.questions import META, MissingCapabilityError
 from enfold.runtime.registry import Registry, not_found
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.catalog import (
@@ -349,17 +350,22 @@ class Service:
         asked = options_from_meta(exchange.meta)
         return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
-    async def run(self, exchange: ClientExchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
+    async def run(
+        self, exchange: ClientExchange, spec: OperationSpec, arguments: Result
+    ) -> ResponseEnvelope[Any] | NeedsInput:
         """Run an operation whose failure is an error of the protocol, because its result has no match for one."""
         exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
         context = self.context(exchange, spec)
         try:
-            exchange.envelope = await self.registry.execute(spec.id, arguments, context)
-        except (InputRequired, MissingCapability):
+            outcome = await self.registry.prepared(spec.id).execute(arguments, context)
+        except MissingCapabilityError:
             raise
         except CallError as error:
             exchange.code = safe_code(error.code)
             raise protocol_error(error, context.request_id) from error
+        if isinstance(outcome, NeedsInput):
+            return outcome
+        exchange.envelope = envelope_of(outcome)
         return exchange.envelope
 
     def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:

@@ -22,9 +22,7 @@ from enfold.mcp.json_rpc import (
     ProtocolError,
 )
 from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
-from enfold.operations import Context
-from enfold.operations.questions import MissingCapability
-from enfold.surfaces.mcp.catalog import MCPTool
+from enfold.operations.questions import MissingCapabilityError
 from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_recorded_id, write_result
 from enfold.surfaces.mcp.service import Result, Service, too_many
@@ -44,18 +42,13 @@ _log: Final = Log("enfold.mcp")
 def check_declared(exchange: ClientExchange) -> None:
     """Refuse a client that has not said with this request that it knows tasks."""
     if not declares_tasks(exchange.caller.capabilities):
-        raise MissingCapability(("extensions", TASKS))
+        raise MissingCapabilityError(("extensions", TASKS))
 
 
-async def start_task(
-    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, context: Context
-) -> Result:
-    """Start a task, and give its client the result that names it; it is stored by then."""
-    handle = await _tasks_of(service, exchange).order(
-        tool.id, arguments, context, answers=exchange.answers, capabilities=exchange.caller.capabilities
-    )
+def task_reference(service: Service, exchange: ClientExchange, task: Task) -> Result:
+    """The result of a call that goes on as a task."""
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
-    told = _task_details(service, exchange, handle.last or await handle.state())
+    told = flat_task(task) if task.elsewhere is not None else _task_details(service, exchange, task)
     return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
 
 
@@ -165,7 +158,7 @@ def _plain(envelope: ResponseEnvelope[Any]) -> Result:
 
 def _capability_error(error: CallError) -> Result:
     """The error of a task that had to ask what its client cannot answer."""
-    lacking = MissingCapability(tuple(str(error.details.get("capability")).split(".")))
+    lacking = MissingCapabilityError(tuple(str(error.details.get("capability")).split(".")))
     return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
 
 

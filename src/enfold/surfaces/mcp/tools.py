@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -10,15 +10,18 @@ from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
 from enfold.mcp.tasks import declares_tasks
-from enfold.operations import Context, Detached, new_request_id
+from enfold.operations import Context, new_request_id
 from enfold.operations.access import is_hidden
-from enfold.operations.context import DETACHABLE
-from enfold.operations.handing_over import HandedOver
-from enfold.operations.questions import InputRequired, MissingCapability
+from enfold.operations.outcomes import Deferred, NeedsInput, Outcome, envelope_of
+from enfold.operations.questions import MissingCapabilityError
+from enfold.runtime.prepared import PreparedOperation
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_run_id, write_result
 from enfold.surfaces.mcp.service import Result, Service, arguments_of
+
+if TYPE_CHECKING:
+    from enfold.tasks import Task, Tasks
 
 SELECT_KEY: Final = "enfold/select"
 
@@ -31,63 +34,71 @@ def list_tools(service: Service, exchange: ClientExchange) -> Result:
     return service.listed(exchange, "tools", service.tools_for(exchange), service.catalog.tools)
 
 
-async def call_tool(service: Service, exchange: ClientExchange) -> Result:
-    """Run an operation; its failure is a result too, but a question to the client is raised."""
+async def call_tool(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
+    """Run an operation: its result, which may tell of a failure; a reference to a task; or questions for the client."""
     name = exchange.params.get("name")
     tool = (service.known_tools.get(name) if type(name) is str else None) or _find_tool(service, exchange)
-    prepared, revision = tool.prepared, exchange.caller.revision
-    exchange.operation = prepared.operation
+    exchange.operation = tool.prepared.operation
     if tool.is_relay:
         return await _call_operation(service, exchange, tool)
-    if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.identity):
-        raise service.unknown_name(exchange, "tool", name, service.catalog.tools)
-    if revision.is_stateless and exchange.headers is not None and tool.mirrors and not exchange.is_relayed:
-        from enfold.mcp.headers import check_argument_headers  # over HTTP alone
-
-        check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
+    _check_call(service, exchange, tool)
     asked: Format | None = None
     try:
         if FORMAT_KEY in exchange.meta:
             asked = find_format(str(exchange.meta[FORMAT_KEY]))
-            prepared = tool.prepared_for(asked)
-        arguments = exchange.params.get("arguments")
-        if type(arguments) is not dict:
-            arguments = arguments_of(exchange)
-        tasks = service.settings.tasks
-        is_task = tool.spec.durable != "never" and tasks is not None and _becomes_task(exchange, tool)
-        if is_task and (not tool.spec.asks_first or IDEMPOTENCY_KEY in exchange.meta):
-            return await _start_task(service, exchange, tool, arguments)
-        if prepared.is_stream:
-            return with_run_id(await _collect(service, exchange, tool, arguments, asked), exchange.recording)
-        context = None
-        if (
-            prepared.needs_context
-            or not prepared.is_open
-            or is_task
-            or service.settings.recorder is not None
-            or IDEMPOTENCY_KEY in exchange.meta
-            or SELECT_KEY in exchange.meta
-        ):
-            context = _context(service, exchange, tool)
-            if is_task:
-                context.meta = {**(context.meta or {}), DETACHABLE: True}
-            elif tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
-                tasks.offer_to_take(tool.id, context)
-        try:
-            envelope = exchange.envelope = await prepared.execute(arguments, context)
-        except Detached:
-            return await _start_task(service, exchange, tool, arguments)
-        result = write_result(service, exchange, tool, envelope, asked)
-    except HandedOver as handed:
-        return _task_reference(handed)
+        outcome, truncated = await _run(service, exchange, tool, asked)
+        if isinstance(outcome, NeedsInput):
+            return outcome
+        if isinstance(outcome, Deferred):
+            return _task_reference(service, exchange, outcome)
+        exchange.envelope = outcome
+        result = write_result(service, exchange, tool, outcome, asked, truncated=truncated)
     except CallError as error:
         exchange.code = safe_code(error.code)
-        result = _failed(error, asked or tool.format, tool, is_stateless=revision.is_stateless)
+        result = _failed(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
+def _check_call(service: Service, exchange: ClientExchange, tool: MCPTool) -> None:
+    """Refuse a tool that is hidden from its caller, and arguments that differ from their HTTP headers."""
+    if not tool.prepared.is_open and is_hidden(tool.spec.access_control, exchange.identity):
+        raise service.unknown_name(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
+    if tool.mirrors and exchange.is_stateless and exchange.headers is not None and not exchange.is_relayed:
+        from enfold.mcp.headers import check_argument_headers  # over HTTP alone
+
+        check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
+
+
+async def _run(service: Service, exchange: ClientExchange, tool: MCPTool, asked: Format | None) -> tuple[Outcome, bool]:
+    """The outcome of a call, and whether it is a part of a stream that has more items."""
+    prepared = tool.prepared if asked is None else tool.prepared_for(asked)
+    arguments, tasks = arguments_of(exchange), service.settings.tasks
+    is_task = tool.spec.durable != "never" and tasks is not None and _becomes_task(exchange, tool)
+    if is_task and (not tool.spec.asks_first or IDEMPOTENCY_KEY in exchange.meta):
+        return Deferred(await _order_task(service, exchange, tool, arguments)), False
+    if prepared.is_stream:
+        return await _collect(service, exchange, tool, arguments)
+    context = None
+    if is_task or _needs_context(service, exchange, prepared):
+        context = _context(service, exchange, tool)
+        context.accepts_task = is_task
+        if not is_task and tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
+            tasks.offer_to_take(prepared, context)
+    return await prepared.execute(arguments, context), False
+
+
+def _needs_context(service: Service, exchange: ClientExchange, prepared: PreparedOperation) -> bool:
+    return (
+        prepared.needs_context
+        or not prepared.is_open
+        or service.settings.recorder is not None
+        or IDEMPOTENCY_KEY in exchange.meta
+        or SELECT_KEY in exchange.meta
+    )
+
+
 def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
-    """Whether a durable operation runs as a task; MissingCapability where it has to and its client takes none."""
+    """Whether a durable operation runs as a task; MissingCapabilityError where it has to and its client takes none."""
     if tool.spec.durable == "required" and exchange.is_stateless:
         from enfold.surfaces.mcp.tasks import check_declared  # which needs asyncio
 
@@ -95,33 +106,35 @@ def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
     return _takes_tasks(exchange)
 
 
-async def _start_task(service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Result:
-    from enfold.surfaces.mcp.tasks import start_task  # which needs asyncio
-
-    return await start_task(service, exchange, tool, arguments, _context(service, exchange, tool))
+async def _order_task(service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Task:
+    """Order a task, which is stored when this returns."""
+    answers, capabilities = exchange.answers, exchange.capabilities
+    context = _context(service, exchange, tool)
+    tasks: Tasks = service.settings.tasks
+    handle = await tasks.order(tool.id, arguments, context, answers=answers, capabilities=capabilities)
+    return handle.last or await handle.state()
 
 
 def _takes_tasks(exchange: ClientExchange) -> bool:
     return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
 
 
-def _task_reference(handed: HandedOver) -> Result:
-    from enfold.surfaces.tasks import flat_task  # only where there are tasks
+def _task_reference(service: Service, exchange: ClientExchange, deferred: Deferred) -> Result:
+    from enfold.surfaces.mcp.tasks import task_reference  # which needs asyncio
 
-    return {"resultType": "task", **flat_task(handed.task)}
+    return task_reference(service, exchange, deferred.task)
 
 
 async def _collect(
-    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
-) -> Result:
+    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result
+) -> tuple[Outcome, bool]:
     """The items of a stream as one result: as many as come before its own timeout, or ours where it has none."""
     from enfold.surfaces.collection import collect  # most tools give one result
 
     timeout = service.settings.collect_for if tool.spec.timeout is None else None
     context = _context(service, exchange, tool, timeout)
     collected = await collect(service.registry, tool.id, arguments, context)
-    exchange.envelope = collected.envelope
-    return write_result(service, exchange, tool, collected.envelope, asked, truncated=collected.truncated)
+    return collected.outcome, collected.truncated
 
 
 def _context(service: Service, exchange: ClientExchange, tool: MCPTool, timeout: float | None = None) -> Context:
@@ -146,15 +159,15 @@ def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
     return text
 
 
-async def _call_operation(service: Service, exchange: ClientExchange, relay: MCPTool) -> Result:
+async def _call_operation(service: Service, exchange: ClientExchange, relay: MCPTool) -> Result | NeedsInput:
     """Run the operation that `call_operation` names, as if it had been called by its own name."""
     try:
-        asked = (await relay.prepared.execute(arguments_of(exchange), None)).data
+        asked = envelope_of(await relay.prepared.execute(arguments_of(exchange), None)).data
         if isinstance(asked, msgspec.Raw):
             asked = msgspec.json.decode(asked)
         spec = service.relay_target(asked, exchange)
     except CallError as error:
-        return _failed(error, relay.format, relay, is_stateless=exchange.revision.is_stateless)
+        return _failed(error, relay.format, relay, is_stateless=exchange.is_stateless)
     exchange.params = {**exchange.params, "name": spec.id, "arguments": asked["arguments"] or {}}
     exchange.meta = {**exchange.meta, SELECT_KEY: asked["select"]}
     exchange.is_relayed = True
@@ -162,8 +175,8 @@ async def _call_operation(service: Service, exchange: ClientExchange, relay: MCP
 
 
 def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> Result:
-    """The result that tells of a failure; a question to the client is raised again."""
-    if isinstance(error, InputRequired) or (isinstance(error, MissingCapability) and is_stateless):
+    """The result that tells of a failure; a missing capability is an error of the stateless protocol."""
+    if is_stateless and isinstance(error, MissingCapabilityError):
         raise error
     if tool.spec.durable != "never" and (error.code, error.details.get("reason")) == ("UNAVAILABLE", "store"):
         raise ProtocolError(INTERNAL_ERROR, error.message) from error  # nobody knows whether there is a task

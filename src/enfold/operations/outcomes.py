@@ -1,0 +1,61 @@
+"""How a call ends when it does not fail: with a result, with questions for its caller, or as a task.
+
+Failures are `CallError`s. A handler that asks or detaches is stopped in the middle of its frame by `Suspension`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.operations.questions import Question
+    from enfold.tasks import Task
+
+
+class NeedsInput(msgspec.Struct, frozen=True):
+    """The caller is to answer questions and call again; the handler then runs again from its beginning.
+
+    Without questions the handler has asked all it had to ask (`context.detach()`), and runs again as a task.
+    """
+
+    questions: Mapping[str, Question] = {}  # by the key under which each is answered
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """The call goes on as a task, which its caller follows: one of this server, or of the server behind it."""
+
+    task: Task
+
+
+Outcome: TypeAlias = "ResponseEnvelope[Any] | NeedsInput | Deferred"
+
+
+class Suspension(BaseException):
+    """Stops a handler whose call has an outcome before the handler returns.
+
+    Control flow inside the frames of user code only: the step that runs a handler, or a user's middleware, turns it into
+    the outcome. It is not an `Exception`, so that a handler's `except Exception` does not swallow a question.
+    """
+
+    def __init__(self, outcome: NeedsInput | Deferred) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+def envelope_of(outcome: Outcome, *, is_nested: bool = False) -> ResponseEnvelope[Any]:
+    """The result, for a caller that can neither answer questions by calling again nor follow a task.
+
+    `is_nested`: a handler made the call; what stops the call stops that handler, too.
+    """
+    if not isinstance(outcome, (NeedsInput, Deferred)):
+        return outcome
+    if is_nested:
+        raise Suspension(outcome)
+    message = "The operation needs answers, and its caller cannot be asked"
+    raise CallError("UNAVAILABLE", message, {"reason": "input_required"}, retryable=False)
