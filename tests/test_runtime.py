@@ -17,7 +17,6 @@ from pydantic import BaseModel, model_serializer
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, build_env, mcp_envelope
 from enfold.operations import Progress
-from enfold.runtime.failures import never_waits
 from enfold.runtime.registry import Registry
 
 
@@ -42,31 +41,6 @@ async def until(happened: Callable[[], bool]) -> None:
 
 async def at_once() -> int:
     return 1
-
-
-async def waits() -> int:
-    await asyncio.sleep(0)
-    return 1
-
-
-async def waits_inside_a_block() -> int:
-    async with asyncio.Lock():
-        return 1
-
-
-@pytest.mark.parametrize(
-    ("handler", "expected"),
-    [
-        (at_once, True),
-        (waits, False),
-        (waits_inside_a_block, False),
-        (lambda: 1, False),
-        (functools.partial(at_once), False),
-    ],
-    ids=["at once", "await", "async with", "def", "partial"],
-)
-def test_an_async_def_without_an_await_never_waits(handler: Callable[..., Any], expected: bool) -> None:
-    assert never_waits(handler) is expected
 
 
 async def test_what_never_waits_gives_the_same_at_every_call() -> None:

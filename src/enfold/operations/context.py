@@ -11,7 +11,6 @@ import msgspec
 
 from enfold.errors import writable
 from enfold.operations.access import Identity
-from enfold.operations.outcomes import NeedsInput, Suspension
 
 if TYPE_CHECKING:
     import asyncio
@@ -289,6 +288,8 @@ class Context:
     def detach(self) -> None:
         """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
         if self.task is None and self.accepts_task:
+            from enfold.operations.outcomes import NeedsInput, Suspension  # only few handlers detach
+
             raise Suspension(NeedsInput())
 
     @property

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
     from enfold.operations.questions import Question
     from enfold.tasks import Task
 
@@ -53,7 +53,7 @@ def envelope_of(outcome: Outcome, *, is_nested: bool = False) -> ResponseEnvelop
 
     `is_nested`: a handler made the call; what stops the call stops that handler, too.
     """
-    if not isinstance(outcome, (NeedsInput, Deferred)):
+    if isinstance(outcome, ResponseEnvelope):
         return outcome
     if is_nested:
         raise Suspension(outcome)

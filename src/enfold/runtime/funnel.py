@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
@@ -16,7 +17,8 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, DecodeError, LargeMisfitError, invalid_argument
 from enfold.operations import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
 from enfold.operations.outcomes import Suspension
-from enfold.runtime.failures import Failures, drive, is_cancellation, never_waits
+from enfold.runtime.coroutines import drive, go_on
+from enfold.runtime.failures import Failures, is_cancellation
 from enfold.runtime.lifespan import Lifetime
 from enfold.schema.budget import shared_budget
 
@@ -52,7 +54,6 @@ class Funnel:
         "_for_writing",
         "_handler",
         "_limit",
-        "_may_wait",
         "_plain_finish",
         "_policy",
         "_services",
@@ -90,7 +91,6 @@ class Funnel:
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
         if self.is_remote:  # the worker validates the input of its own version, and checks the result
             self._decode_quickly = _unchanged
-        self._may_wait = True  # until the first result shows otherwise
         self._finish: Finish = _unchanged if self.is_remote else self._first_finish
         # Gives plain data; built for the first result that has to be plain.
         self._plain_finish: Finish | None = _unchanged if self.is_remote else None
@@ -115,7 +115,6 @@ class Funnel:
             arguments = decode(input) if type(input) is dict else self.read(input)[1]
         except (DecodeError, RecursionError):
             arguments = self.read(input)[1]
-        has_passed = False
         try:
             if not self._services.lifetime.is_ready:
                 await self._services.lifetime.make_ready()
@@ -123,14 +122,17 @@ class Funnel:
                 context = self._enter(context)
             if not self.is_async:
                 result = await self._run_def(arguments, context)
-            elif self._may_wait and (deadline := self._own_limit(context)) is not None:
-                limit = self._limit(deadline)
-                try:
-                    result = await self._start(arguments, context)
-                finally:
-                    has_passed = limit.end()
             else:
-                result = await self._start(arguments, context)
+                running = self._start(arguments, context)
+                if type(running) is CoroutineType:
+                    try:
+                        waits_for = running.send(None)
+                    except StopIteration as done:  # it has ended without a wait: there is nothing to limit
+                        result = done.value
+                    else:
+                        result = await self._in_time(go_on(running, waits_for), context)
+                else:
+                    result = await self._in_time(running, context)
             if context is None or not context.keeps_result:
                 try:
                     return self._finish(result)
@@ -142,7 +144,7 @@ class Funnel:
         except Suspension as suspension:
             return suspension.outcome
         except BaseException as error:
-            raise self.failures.failure_of(error, context, has_passed) from error
+            raise self.failures.failure_of(error, context) from error
 
     async def follow(self, input: Any, context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription: each item is finished by itself; the producer is closed with the consumer."""
@@ -246,7 +248,7 @@ class Funnel:
         self._limit = limit_running_task
         return limit_running_task(deadline)
 
-    async def _in_time(self, awaitable: Awaitable[T], context: Context) -> T:
+    async def _in_time(self, awaitable: Awaitable[T], context: Context | None) -> T:
         """Await something until the deadline of the call; TIMEOUT after it."""
         deadline = self._own_limit(context)
         if deadline is None:
@@ -341,7 +343,6 @@ class Funnel:
 
         build = build_writing_pipeline if self._for_writing else build_pipeline
         self._finish = build(self.spec, self._policy, self.operation.signature)
-        self._may_wait = not never_waits(self._handler)
         return self._finish(result)
 
 

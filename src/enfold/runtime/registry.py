@@ -21,6 +21,7 @@ from typing import (
 import msgspec
 from msgspec.structs import replace
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operations import (
     DEFAULT_POLICY,
@@ -43,7 +44,6 @@ from enfold.runtime.application import DEFAULT_NAME, NO_VERSION, Application, mo
 from enfold.runtime.reserved import Reserved, check_namespace, is_reserved
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
     from enfold.observability.observers import Observer, Observers
     from enfold.operations.call import Middleware
     from enfold.operations.spec import OperationOptions
@@ -237,13 +237,14 @@ class Registry(ABC):
         if prepared is None or prepared.operation.handler is None:
             prepared = self.prepared(operation_id)  # which raises the right error
         is_nested = context is not None and context.has_begun
-        return envelope_of(await prepared.execute(input, context), is_nested=is_nested)
+        outcome = await prepared.execute(input, context)
+        return outcome if isinstance(outcome, ResponseEnvelope) else envelope_of(outcome, is_nested=is_nested)
 
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """`execute` for a program without an event loop: a `def` runs in place, an `async def` in a loop of its own."""
-        from enfold.runtime.failures import drive  # loaded with the first operation
+        from enfold.runtime.coroutines import drive  # loaded with the first operation
 
         context = context or Context()
         context.inline = True

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from enfold.errors import CallError
 from enfold.operations import Context
+from enfold.operations.outcomes import Suspension
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration | KeyboardInterrupt | SystemExit):
+    elif isinstance(error, StopIteration) or not isinstance(error, (Exception, Suspension)):
         # A future refuses StopIteration, and SystemExit or KeyboardInterrupt would end the loop.
         future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:

@@ -15,7 +15,7 @@ from enfold.errors import CallError, invalid_argument
 from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
-from enfold.runtime.failures import drive
+from enfold.runtime.coroutines import drive
 from enfold.runtime.lifespan import Lifetime
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route

@@ -15,7 +15,7 @@ from enfold.tasks.memory import MemoryTasks
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient, Message
 
-ASKED = {"elicitation": {}}
+ASKED: Message = {"elicitation": {}}
 YES = {"action": "accept", "content": {"sure": True}}
 
 
@@ -40,7 +40,9 @@ async def ask_twice(client: Client, tool: str) -> tuple[Message, Message]:
     return questions, await client.call(tool, inputResponses=answers, requestState=state)
 
 
-async def test_middleware_sees_the_questions_and_then_the_result(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_middleware_sees_the_questions_and_then_the_result(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
     outcomes = Outcomes()
     ops.middleware(outcomes)
 
