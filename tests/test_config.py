@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE
 
-from enfold import CallError
+from enfold import CallError, OperationRegistry
 from enfold.app.file import read_config
-from enfold.app.reconciler import ConfiguredRegistry, open_config
+from enfold.app.reconciler import open_config
 
 LITTLE = Path(__file__).parent / "sources/mcp/little_server.py"
 
@@ -264,25 +264,25 @@ def secret() -> int:
 
 
 @pytest.fixture
-async def everything(tmp_path: Path) -> AsyncIterator[ConfiguredRegistry]:
+async def everything(tmp_path: Path) -> AsyncIterator[OperationRegistry]:
     write(tmp_path, "shop.py", SHOP)
     async with open_config(write(tmp_path, "enfold.toml", EVERYTHING), {}) as registry:
         yield registry
 
 
-async def test_sources_of_every_kind_come_to_one_registry(everything: ConfiguredRegistry) -> None:
+async def test_sources_of_every_kind_come_to_one_registry(everything: OperationRegistry) -> None:
     assert {spec.id for spec in everything.list()} == {"pets.plus", "pets.misfit", "pets.told", "shop.price"}
     assert (await everything.execute("pets.plus", {"x": 1, "y": 2})).data == {"sum": 3}
     assert (await everything.execute("shop.price", {"name": "four"})).data == 4
     assert (await everything.execute("pets.told", {})).data["env"]["COLOUR"] == "blue"
 
 
-async def test_a_files_policies_and_access_rules_stand_in_the_specs(everything: ConfiguredRegistry) -> None:
+async def test_a_files_policies_and_access_rules_stand_in_the_specs(everything: OperationRegistry) -> None:
     spec = everything.get_spec("pets.plus")
     assert (spec.timeout, spec.access_control.required_scopes) == (5, ("pets:use",))
 
 
-async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(everything: ConfiguredRegistry) -> None:
+async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(everything: OperationRegistry) -> None:
     states = {state.name: state for state in everything.sources}
     found = {name: (each.kind, each.state, each.operations, each.required) for name, each in states.items()}
     assert found["little"] == ("mcp", "up", 3, False)
@@ -335,7 +335,10 @@ rename = { price = "amount", secret = "open" }
 """
     async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
         assert [spec.id for spec in registry.list()] == ["shop.amount"]
-    assert caplog.messages == ['shop: include "cost*" takes nothing', 'shop: rename finds no "secret"']
+    assert caplog.messages == [
+        'shop: include "cost*" matches no operation',
+        'shop: rename matches no operation "secret"',
+    ]
 
 
 async def test_a_filter_that_takes_by_tag_is_no_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -344,7 +347,7 @@ async def test_a_filter_that_takes_by_tag_is_no_miss(tmp_path: Path, caplog: pyt
     text = '[sources.shop]\nfunctions = "shop.py:ops"\ninclude = ["#front", "#back"]\n'
     async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
         assert [spec.id for spec in registry.list()] == ["shop.price"]
-    assert caplog.messages == ['shop: include "#back" takes nothing']
+    assert caplog.messages == ['shop: include "#back" matches no operation']
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE
 
-from enfold import CallError, testing
-from enfold.app.reconciler import ConfiguredRegistry, open_config
-from enfold.app.reload import reread
+from enfold import CallError, OperationRegistry, testing
+from enfold.app.reconciler import open_reconciler
+from enfold.app.reload import watch_config
 from enfold.runtime.source_states import SourceState
 
 LITTLE = Path(__file__).parent / "sources" / "mcp" / "little_server.py"
@@ -47,12 +47,12 @@ def little(*options: str) -> str:
 
 
 @asynccontextmanager
-async def served(folder: Path, text: str) -> AsyncIterator[tuple[ConfiguredRegistry, Callable[[str], None]]]:
+async def served(folder: Path, text: str) -> AsyncIterator[tuple[OperationRegistry, Callable[[str], None]]]:
     """A file that is followed, and a way to write it anew."""
     path = folder / "enfold.toml"
     path.write_text(text)
-    async with open_config(path, {}) as registry, reread(registry, {}):
-        yield registry, lambda text: _replace(path, text)
+    async with open_reconciler(path, {}) as reconciler, watch_config(reconciler, {}):
+        yield reconciler.registry, lambda text: _replace(path, text)
 
 
 def _replace(path: Path, text: str) -> None:
@@ -61,7 +61,7 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-async def until(registry: ConfiguredRegistry, is_true: Callable[[], bool]) -> None:
+async def until(registry: OperationRegistry, is_true: Callable[[], bool]) -> None:
     """Wait for a change of a source or an operation after which something is true."""
     changed = asyncio.Event()
 
@@ -152,14 +152,14 @@ async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_
     ],
     ids=["a wrong key", "no TOML", "a variable that is not set"],
 )
-async def test_a_wrong_file_leaves_the_old_one_in_force(
+async def test_an_invalid_file_leaves_the_previous_configuration_active(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
 ) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     right = '[sources.shop]\nfunctions = "shop.py:ops"\n'
     async with served(tmp_path, right) as (registry, write):
         write(text)
-        await until_told(caplog, "stays in force")
+        await until_told(caplog, "stays active")
         assert told in caplog.messages[-1]
         assert (await registry.execute("shop.price")).data == 3
         write(right + "[sources.late]\nfunctions = 'shop.py:ops'\nnamespace = 'late'\n")
@@ -181,10 +181,10 @@ async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_to
     shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
     async with served(tmp_path, shop) as (registry, write):
         write(f"[policy]\nstrict_output = true\n[limits]\nheaders = 50\n{shop}")
-        await until_told(caplog, "Start the program anew")
+        await until_told(caplog, "Restart the program")
         assert (registry.policy.strict_output, caplog.messages[-1]) == (
             True,
-            "Start the program anew: a change of limits is only taken up then",
+            "Restart the program to apply changes of limits",
         )
 
 

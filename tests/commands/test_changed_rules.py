@@ -69,7 +69,7 @@ class RealServer:
 
     def tighten(self, rules: str) -> None:
         self.write(rules, "--slow", "600")
-        self.wait_for("was read again")
+        self.wait_for("was reloaded")
 
     def send(self, path: str, body: Any, **headers: str) -> tuple[int, Any, Any]:
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json", **headers}

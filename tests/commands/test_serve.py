@@ -422,7 +422,7 @@ def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_b
     assert (ran, sessions[other].order("key-of-the-dead")) == (victim, victim)  # what it had done is not done again
 
 
-def test_a_worker_is_back_with_the_configuration_in_force_though_its_file_has_been_broken(tmp_path: Path) -> None:
+def test_a_worker_restarts_with_the_active_configuration_although_its_file_is_invalid(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKED)
     file = tmp_path / "enfold.toml"
     file.write_text('[sources.first]\nfunctions = "app.py:ops"\n')
@@ -433,10 +433,10 @@ def test_a_worker_is_back_with_the_configuration_in_force_though_its_file_has_be
             served.log.until("second opened")
         file.write_text("[sources.first")
         for _ in range(2):
-            served.log.until("stays in force")
+            served.log.until("stays active")
         victim = min(workers_of(served))
         os.kill(victim, signal.SIGKILL)
-        served.log.until("stays in force")  # it has tried the file, and goes on
+        served.log.until("stays active")  # it has tried the file, and goes on
         both = workers_of(served)
         assert (len(both), victim in both) == (2, False)
 

@@ -152,5 +152,5 @@ def test_a_configuration_that_was_read_again_is_at_the_level_info(tmp_path: Path
     file.write_text(text)
     with serving("enfold.toml", cwd=tmp_path) as served:
         file.write_text(f"{text}include = ['add']\n")
-        assert " INFO " in served.log.until("was read again").splitlines()[-1]
+        assert " INFO " in served.log.until("was reloaded").splitlines()[-1]
         wait_for(lambda: len(served.get("/openapi.json")["paths"]) == 1)

@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 from tests.sources.mcp import sdk_server
 
-from enfold.app.reconciler import ConfiguredRegistry, open_config
+from enfold import OperationRegistry
+from enfold.app.reconciler import open_config
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 
@@ -26,7 +27,7 @@ Open: TypeAlias = Callable[..., AbstractAsyncContextManager["Gateway"]]
 class Gateway:
     """What a test needs of an open gateway."""
 
-    def __init__(self, registry: ConfiguredRegistry, url: str, marks: Path) -> None:
+    def __init__(self, registry: OperationRegistry, url: str, marks: Path) -> None:
         self.registry = registry
         self.url = url
         self.mcp = f"{url}/mcp"

@@ -15,7 +15,7 @@ import pytest
 from tests.gateway.conftest import serve
 
 from enfold.app.file import read_config
-from enfold.app.reconciler import ConfiguredRegistry, open_config
+from enfold.app.reconciler import Reconciler, open_reconciler
 from enfold.observability.metrics import CallCounts
 from enfold.surfaces.http import to_http
 from enfold.surfaces.http.metrics import to_metrics
@@ -39,8 +39,9 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 class Shifting:
     """A gateway before a server whose definitions a test changes."""
 
-    def __init__(self, registry: ConfiguredRegistry, url: str, tools: Path) -> None:
-        self.registry = registry
+    def __init__(self, reconciler: Reconciler, url: str, tools: Path) -> None:
+        self.reconciler = reconciler
+        self.registry = reconciler.registry
         self.url = url
         self._tools = tools
 
@@ -72,11 +73,12 @@ async def shifting(folder: Path, *tools: dict[str, Any]) -> AsyncIterator[Shifti
     listed, config = folder / "tools.json", folder / "mcp.json"
     listed.write_text(json.dumps(tools))
     config.write_text(json.dumps({"mcpServers": {"s": {"command": sys.executable, "args": [SERVER, str(listed)]}}}))
-    async with open_config(config, {}) as registry:
+    async with open_reconciler(config, {}) as reconciler:
+        registry = reconciler.registry
         metrics = to_metrics(CallCounts(registry), has_identities=False)
         app = to_http(registry, mounts={"/mcp": to_mcp(registry), "/metrics": metrics})
         async with serve(app, app.stop) as url:
-            yield Shifting(registry, url, listed)
+            yield Shifting(reconciler, url, listed)
 
 
 @pytest.mark.parametrize(("change", "what"), CHANGES, ids=[what for _, what in CHANGES])
@@ -133,7 +135,7 @@ async def test_a_mutation_stays_one_when_the_configuration_of_its_source_changes
         entry = json.loads(config.read_text())
         entry["mcpServers"]["s"]["timeout"] = 5
         config.write_text(json.dumps(entry))
-        gateway.registry.apply(read_config(config, {}))
+        gateway.reconciler.apply(read_config(config, {}))
         await gateway.until(lambda: gateway.registry.sources["s"].changes == 1)
         assert gateway.registry.get_spec("s.pay").type.value == "mutation"
 
@@ -160,12 +162,13 @@ async def test_a_document_that_is_read_again_is_compared(tmp_path: Path, caplog:
     path, config = tmp_path / "pets.json", tmp_path / "enfold.toml"
     path.write_text(json.dumps(document))
     config.write_text('[sources.pets]\nopenapi = "pets.json"\n')
-    async with open_config(config, {}) as registry:
+    async with open_reconciler(config, {}) as reconciler:
+        registry = reconciler.registry
         assert registry.get_spec("pets.add").type.value == "mutation"
         document["paths"] = {"/pets": {"get": {**document["paths"]["/pets"]["post"], "summary": "Harmless"}}}
         path.write_text(json.dumps(document))
         config.write_text('[sources.pets]\nopenapi = "pets.json"\ntimeout = 5\n')
-        registry.apply(read_config(config, {}))
+        reconciler.apply(read_config(config, {}))
         changed = asyncio.Event()
         stop = registry.sources.watch(lambda *_: changed.set())
         async with asyncio.timeout(20):

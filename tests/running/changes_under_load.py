@@ -98,7 +98,7 @@ def _change(server: subprocess.Popen[str], port: int, config: Path, number: int,
     if number % 5 == 4:
         _write(config, "[sources.same]\ncomand = 1\n")
         figures.broken_files += 1
-        _until(lambda: sum("stays in force" in line for line in figures.told) >= figures.broken_files)
+        _until(lambda: sum("stays active" in line for line in figures.told) >= figures.broken_files)
     begun = time.monotonic()
     _write(config, _text({f"new{number}": "", "changed": f"timeout = {number + 1}\n"}))
     if number % 3 == 0:

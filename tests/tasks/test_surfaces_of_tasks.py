@@ -17,6 +17,7 @@ from tests.calls.processes import ROOT
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.app.file import read_config
 from enfold.app.reconciler import open_config
 from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
@@ -65,7 +66,7 @@ async def test_a_configuration_says_what_is_durable_and_where_tasks_are_kept(pro
     async with open_config(project / "enfold.toml", {}) as registry:
         found = {spec.id: (spec.durable, spec.on_crash) for spec in registry.list()}
         assert found == {"shop.export_all": ("optional", "retry"), "shop.plain": ("never", "retry")}
-        assert registry.config.tasks == {"store": "mine.db", "limit": 7}
+    assert read_config(project / "enfold.toml", {}).tasks == {"store": "mine.db", "limit": 7}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_hangup_has_the_configuration_read_though_it_has_not_changed(tmp_path:
         for _ in range(2):
             served.process.send_signal(signal.SIGHUP)
             for _ in range(2 if "--workers" in words else 1):
-                served.log.until("enfold.toml was read again: nothing to open or close")
+                served.log.until("enfold.toml was reloaded: no source changed")
         assert served.get("/functions/shop.who")["result"]
         assert served.end(signal.SIGTERM) == 0
 

@@ -1,9 +1,12 @@
-"""The sources of a configuration, opened together: one that is down does not stop the others, is tried again, and shown."""
+"""Keeps a registry in step with a configuration: opens its sources, retries those that are down, replaces changed ones.
+
+A source that is down does not stop the others; `registry.sources` shows the state of each.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,18 +26,18 @@ from enfold.version import install_command
 log: Final = Log("enfold.app")
 
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
-SHORT_PATIENCE: Final = 0.5  # the same, for sources that are not required, where somebody waits for us to serve
-QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits
-FIRST_BACKOFF: Final = 1.0  # seconds before a source that is down is tried again; each time twice as many
+SHORT_PATIENCE: Final = 0.5  # the same for optional sources, where a server should start at once
+QUIET: Final = 3.0  # seconds after which the log names the sources that the start waits for
+FIRST_BACKOFF: Final = 1.0  # seconds before a source that is down is retried; doubled each time
 MAX_BACKOFF: Final = 60.0
 LOGIN_BACKOFF: Final = 600.0  # seconds before a user is asked again to log in
-POLL_INTERVAL: Final = 2.0  # seconds between two looks at a source that was up
-DRAIN_TIMEOUT: Final = 60.0  # seconds for the calls of a source that is no longer wanted
+POLL_INTERVAL: Final = 2.0  # seconds between two checks of a source that was up
+DRAIN_TIMEOUT: Final = 60.0  # seconds for the in-flight calls of a removed source
 DRAIN_INTERVAL: Final = 0.05
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What another configuration changed: the names of sources, and of the tables that are read only at the start."""
+    """What a new configuration changed: names of sources, and of tables that are read only at the start."""
 
     opened: list[str]
     reopened: list[str]
@@ -42,108 +45,32 @@ class Difference(msgspec.Struct, frozen=True):
     needs_restart: list[str]
 
     def __str__(self) -> str:
-        words = {"opened": self.opened, "opened anew": self.reopened, "closed": self.closed}
-        parts = [f"{', '.join(names)} {word}" for word, names in words.items() if names]
-        return "; ".join(parts) or "nothing to open or close"
+        verbs = {"opened": self.opened, "reopened": self.reopened, "closed": self.closed}
+        parts = [f"{', '.join(names)} {verb}" for verb, names in verbs.items() if names]
+        return "; ".join(parts) or "no source changed"
 
 
-class ConfiguredRegistry(OperationRegistry):
-    """The operations of all sources of a file, as they come and go; `sources` shows how each source is."""
+@asynccontextmanager
+async def open_config(
+    path: str | Path | Config,
+    environ: Mapping[str, str],
+    *,
+    patience: float = PATIENCE,
+    logins: Logins | None = None,
+    operation: str | None = None,
+) -> AsyncIterator[OperationRegistry]:
+    """Open every source of a configuration: `async with open_config("mcp.json", os.environ) as registry`.
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(**config.policy, **config.app)
-        self.module = {"__file__": config.path}
-        self.config = config
-        self.definitions = DefinitionLedger()
-        for middleware in load_middleware(config.middleware, config):
-            self.middleware(middleware)
-        self._keepers: dict[str, _Keeper] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
-
-    def apply(self, config: Config) -> Difference:
-        """Change to another configuration: sources that are new or changed are opened, the others are not touched.
-
-        A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
-        So does one that has another name now. Until then it serves under the rules of the new configuration.
-        """
-        old_config, self.config = self.config, config
-        is_all = config.policy != old_config.policy
-        if is_all:
-            self._policy = Policy(**config.policy).over(DEFAULT_POLICY)
-        opened, reopened = [], []
-        closed = self._keepers.keys() - {source.name for source in config.sources}
-        renamed = {_location(self._keepers[name].source): name for name in closed}
-        for source in config.sources:
-            old = self._keepers.get(source.name)
-            if old is None:
-                opened.append(source.name)
-                old = self._keepers.pop(renamed.pop(_location(source), ""), None)
-            elif is_all or not old.is_for(source, config):
-                reopened.append(source.name)
-            else:
-                continue
-            before = None if old is None else old.hand_over()
-            if before is not None:
-                before.adopt_rules(source)
-            self._keepers[source.name] = _Keeper(source, config, self, before)
-            self._keepers[source.name].start()
-        for name in closed & self._keepers.keys():
-            self._close(name)
-        return Difference(opened, reopened, sorted(closed), _needing_restart(old_config, config))
-
-    def _close(self, name: str) -> None:
-        keeper = self._keepers.pop(name).hand_over()
-        self.sources.remove(name)
-        if keeper is not None:
-            self.retire(keeper)
-
-    def retire(self, keeper: _Keeper) -> None:
-        """Let the running calls of a source finish, and close it."""
-        if keeper.name not in self._keepers:
-            self.sources.remove(keeper.name)
-        task = asyncio.get_running_loop().create_task(keeper.retire())
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-
-    async def first_tries(self, patience: float, for_optional: float) -> None:
-        """Wait until every source has been tried once; for one that is not required, no longer than `for_optional`."""
-        required = [keeper for keeper in self._keepers.values() if keeper.is_required]
-        optional = [keeper for keeper in self._keepers.values() if not keeper.is_required]
-        await asyncio.gather(_first_tries(required, patience), _first_tries(optional, for_optional))
-
-    def check_programs(self) -> None:
-        """Refuse a configuration whose `functions` name a file, a module or an attribute that is not there, or is empty."""
-        for keeper in self._keepers.values():
-            if keeper.is_misnamed:
-                raise CallError("VALIDATION_ERROR", keeper.mistake)
-
-    async def aclose(self) -> None:
-        """Close all sources at once, even under calls that still run."""
-        keepers = [each for keeper in self._keepers.values() for each in keeper.with_predecessor()]
-        await asyncio.gather(*(keeper.close() for keeper in keepers))
-        for task in list(self._retiring):
-            task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
+    Instead of a path you can pass a `Config`. An invalid file raises at once. Sources that are not up within `patience`
+    seconds are added later. `logins` says how users log in and where tokens are kept. With `operation` only the sources
+    that may have it are opened.
+    """
+    opening = open_reconciler(path, environ, patience=patience, logins=logins, operation=operation)
+    async with opening as reconciler:
+        yield reconciler.registry
 
 
-def _location(source: SourceEntry) -> str:
-    """The namespace or the program of a source: two sources of one location cannot both be open."""
-    is_named = source.kind != "functions" or "namespace" in source.entry
-    return source.namespace if is_named else str(source.entry["functions"])
-
-
-def _needing_restart(before: Config, after: Config) -> list[str]:
-    """The tables that have changed, and are read only at the start."""
-    fields = [name for name in Config.__struct_fields__ if name not in _APPLIED]
-    changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
-    return ["auth" if name == "issuers" else name for name in changed]
-
-
-# The fields of a configuration that `apply` changes, or that are not of the file.
-_APPLIED: Final = frozenset({"path", "folder", "sources", "policy", "logins", "text", "version"})
-
-
-def open_config(
+def open_reconciler(
     path: str | Path | Config,
     environ: Mapping[str, str],
     *,
@@ -151,199 +78,203 @@ def open_config(
     logins: Logins | None = None,
     operation: str | None = None,
     waits_for_optional: bool = True,
-) -> AbstractAsyncContextManager[ConfiguredRegistry]:
-    """Open every source of a file: `async with open_config("mcp.json", os.environ) as registry`.
+) -> AbstractAsyncContextManager[Reconciler]:
+    """Open a configuration that may change later; see `open_config`.
 
-    In place of its path a file may be given that has been read already. One that is wrong raises at once. Sources
-    that are not up within `patience` seconds come later, by themselves. `logins` says how a user logs in where a server
-    asks for it, and where that is kept. With `operation` only the sources are opened that may have it. Without
-    `waits_for_optional` a source that is not required has no more than half a second until it comes later.
+    Without `waits_for_optional` the start waits at most half a second for sources that are not required.
     """
     found = path if isinstance(path, Config) else read_config(path, environ)
     whole = msgspec.structs.replace(found, logins=logins or Logins())
     config = whole if operation is None else whole.with_only(operation)
-    has_login = any("auth" in source.entry for source in config.sources)
-    whole_patience = max(patience, config.logins.patience) if has_login else patience
-    return open_sources(config, patience=whole_patience, waits_for_optional=waits_for_optional)
+    if any("auth" in source.entry for source in config.sources):
+        patience = max(patience, config.logins.patience)
+    return _opened(config, patience, patience if waits_for_optional else min(patience, SHORT_PATIENCE))
 
 
 @asynccontextmanager
-async def open_sources(
-    config: Config, *, patience: float = PATIENCE, waits_for_optional: bool = True
-) -> AsyncIterator[ConfiguredRegistry]:
-    """Open every source of a configuration, and close them at the end."""
-    registry = ConfiguredRegistry(msgspec.structs.replace(config, sources=()))
-    registry.apply(config)
+async def _opened(config: Config, patience: float, for_optional: float) -> AsyncIterator[Reconciler]:
+    reconciler = Reconciler(config)
     try:
-        await registry.first_tries(patience, patience if waits_for_optional else min(patience, SHORT_PATIENCE))
-        yield registry
+        await reconciler.wait_for_first_attempts(patience, for_optional)
+        yield reconciler
     finally:
-        await registry.aclose()
+        await reconciler.aclose()
 
 
-async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
-    """Wait until every source has been tried once, and say which ones take long."""
-    tries = {asyncio.create_task(keeper.tried.wait()): keeper for keeper in keepers}
-    if not tries:
+class Reconciler:
+    """Opens and closes sources until `registry` has the operations that the configuration describes."""
+
+    def __init__(self, config: Config) -> None:
+        self.registry = OperationRegistry(**config.policy, **config.app)
+        self.registry.module = {"__file__": config.path}
+        for middleware in load_middleware(config.middleware, config):
+            self.registry.middleware(middleware)
+        self.definitions = DefinitionLedger()
+        self.config = msgspec.structs.replace(config, sources=())
+        self._supervisors: dict[str, SourceSupervisor] = {}
+        self._draining: set[asyncio.Task[None]] = set()
+        self.apply(config)
+
+    def apply(self, config: Config) -> Difference:
+        """Change to another configuration: open new and changed sources, close removed ones, leave the others alone.
+
+        A changed or renamed source keeps serving, under the rules of the new configuration, until its successor is open or
+        has failed to open; then its in-flight calls drain.
+        """
+        old_config, self.config = self.config, config
+        has_new_policy = config.policy != old_config.policy
+        if has_new_policy:
+            self.registry.policy = Policy(**config.policy).over(DEFAULT_POLICY)
+        opened, reopened = [], []
+        closed = self._supervisors.keys() - {source.name for source in config.sources}
+        renamed = {_location(self._supervisors[name].source): name for name in closed}
+        for source in config.sources:
+            old = self._supervisors.get(source.name)
+            if old is None:
+                opened.append(source.name)
+                old = self._supervisors.pop(renamed.pop(_location(source), ""), None)
+            elif has_new_policy or not old.is_for(source, config):
+                reopened.append(source.name)
+            else:
+                continue
+            predecessor = None if old is None else old.hand_over()
+            if predecessor is not None:
+                predecessor.adopt_rules(source)
+            self._supervisors[source.name] = SourceSupervisor(source, config, self, predecessor)
+        for name in closed & self._supervisors.keys():
+            self._close(name)
+        return Difference(opened, reopened, sorted(closed), _needing_restart(old_config, config))
+
+    def _close(self, name: str) -> None:
+        supervisor = self._supervisors.pop(name).hand_over()
+        self.registry.sources.remove(name)
+        if supervisor is not None:
+            self.drain(supervisor)
+
+    def drain(self, supervisor: SourceSupervisor) -> None:
+        """Close a source in the background, after its in-flight calls."""
+        if supervisor.name not in self._supervisors:
+            self.registry.sources.remove(supervisor.name)
+        task = asyncio.get_running_loop().create_task(supervisor.drain())
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+    async def wait_for_first_attempts(self, patience: float, for_optional: float) -> None:
+        """Wait until every source has been tried once; for optional ones at most `for_optional` seconds."""
+        required = [each for each in self._supervisors.values() if each.is_required]
+        optional = [each for each in self._supervisors.values() if not each.is_required]
+        await asyncio.gather(_wait_for_attempts(required, patience), _wait_for_attempts(optional, for_optional))
+
+    def check_programs(self) -> None:
+        """Raise a CallError if `functions` names a file, module or attribute that does not exist or is empty."""
+        for supervisor in self._supervisors.values():
+            if supervisor.is_misnamed:
+                place = f"{self.config.path}, line {supervisor.source.line}"
+                raise CallError("VALIDATION_ERROR", f"{place}: {supervisor.failure}")
+
+    async def aclose(self) -> None:
+        """Close all sources at once, even while calls run."""
+        for supervisor in self._supervisors.values():
+            await supervisor.close()
+        for task in list(self._draining):
+            task.cancel()
+        await asyncio.gather(*self._draining, return_exceptions=True)
+
+
+def _location(source: SourceEntry) -> str:
+    """The namespace or program of a source: two sources with the same location cannot both be open."""
+    is_named = source.kind != "functions" or "namespace" in source.entry
+    return source.namespace if is_named else str(source.entry["functions"])
+
+
+def _needing_restart(before: Config, after: Config) -> list[str]:
+    """The changed tables that are read only at the start."""
+    fields = [name for name in Config.__struct_fields__ if name not in _APPLIED]
+    changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
+    return ["auth" if name == "issuers" else name for name in changed]
+
+
+# The fields of a configuration that `apply` changes, or that are not in the file.
+_APPLIED: Final = frozenset({"path", "folder", "sources", "policy", "logins", "text", "version"})
+
+
+async def _wait_for_attempts(supervisors: list[SourceSupervisor], patience: float) -> None:
+    attempts = {asyncio.create_task(each.attempted.wait()): each for each in supervisors}
+    if not attempts:
         return
-    _, slow = await asyncio.wait(tries, timeout=min(QUIET, patience))
+    _, slow = await asyncio.wait(attempts, timeout=min(QUIET, patience))
     if slow and patience > QUIET:
-        log.info("Waiting for %s", ", ".join(keeper.name for trying, keeper in tries.items() if trying in slow))
+        log.info("Waiting for %s", ", ".join(each.name for attempt, each in attempts.items() if attempt in slow))
         _, slow = await asyncio.wait(slow, timeout=patience - QUIET)
-    for trying in slow:
-        trying.cancel()
-        tries[trying].is_late = True
-        log.info("%s has not answered yet", tries[trying].name)
+    for attempt in slow:
+        attempt.cancel()
+        attempts[attempt].is_late = True
+        log.info("%s has not answered yet", attempts[attempt].name)
 
 
-class _Keeper:
-    """Keeps one source open: retries until it is, registers its operations, and reconnects when it was lost."""
+class SourceSupervisor:
+    """Keeps one source open from its first attempt until it is drained: starting, up, down and retried, draining."""
 
     def __init__(
-        self, source: SourceEntry, config: Config, registry: ConfiguredRegistry, before: _Keeper | None = None
+        self, source: SourceEntry, config: Config, reconciler: Reconciler, predecessor: SourceSupervisor | None
     ) -> None:
-        """`before` keeps what the source was until now; it serves until this one can."""
+        """`predecessor` serves until this source is open."""
         self.source = source
+        self.name = source.name
+        self.failure = ""  # why the source is down
+        self.is_misnamed = False  # because its program does not exist, or has no operations
+        self.is_late = False  # the start did not wait for it
+        self.attempted = asyncio.Event()
         self._config = config
-        self._registry = registry
-        self._before = before
+        self._reconciler = reconciler
+        self._registry = reconciler.registry
+        self._predecessor = predecessor
         self._opened: OpenSource | None = None
-        self._rules = source.entry  # under which it serves; those of its successor, once that is wanted
-        self._stop_following: Callable[[], None] = lambda: None  # the state of a source that does not register itself
-        self._failure = ""  # why the source is down
-        self.is_misnamed = False  # because there is no such program, or nothing in it
-        self._retired = asyncio.Event()
+        self._rules = source.entry  # under which it serves; replaced by those of its successor
+        self._stop_following: Callable[[], None] = lambda: None
+        self._is_drained = asyncio.Event()  # no longer wanted
         self._is_closing = False
-        self._task: asyncio.Task[None] | None = None
-        self.is_late = False  # so late that the start did not wait for it
-        self.tried = asyncio.Event()
-        if before is None:
+        if predecessor is None:
             self._registry.sources.unread.add(self.name)
             self._enter("starting")
-
-    @property
-    def name(self) -> str:
-        return self.source.name
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
     def is_required(self) -> bool:
         """Whether the server is not ready without it."""
         return bool(self.source.entry.get("required", self.source.kind in REQUIRED))
 
-    @property
-    def mistake(self) -> str:
-        """What is wrong with its entry, with the line it stands on."""
-        return f"{self._config.path}, line {self.source.line}: {self._failure}"
-
     def is_for(self, source: SourceEntry, config: Config) -> bool:
-        """Whether another configuration describes this source in the same way; the line it stands on does not count."""
+        """Whether another configuration describes the same source; its line number does not matter."""
         same = msgspec.structs.replace(source, line=self.source.line) == self.source
         return same and config.folder == self._config.folder
 
-    # --- its life
+    # replacement
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._keep())
-
-    def hand_over(self) -> _Keeper | None:
-        """Make way for a successor; the answer serves until that is open: this one, or the one before if this never opened."""
+    def hand_over(self) -> SourceSupervisor | None:
+        """Make way for a successor. Returns the supervisor that serves until then: this one, or else its predecessor."""
         if self._opened is not None:
             return self
-        before, self._before = self._before, None
-        if self._task is not None:
-            self._cancel(self._task)
-            self._registry.retire(self)
-        return before
-
-    def with_predecessor(self) -> Iterator[_Keeper]:
-        yield self
-        if self._before is not None:
-            yield from self._before.with_predecessor()
+        predecessor, self._predecessor = self._predecessor, None
+        self._cancel()
+        self._reconciler.drain(self)
+        return predecessor
 
     def adopt_rules(self, source: SourceEntry) -> None:
-        """Serve under the rules of another entry from now on, over the connection that is open."""
+        """Apply the rules of another entry to the connection that is open."""
         before, self._rules = self._rules, source.entry
         changed = {key for key in RULES if source.entry.get(key) != before.get(key)}
         if self._opened is None or not changed:
             return
-        gone = self.stop_changes()
+        gone = self.stop_updates()
         kept = list(under_rules(gone, source, changed))
         if not kept:
-            self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in gone)
+            self._remember_unavailable(gone)
         self._registry.register_all(kept, instead_of=gone)
         self._opened = msgspec.structs.replace(self._opened, operations=kept)
 
-    async def retire(self) -> None:
-        """Unregister its operations, and close when no call runs; a call that takes too long is cut."""
-        self._retired.set()
-        self._unregister()
-        try:
-            if self._task is not None:
-                await asyncio.wait({self._task}, timeout=DRAIN_TIMEOUT)
-        finally:
-            await self.close()
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._cancel(self._task)
-            await asyncio.wait({self._task})
-
-    def _cancel(self, task: asyncio.Task[None]) -> None:
-        if not self._is_closing and not task.cancelling():  # which would interrupt the closing
-            task.cancel()
-
-    async def _keep(self) -> None:
-        backoff = FIRST_BACKOFF
-        while True:
-            try:
-                async with open_source(self.source, self._config, self._registry.definitions) as opened:
-                    self._register(opened)
-                    backoff = FIRST_BACKOFF
-                    self._log_misses(opened.operations)
-                    self.tried.set()
-                    self._log_return(opened.operations)
-                    await self._reconnect_until_retired(opened.source)
-                    while opened.is_busy():  # noqa: ASYNC110  # calls need not tell anybody of their end for this
-                        await asyncio.sleep(DRAIN_INTERVAL)
-                    self._is_closing = True
-                    return
-            except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
-                if self._retired.is_set():
-                    return
-                self.is_misnamed = _names_nothing(error)
-                self._log_down(error)
-                self._retire_predecessor()
-                self._enter("down", why=self._failure)
-                if isinstance(error, CallError) and error.details.get("reason") == "login":
-                    backoff = LOGIN_BACKOFF
-            finally:
-                self._unregister()
-                self._opened = None
-                self.tried.set()
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, MAX_BACKOFF)
-
-    def _register(self, opened: OpenSource) -> None:
-        """Register the operations, in one step with the end of those that they replace."""
-        gone = [] if self._before is None else self._before.stop_changes()
-        self._enter("starting")
-        self._registry.register_all(opened.operations, instead_of=gone)
-        self._registry.sources.away.pop(self.name, None)
-        self._registry.sources.unread.discard(self.name)
-        self._opened = opened
-        if opened.source is None:
-            self._enter("up", operations=len(opened.operations))
-        elif opened.source is not opened.operations:  # which would have entered its state itself
-            self._stop_following = self._registry.sources.follow(self.name, self.source.kind, opened.source)
-        self._retire_predecessor()
-
-    def _retire_predecessor(self) -> None:
-        before, self._before = self._before, None
-        if before is not None:
-            self._registry.retire(before)
-
-    def stop_changes(self) -> list[Operation]:
-        """Let its server change nothing any more; the answer is its operations, which the caller unregisters."""
+    def stop_updates(self) -> list[Operation]:
+        """Detach the registry from changes of the server; returns the operations that are registered."""
         if self._opened is None:
             return []
         leave = getattr(self._opened.operations, "leave", None)
@@ -352,65 +283,132 @@ class _Keeper:
         self._stop_following()
         return list(self._opened.operations)
 
-    def _unregister(self) -> None:
-        gone = self.stop_changes()
-        if gone and not self._retired.is_set():  # it comes back
-            self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in gone)
-        self._registry.unregister_all(gone)
+    async def drain(self) -> None:
+        """Unregister the operations, and close when no call runs, or after `DRAIN_TIMEOUT`."""
+        self._is_drained.set()
+        self._unregister()
+        try:
+            await asyncio.wait({self._task}, timeout=DRAIN_TIMEOUT)
+        finally:
+            await self.close()
 
-    def _enter(self, state: Any, **more: Any) -> None:
-        kind, is_required = self.source.kind, self.is_required
-        self._registry.sources.enter(self.name, kind, state, required=is_required, **more)
+    async def close(self) -> None:
+        self._cancel()
+        await asyncio.wait({self._task})
+        if self._predecessor is not None:
+            await self._predecessor.close()
 
-    async def _reconnect_until_retired(self, source: Any) -> None:
-        """Reconnect to a server that was lost, before somebody calls it; until the source is no longer wanted."""
+    def _cancel(self) -> None:
+        if not self._is_closing and not self._task.cancelling():  # a second time would interrupt the closing
+            self._task.cancel()
+
+    # the life of one source
+
+    async def _run(self) -> None:
+        """Open the source, and again with backoff whenever it fails, until it is drained."""
+        backoff = FIRST_BACKOFF
+        while True:
+            try:
+                async with open_source(self.source, self._config, self._reconciler.definitions) as opened:
+                    backoff = FIRST_BACKOFF
+                    self._come_up(opened)
+                    await self._reconnect_until_drained(opened.source)
+                    while opened.is_busy():  # noqa: ASYNC110  # calls do not announce their end
+                        await asyncio.sleep(DRAIN_INTERVAL)
+                    self._is_closing = True
+                    return
+            except Exception as error:  # noqa: BLE001  # one source must not stop the others
+                if self._is_drained.is_set():
+                    return
+                self._go_down(error)
+                if isinstance(error, CallError) and error.details.get("reason") == "login":
+                    backoff = LOGIN_BACKOFF
+            finally:
+                self._unregister()
+                self._opened = None
+                self.attempted.set()
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, MAX_BACKOFF)
+
+    def _come_up(self, opened: OpenSource) -> None:
+        """Register the operations in one step with the removal of those they replace."""
+        replaced = [] if self._predecessor is None else self._predecessor.stop_updates()
+        self._enter("starting")
+        self._registry.register_all(opened.operations, instead_of=replaced)
+        self._registry.sources.away.pop(self.name, None)
+        self._registry.sources.unread.discard(self.name)
+        self._opened = opened
+        if opened.source is None:
+            self._enter("up", operations=len(opened.operations))
+        elif opened.source is not opened.operations:  # otherwise it reports its state itself
+            self._stop_following = self._registry.sources.follow(self.name, self.source.kind, opened.source)
+        self._drain_predecessor()
+        self._log_unused_options(opened.operations)
+        self.attempted.set()
+        if self.failure or self.is_late:
+            log.warning("%s is up: %s", self.name, counted(len(opened.operations), "operation"))
+        self.failure, self.is_late = "", False
+
+    def _go_down(self, error: Exception) -> None:
+        from enfold.sources.functions import TargetError
+
+        self.is_misnamed = isinstance(error, TargetError)
+        failure = _sentence(error, self.source.kind)
+        if failure != self.failure:
+            log.warning("%s is down: %s", self.name, failure)
+        self.failure = failure
+        self._drain_predecessor()
+        self._enter("down", why=failure)
+
+    async def _reconnect_until_drained(self, source: Any) -> None:
+        """Reconnect to a server that was lost without waiting for a call."""
         wait = POLL_INTERVAL
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._retired.wait(), wait)
+                await asyncio.wait_for(self._is_drained.wait(), wait)
                 return
             if source is None or source.is_up:
                 wait = POLL_INTERVAL
                 continue
             try:
                 await source.wake()
-            except CallError:  # which the table of sources tells
+            except CallError:  # shown in the table of sources
                 wait = min(wait * 2, MAX_BACKOFF)
 
-    def _log_down(self, error: Exception) -> None:
-        failure = _sentence(error, self.source.kind)
-        if failure != self._failure:
-            log.warning("%s is down: %s", self.name, failure)
-        self._failure = failure
+    def _drain_predecessor(self) -> None:
+        predecessor, self._predecessor = self._predecessor, None
+        if predecessor is not None:
+            self._reconciler.drain(predecessor)
 
-    def _log_return(self, operations: Any) -> None:
-        if self._failure or self.is_late:
-            log.warning("%s is up: %s", self.name, counted(len(operations), "operation"))
-        self._failure, self.is_late = "", False
+    def _unregister(self) -> None:
+        gone = self.stop_updates()
+        if gone and not self._is_drained.is_set():
+            self._remember_unavailable(gone)
+        self._registry.unregister_all(gone)
 
-    def _log_misses(self, operations: Iterable[Operation]) -> None:
-        """Log patterns that take nothing and new names for what is not there: most are mistakes."""
+    def _remember_unavailable(self, operations: Iterable[Operation]) -> None:
+        """Let calls of these operations fail as UNAVAILABLE instead of OPERATION_NOT_FOUND."""
+        self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in operations)
 
-        from enfold.sources.options import Selection  # loaded by the first source
+    def _enter(self, state: Any, **more: Any) -> None:
+        self._registry.sources.enter(self.name, self.source.kind, state, required=self.is_required, **more)
+
+    def _log_unused_options(self, operations: Iterable[Operation]) -> None:
+        """Warn about patterns and new names that match no operation: most are mistakes."""
+        from enfold.sources.options import Selection
 
         specs = [operation.spec for operation in operations]
         for pattern in patterns_of(self.source.entry.get("include")):
             if not any(map(Selection(pattern).takes, specs)):
-                log.warning('%s: include "%s" takes nothing', self.name, pattern)
+                log.warning('%s: include "%s" matches no operation', self.name, pattern)
         names = {spec.name for spec in specs}
         for old, new in self.source.entry.get("rename", {}).items():
             if new not in names:
-                log.warning('%s: rename finds no "%s"', self.name, old)
-
-
-def _names_nothing(error: Exception) -> bool:
-    from enfold.sources.functions import TargetError
-
-    return isinstance(error, TargetError)
+                log.warning('%s: rename matches no operation "%s"', self.name, old)
 
 
 def _sentence(error: Exception, kind: str) -> str:
-    """Why a source cannot be opened; a package of ours that is missing is told with what installs it."""
+    """Why a source cannot be opened; names the command that installs a missing extra."""
     if isinstance(error, ModuleNotFoundError) and kind != "functions":
         return f"it needs {error.name}: {install_command(kind)}"
     return sentence_of(error)

@@ -1,4 +1,4 @@
-"""A configuration file that is read again when it changes: what is right is applied, what is wrong is logged and ignored."""
+"""Reloads a configuration file when it changes. An invalid file is logged, and the previous configuration stays active."""
 
 from __future__ import annotations
 
@@ -11,104 +11,101 @@ from typing import Final
 import msgspec
 
 from enfold.app.file import Config, parse_config, read_config
-from enfold.app.reconciler import ConfiguredRegistry
+from enfold.app.reconciler import Reconciler
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.storage import FileVersion, file_version, make_private_folder, replace_file
 
 log: Final = Log("enfold.app")
 
-INTERVAL: Final = 0.25  # seconds between two looks at the file
+INTERVAL: Final = 0.25  # seconds between two checks of the file
 
 
-class InForce:
-    """The version of a configuration that several processes use, kept in a file for one of them that is started again.
+class ActiveConfig:
+    """The configuration that several processes share, kept in a file.
 
-    It starts with that version and not with the configuration itself, which may be wrong by then, or half written.
+    A process that restarts uses it instead of the configuration file, which may be invalid or half written by then.
     """
 
     def __init__(self, place: Path) -> None:
-        """`place` is a file of ours in a folder that nobody else can read: a configuration may hold secrets."""
+        """`place` is a file in a folder that only this user can read: a configuration may hold secrets."""
         self._place = place
 
-    def keep(self, config: Config) -> None:
-        """Keep it; an OSError where that cannot be done. The folder may have been cleaned away, and is made anew."""
+    def save(self, config: Config) -> None:
+        """Save the configuration; raises an OSError. A folder that was removed is created again."""
         make_private_folder(self._place.parent)
         replace_file(self._place, msgspec.msgpack.encode((config.text, config.version)))
 
-    def over(self, first: Config, environ: Mapping[str, str]) -> Config:
-        """The version that was kept; `first` where none was."""
+    def load(self, default: Config, environ: Mapping[str, str]) -> Config:
+        """The configuration that was saved last, or `default`."""
         try:
             text, version = msgspec.msgpack.decode(self._place.read_bytes(), type=tuple[str, FileVersion])
         except OSError:
-            return first
-        return parse_config(first.path, environ, text, version)
+            return default
+        return parse_config(default.path, environ, text, version)
 
 
 @asynccontextmanager
-async def reread(
-    registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None
-) -> AsyncIterator[Rereading]:
-    """Apply changes of the file to a registry while the block runs; `in_force` keeps what was applied last."""
-    rereading = Rereading(registry, environ, in_force)
-    task = asyncio.get_running_loop().create_task(rereading.run())
+async def watch_config(
+    reconciler: Reconciler, environ: Mapping[str, str], active: ActiveConfig | None = None
+) -> AsyncIterator[ConfigWatcher]:
+    """Apply changes of the file while the block runs; `active` saves what was applied last."""
+    watcher = ConfigWatcher(reconciler, environ, active)
+    task = asyncio.get_running_loop().create_task(watcher.run())
     try:
-        yield rereading
+        yield watcher
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Rereading:
-    """Polls the file, and reads it when it has changed or when it is told to."""
+class ConfigWatcher:
+    """Polls the file, and reloads it when it has changed or when asked to."""
 
-    def __init__(
-        self, registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None
-    ) -> None:
-        self._registry = registry
+    def __init__(self, reconciler: Reconciler, environ: Mapping[str, str], active: ActiveConfig | None = None) -> None:
+        self._reconciler = reconciler
         self._environ = environ
-        self._in_force = in_force
-        self._path = registry.config.path
-        self._seen = registry.config.version
-        self._wanted = asyncio.Event()
+        self._active = active
+        self._path = reconciler.config.path
+        self._seen = reconciler.config.version
+        self._requested = asyncio.Event()
 
-    def now(self) -> None:
-        """Read the file, whether it has changed or not."""
-        self._wanted.set()
+    def reload(self) -> None:
+        """Reload the file even if it has not changed."""
+        self._requested.set()
 
     async def run(self) -> None:
         seen = self._seen
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), INTERVAL)
+                await asyncio.wait_for(self._requested.wait(), INTERVAL)
             before, seen = seen, file_version(self._path)
-            # One that is being written is read when it rests.
-            if self._wanted.is_set() or (seen != self._seen and seen == before):
-                self._wanted.clear()
+            # Wait until the file has not changed for one interval: it may still be being written.
+            if self._requested.is_set() or (seen != self._seen and seen == before):
+                self._requested.clear()
                 self._seen = seen
                 try:
-                    self._read()
-                except Exception as error:  # noqa: BLE001  # whatever it is, the next change is read
-                    log.error("%s could not be taken up", self._path, error=error)  # noqa: TRY400  # our log takes the exception
+                    self._reload()
+                except Exception as error:  # noqa: BLE001  # the next change is read all the same
+                    log.error("%s could not be applied", self._path, error=error)  # noqa: TRY400  # our log takes the exception
 
-    def _read(self) -> None:
-        before = self._registry.config
+    def _reload(self) -> None:
         try:
             found = read_config(self._path, self._environ)
         except CallError as error:
-            log.warning("%s. The configuration before it stays in force", error.message)
+            log.warning("%s. The previous configuration stays active", error.message)
             return
-        difference = self._registry.apply(msgspec.structs.replace(found, logins=before.logins))
-        log.info("%s was read again: %s", self._path, difference)
-        self._keep(found)
+        logins = self._reconciler.config.logins
+        difference = self._reconciler.apply(msgspec.structs.replace(found, logins=logins))
+        log.info("%s was reloaded: %s", self._path, difference)
+        self._save(found)
         if difference.needs_restart:
-            tables = ", ".join(difference.needs_restart)
-            log.warning("Start the program anew: a change of %s is only taken up then", tables)
+            log.warning("Restart the program to apply changes of %s", ", ".join(difference.needs_restart))
 
-    def _keep(self, config: Config) -> None:
-        if self._in_force is None:
+    def _save(self, config: Config) -> None:
+        if self._active is None:
             return
         try:
-            self._in_force.keep(config)
+            self._active.save(config)
         except OSError as error:
-            log.warning("A process that is started again will read %s anew: %s", self._path, error)
+            log.warning("A process that restarts will read %s again: %s", self._path, error)

@@ -120,7 +120,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
 
     async def serve() -> None:
         async with (
-            opened(target, rereads=True) as registry,
+            opened(target, reloads=True) as registry,
             opened_tasks(registry, task_settings(target), recorder=settings.get("recorder")) as tasks,
         ):
             registry.lifetime.new_store = partial(_new_store, target)

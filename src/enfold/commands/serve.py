@@ -125,12 +125,12 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     target, worker = terms.options.target, terms.worker
     if target is None:
         return nullcontext(registry_of_peers())
-    in_force = None
+    active = None
     if worker is not None and target.config is not None:
-        from enfold.app.reload import InForce  # programs need none
+        from enfold.app.reload import ActiveConfig  # programs need none
 
-        in_force = InForce(Path(worker.folder, "configuration"))
-    return opened(target, rereads=True, in_force=in_force, waits_for_optional=terms.is_primary)
+        active = ActiveConfig(Path(worker.folder, "configuration"))
+    return opened(target, reloads=True, active=active, waits_for_optional=terms.is_primary)
 
 
 def _peers(options: Namespace) -> str | None:

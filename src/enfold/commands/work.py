@@ -77,7 +77,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 async def _work(options: Namespace) -> None:
-    own = opened(options.target, rereads=True)
+    own = opened(options.target, reloads=True)
     users = [] if options.users is None else users_in(options.users)
     keys = OrderKeys(options.order_key, tuple(users))
     settings = msgspec.structs.replace(task_settings(options.target, options.tasks), orders=keys)

@@ -366,6 +366,10 @@ class OperationRegistry(Registry):
     def policy(self) -> Policy:
         return self._policy
 
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+
     @property
     def version(self) -> int:
         return self._version

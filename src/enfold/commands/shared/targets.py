@@ -25,8 +25,8 @@ from enfold.version import install_command
 
 if TYPE_CHECKING:
     from enfold.app.file import Config, Logins
-    from enfold.app.reconciler import ConfiguredRegistry
-    from enfold.app.reload import InForce
+    from enfold.app.reconciler import Reconciler
+    from enfold.app.reload import ActiveConfig
     from enfold.sources.openapi.source import ImportedOperations
 
 
@@ -256,48 +256,48 @@ def opened(
     *,
     operation: str | None = None,
     login_patience: float = 0.0,
-    rereads: bool = False,
-    in_force: InForce | None = None,
+    reloads: bool = False,
+    active: ActiveConfig | None = None,
     waits_for_optional: bool = True,
 ) -> AbstractAsyncContextManager[Registry]:
-    """The registry of a target, with its sources open; with `operation`, those that may have it.
+    """The registry of a target, with its sources open; with `operation`, only those that may have it.
 
-    `rereads` says that a configuration is followed: it is read again when it changes, and at SIGHUP. What the processes
-    of one server follow is `in_force` among them. One that others wait for does not wait for sources that are not required.
+    With `reloads` a configuration is reloaded when it changes and at SIGHUP; `active` is shared by the processes of one
+    server. Without `waits_for_optional` the start does not wait for sources that are not required.
     """
     if target.kind == "program":
         return nullcontext(served_program(load_program(target), target.text))
     if target.config is None:
         return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
-    from enfold.app.reconciler import open_config
+    from enfold.app.reconciler import open_reconciler
 
-    config = target.config if in_force is None else in_force.over(target.config, os.environ)
-    opening = open_config(
+    config = target.config if active is None else active.load(target.config, os.environ)
+    opening = open_reconciler(
         config, os.environ, logins=logins(login_patience), operation=operation, waits_for_optional=waits_for_optional
     )
-    return _configuration(opening, in_force, rereads=rereads, is_first=waits_for_optional)
+    return _configuration(opening, active, reloads=reloads, is_first=waits_for_optional)
 
 
 @asynccontextmanager
 async def _configuration(
-    opening: AbstractAsyncContextManager[ConfiguredRegistry],
-    in_force: InForce | None,
+    opening: AbstractAsyncContextManager[Reconciler],
+    active: ActiveConfig | None,
     *,
-    rereads: bool,
+    reloads: bool,
     is_first: bool,
 ) -> AsyncIterator[Registry]:
-    from enfold.app.reload import reread
+    from enfold.app.reload import watch_config
     from enfold.app.signals import HANGUP, handling
 
     async with AsyncExitStack() as stack:
         with output_for_results():  # its programs may print while they are loaded
-            registry = await stack.enter_async_context(opening)
-        if is_first:  # a worker that is started again serves what it can
-            registry.check_programs()
-        if rereads:
-            rereading = await stack.enter_async_context(reread(registry, os.environ, in_force))
-            stack.enter_context(handling(dict.fromkeys(HANGUP, rereading.now)))
-        yield registry
+            reconciler = await stack.enter_async_context(opening)
+        if is_first:  # a worker that restarts serves what it can
+            reconciler.check_programs()
+        if reloads:
+            watcher = await stack.enter_async_context(watch_config(reconciler, os.environ, active))
+            stack.enter_context(handling(dict.fromkeys(HANGUP, watcher.reload)))
+        yield reconciler.registry
 
 
 @asynccontextmanager
