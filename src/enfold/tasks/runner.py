@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 AT_ONCE: Final = 64
-RESERVED_SHARE: Final = 8  # one of so many slots is reserved for owners who have no task running here
+RESERVED_SHARE: Final = 8  # one slot in this many is reserved for owners without a running task here
 WAIT: Final = 1.0  # seconds that one claim waits for work
-SHORT_WAIT: Final = 0.05  # that one waits for work of such callers, while the others fill their places
+SHORT_WAIT: Final = 0.05  # seconds that a claim for reserved slots waits
 EXPIRE_EVERY: Final = 30.0
-PAUSE: Final = 0.5  # before a store that could not be reached is tried again
-UNSTORED: Final = 5.0  # for outcomes that the store does not take, once the worker stops
-LAST_WAIT: Final = 2.0  # for all that is left after the grace
+PAUSE: Final = 0.5  # seconds before an unavailable store is tried again
+UNSTORED: Final = 5.0  # seconds to store outcomes once the worker stops
+LAST_WAIT: Final = 2.0  # seconds for everything that is left after the grace period
 MAX_RESULT: Final = 64 * 1024 * 1024
 
-Current = Callable[[Identity], Identity | None]  # an identity as it is known now; None where nothing is known of it
+Current = Callable[[Identity], Identity | None]  # the current identity; None if it is unknown
 
 
 class Counted(msgspec.Struct):
@@ -71,7 +71,7 @@ class Runner:
     ) -> None:
         """`current` gives the scopes that an identity has now; `recorder` records runs whose caller asked for it.
 
-        Operations of the source `elsewhere` are run by workers of its own.
+        Operations of the source `elsewhere` are run by its own workers.
         """
         self._registry = registry
         self._store = store
@@ -86,7 +86,7 @@ class Runner:
         self._record_within: float | None = None  # seconds; None until the worker stops
         self._reserved = at_once // RESERVED_SHARE
         self._reserved_claim_at = 0.0
-        self._being_stored = 0  # those that are being stored, to be begun here
+        self._being_stored = 0  # tasks that are being stored, to be started here
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -124,7 +124,7 @@ class Runner:
     async def stop(self, grace: float = 0.0) -> None:
         """Claim no more tasks, let running ones end within `grace` seconds, and abandon the rest for other workers.
 
-        An outcome that cannot be stored is tried for some seconds more, and then left to those who take over.
+        An outcome that cannot be stored is retried for some seconds; then other workers take the task over.
         """
         await cancel_all((self._claiming, self._expiring))
         self._claiming = self._expiring = None
@@ -167,7 +167,7 @@ class Runner:
                 self._begin(claim)
 
     async def _claim(self) -> Claims:
-        """Claim tasks of anybody; where only reserved slots are free, once a second those of owners who have none running here."""
+        """Claim tasks of all owners; if only reserved slots are free, once a second those of owners without a running task here."""
         if (room := self._room - self._reserved) > 0:
             return await self._store.claim(self._served, room, WAIT)
         self._free.clear()
@@ -185,16 +185,16 @@ class Runner:
 
     @property
     def _owners(self) -> set[str]:
-        """Whose tasks run here; without identities everybody is the same owner, who may use all slots."""
+        """The owners of running tasks; without identities there is one owner, which may use all slots."""
         return {pulse.owner for pulse in self._attempts.values()} - {""}
 
     def _has_room_for(self, owner: str) -> bool:
         return self._room > (self._reserved if owner in self._owners else 0)
 
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
-        """Store a task, and begin it where there is room here: what is begun as it is stored needs one write less.
+        """Store a task, and start it if there is a free slot: storing and claiming together saves a write.
 
-        Only one that may be started again: the other kind is not begun before its caller can know of it.
+        Only a task that may be retried: others are not started before their caller knows of them.
         """
         begins = order.retries and self.is_running and self._has_room_for(order.owner)
         self._being_stored += begins
@@ -208,12 +208,12 @@ class Runner:
         if self.is_running:
             self._begin(stored)
         else:  # it was stopped meanwhile
-            with suppress(CallError, FencedError):  # others take it over in any case
+            with suppress(CallError, FencedError):  # other workers take it over in any case
                 await self._store.record(stored, Abandoned())
         return stored.task
 
     async def take(self, task_id: str) -> None:
-        """Run this one task here, where it can be had."""
+        """Run this one task here, if it can be claimed."""
         claim = await self._store.take(task_id)
         if claim is not None:
             self._begin(claim)
@@ -222,7 +222,7 @@ class Runner:
         """Log why no task can be claimed, and again only when the reason changes."""
         reason = f"{error}: {error.__cause__!r}"
         if reason != self._last_error:
-            Log("enfold.tasks").warning("no work can be had: %s", reason)
+            Log("enfold.tasks").warning("no task can be claimed: %s", reason)
         self._last_error = reason
 
     def _served(self) -> Collection[str]:
@@ -503,7 +503,7 @@ class AbsentCaller:
         return answers
 
     def resource_updated(self, uri: str) -> None:
-        """Nobody follows resources of a task."""
+        """Ignored: a task has no subscribers of resources."""
 
     def close_stream(self) -> None:
         """There is no connection to let go of."""
@@ -527,4 +527,4 @@ async def cancel_all(running: Iterable[asyncio.Future[Any] | None]) -> None:
         over, left = await asyncio.wait(left, timeout=ASK_AGAIN)
         for each in over:
             if not each.cancelled():
-                each.exception()  # looked at, so that nobody complains that it was not
+                each.exception()  # retrieved, so that the loop does not log it

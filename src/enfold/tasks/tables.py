@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -209,11 +209,11 @@ class TableTasks:
 
     # asking for jobs
 
-    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._asked(self._jobs.submit(job))
+    def _write(self, job: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
+        return self._asked(self._jobs.submit(job))
 
-    async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._asked(self._jobs.submit(job, writes=False))
+    def _read(self, job: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
+        return self._asked(self._jobs.submit(job, writes=False))
 
     async def _asked(self, answer: asyncio.Future[T]) -> T:
         try:
