@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from enfold.errors import CallError
-from enfold.operations.context import TASK
 from enfold.operations.outcomes import Deferred, NeedsInput
 
 if TYPE_CHECKING:
@@ -67,5 +66,8 @@ class RunAsTask:
         tasks, context = self._lifetime.tasks, call.context
         if tasks is None or not (self._is_required or context.unused_key is not None):
             return None
-        has_begun = context.meta is not None and TASK in context.meta
-        return None if has_begun or context.accepts_task or not tasks.offers(call.operation.spec.id) else tasks
+        return (
+            None
+            if context.task is not None or context.accepts_task or not tasks.offers(call.operation.spec.id)
+            else tasks
+        )

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.operations.access import Identity
     from enfold.operations.context import Context
-    from enfold.operations.operation import Operation
+    from enfold.operations.operation import Operation, RunningTask
     from enfold.operations.outcomes import Outcome
+    from enfold.operations.questions import Peer
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
@@ -26,6 +27,16 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     @property
     def identity(self) -> Identity | None:
         return self.context.identity
+
+    @property
+    def client(self) -> Peer | None:
+        """The client that can be asked; None where the caller cannot be asked."""
+        return self.context.invocation.client
+
+    @property
+    def task(self) -> RunningTask | None:
+        """The task that the call is run for; None in an ordinary call."""
+        return self.context.task
 
     @property
     def deadline(self) -> float | None:

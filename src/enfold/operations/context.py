@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from enfold.operations.operation import RecordedRun, RunningTask
-    from enfold.operations.questions import Answer
+    from enfold.operations.questions import Answer, Peer
     from enfold.runtime.env import Env
     from enfold.tasks.upstream import TakeTask, TaskQuestion
 
@@ -60,15 +60,22 @@ class Preferences(msgspec.Struct, frozen=True):
     locale: str | None = None
 
 
-# In the meta of a context: what an `mcp.request.v0.1` says beside the arguments.
-PREFERENCES: Final = "enfold/preferences"
-ARTIFACTS: Final = "enfold/artifacts"
-# In the meta of a context: the task that runs.
-TASK: Final = "enfold/task"
-
-_NO_PREFERENCES: Final = Preferences()
-
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
+
+
+class Invocation(msgspec.Struct, frozen=True, eq=False):
+    """What the surface that received a call knows about it beside its input; calls made inside the call share it."""
+
+    client: Peer | None = None  # answers questions; None where the caller cannot be asked
+    task: RunningTask | None = None  # that the call is run for
+    preferences: Preferences = Preferences()
+    artifacts: tuple[Any, ...] = ()
+    provenance: Mapping[str, Any] | None = (
+        None  # what another process asks to have recorded, in the words of the call protocol
+    )
+
+
+DIRECT: Final = Invocation()  # of a call by code of this process
 
 
 class CallState(msgspec.Struct, eq=False):
@@ -104,9 +111,9 @@ class Context:
         "idempotency_key",
         "identity",
         "inline",
+        "invocation",
         "keeps_result",
         "last_event_id",
-        "meta",
         "parent_request_id",
         "recording",
         "reply_headers",
@@ -127,7 +134,7 @@ class Context:
         last_event_id: str | None = None,
         notify: Notify | None = None,
         inline: bool = False,
-        meta: Mapping[str, Any] | None = None,
+        invocation: Invocation = DIRECT,
         idempotency_key: str | None = None,
     ) -> None:
         """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` gets progress and log messages.
@@ -142,7 +149,7 @@ class Context:
         self._event_id: str | None = None
         self._notify = notify
         self.inline = inline
-        self.meta = meta
+        self.invocation = invocation
         self.unused_key = idempotency_key  # as the caller gave it, until the call begins
         self.idempotency_key: str | None = (
             None  # the same bound to its caller, set when the call begins: may be passed on to another system
@@ -261,13 +268,12 @@ class Context:
     @property
     def preferences(self) -> Preferences:
         """How the caller of an `mcp.request.v0.1` wants the answer; of another call, what is preferred by default."""
-        found = None if self.meta is None else self.meta.get(PREFERENCES)
-        return found if isinstance(found, Preferences) else _NO_PREFERENCES
+        return self.invocation.preferences
 
     @property
     def artifacts(self) -> tuple[Any, ...]:
         """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
-        return () if self.meta is None else self.meta.get(ARTIFACTS, ())
+        return self.invocation.artifacts
 
     def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, key: str | None = None
@@ -283,7 +289,7 @@ class Context:
     @property
     def task(self) -> RunningTask | None:
         """The task that this call is run for; None in an ordinary call."""
-        return None if self.meta is None else self.meta.get(TASK)
+        return self.invocation.task
 
     def detach(self) -> None:
         """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
@@ -326,7 +332,7 @@ class Context:
             last_event_id=self.last_event_id,
             notify=self._notify,
             inline=self.inline,
-            meta=self.meta,
+            invocation=self.invocation,
         )
         another.recording = self.recording
         another.select = self.select
@@ -342,7 +348,7 @@ class Context:
             parent_request_id=self.request_id,
             identity=self.identity,
             inline=self.inline or (self.call is not None and self.call.runs_in_place),
-            meta=self.meta,
+            invocation=self.invocation,
         )
         nested.accepts_task = self.accepts_task
         nested._deadline = self.deadline

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-META: Final = "mcp"  # the key of `context.meta` under which a surface puts the peer
-
 # What can be asked of who takes a task without saying what they can answer: they see every question, and answer it or not.
 EVERY_QUESTION: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 
@@ -250,8 +248,7 @@ def _wait_for(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
 
 def peer_of(context: Context) -> Peer | None:
     """The client at the other end of the caller's connection, if it can be asked."""
-    found = (context.meta or {}).get(META)
-    return cast("Peer | None", found)
+    return context.invocation.client
 
 
 def _answer(result: dict[str, Any]) -> Answer:

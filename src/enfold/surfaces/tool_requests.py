@@ -12,7 +12,7 @@ from enfold.formats.mcp_envelope_v0_1 import ToolRequest, read_request, write_an
 from enfold.mcp.offers import find_by_tool_name
 from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.access import may_list
-from enfold.operations.context import ARTIFACTS, PREFERENCES
+from enfold.operations.context import Invocation
 from enfold.provenance.records import Artifact, ArtifactRef
 from enfold.runtime.registry import Registry
 
@@ -47,8 +47,13 @@ class RequestCall:
         if may_list(self.spec.access_control, identity):  # Who may not see it does not learn its version either.
             _check_version(self._request, self.spec)
         self.input = self._request.input
-        facts = {PREFERENCES: self._request.preferences, ARTIFACTS: self._request.artifacts}
-        self.context = Context(request_id=request_id, identity=identity, timeout=timeout, inline=inline, meta=facts)
+        self.context = Context(
+            request_id=request_id,
+            identity=identity,
+            timeout=timeout,
+            inline=inline,
+            invocation=Invocation(preferences=self._request.preferences, artifacts=self._request.artifacts),
+        )
         if recorder is not None:
             self.context.recording = recorder.begin(
                 self._request.capture,

@@ -19,11 +19,11 @@ from enfold.log import Log
 from enfold.middleware.idempotency_store import failure, success
 from enfold.operations import Context, Identity, LogMessage, OperationSpec, Origin, Progress
 from enfold.operations.access import may_call, narrower
-from enfold.operations.context import TASK
+from enfold.operations.context import Invocation
 from enfold.operations.idempotency import EntryKey, owned_by
 from enfold.operations.outcomes import NeedsInput, envelope_of
 from enfold.operations.outcomes import Outcome as CallOutcome
-from enfold.operations.questions import EVERY_QUESTION, META, Question
+from enfold.operations.questions import EVERY_QUESTION, Question
 from enfold.runtime.registry import Registry
 from enfold.tasks.model import Order, Outcome, Task
 from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskLimits, TaskStore, now_ms
@@ -303,7 +303,7 @@ class Runner:
             timeout=left,
             parent_request_id=order.request_id,
             notify=watch.hear,
-            meta={META: caller, TASK: CurrentTask(task, watch)},
+            invocation=Invocation(caller, CurrentTask(task, watch)),
         )
         context.select = order.select
         context.idempotency_key = _key_of(order)

@@ -17,7 +17,7 @@ from enfold.operations import Context, Identity, Progress
 from enfold.operations.access import EVERYTHING
 from enfold.operations.idempotency import IN_PROGRESS, check_key, input_digest
 from enfold.operations.outcomes import NeedsInput
-from enfold.operations.questions import META, Peer
+from enfold.operations.questions import Peer
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
 from enfold.tasks.model import SERVER_TASK, TASK_ID, Order, Task, new_task_id, owner_of
@@ -218,7 +218,7 @@ class Tasks:
 
     async def defer(self, operation_id: str, input: Mapping[str, Any], context: Context) -> Task:
         """Order a task for a call that goes on as one: what its caller has answered goes with it."""
-        peer: Peer | None = None if context.meta is None else context.meta.get(META)
+        peer = context.invocation.client
         answers, capabilities = ({}, None) if peer is None else (peer.answers, peer.capabilities)
         handle = await self.order(
             operation_id, input, context, answers=answers, capabilities=capabilities, is_admitted=True
@@ -233,7 +233,7 @@ class Tasks:
         self, operation_id: str, input: Mapping[str, Any], context: Context
     ) -> ResponseEnvelope[Any] | NeedsInput:
         """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
-        peer: Peer | None = None if context.meta is None else context.meta.get(META)
+        peer = context.invocation.client
         handle = await self.order(operation_id, input, context, capabilities={} if peer is None else peer.capabilities)
         limits = (_in_time_to_answer(context.remaining()), self.registry.get_spec(operation_id).timeout)
         wait = min((limit for limit in limits if limit is not None), default=None)

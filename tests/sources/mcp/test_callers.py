@@ -7,14 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from enfold import Context
+from enfold.operations.context import Invocation
 from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, SourceTerms, Turns
 from enfold.sources.mcp.settings import MCPLimits
 
 
 def caller() -> MCPCaller:
     """A caller with a client of its own."""
-    client = SimpleNamespace(client=object(), capabilities={}, session=None, meta={})
-    return MCPCaller(Context(meta={"mcp": client}), SourceTerms({}, MCPLimits()))
+    client: Any = SimpleNamespace(client=object(), capabilities={}, session=None, meta={})
+    return MCPCaller(Context(invocation=Invocation(client)), SourceTerms({}, MCPLimits()))
 
 
 def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:

@@ -80,4 +80,4 @@ def _provenance(context: Context) -> Any:
     """What the callee is asked to record: our run is the parent of its own."""
     if context.recording is not None:
         return context.recording.request()
-    return None if context.meta is None else context.meta.get("provenance")  # as a surface put it beside the call
+    return context.invocation.provenance

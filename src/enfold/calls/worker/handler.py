@@ -50,6 +50,7 @@ from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.access import is_hidden
+from enfold.operations.context import Invocation
 from enfold.operations.idempotency import IdempotencyStore, checked_key
 from enfold.operations.outcomes import envelope_of
 from enfold.runtime.registry import Registry, not_found
@@ -342,7 +343,7 @@ class CallHandler:
             vouched = self._transport.capabilities.peer_identity
             context.unused_key = checked_key(request.idempotency_key, call.identity, vouched=vouched)
         if request.provenance is not None:
-            context.meta = {"provenance": request.provenance}
+            context.invocation = Invocation(provenance=request.provenance)
         if self._record is not None and not call.served.prepared.is_stream:
             context.recording = self._record(call.served.prepared.spec, request.provenance, call.identity)
         return context

@@ -181,13 +181,13 @@ class Shell:
             check_key(key)
         context = Context(identity=self._identity, timeout=words.timeout, idempotency_key=key)
         if self._messages.isatty():
-            from enfold.operations.questions import META
+            from enfold.operations.context import Invocation
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
             self._line = ProgressLine(self._messages)
             context.hear(self._line.hear)
             if self._stdin.isatty():
-                context.meta = {META: TerminalPeer(self._stdin, self._messages, self._line)}
+                context.invocation = Invocation(TerminalPeer(self._stdin, self._messages, self._line))
         return context
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:

@@ -25,8 +25,9 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import Revision, urgency_of
 from enfold.operations import Context, Identity, OperationSpec, new_request_id
 from enfold.operations.access import check_access, may_call, may_list
+from enfold.operations.context import Invocation
 from enfold.operations.outcomes import NeedsInput, envelope_of
-from enfold.operations.questions import META, MissingCapabilityError
+from enfold.operations.questions import MissingCapabilityError
 from enfold.runtime.registry import Registry, not_found
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.catalog import (
@@ -317,7 +318,7 @@ class Service:
 
     def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
         identity = exchange.identity
-        context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+        context = Context(identity=identity, timeout=timeout, notify=exchange.notify, invocation=Invocation(exchange))
         if IDEMPOTENCY_KEY in exchange.meta:
             context.unused_key = self.key_of(exchange)
         exchange.context = context
