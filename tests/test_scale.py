@@ -1,10 +1,12 @@
-"""The fleet of `python -m benchmarks scale`: it serves every kind of call, its CPU is counted by part, and nothing of it stays behind."""
+"""`python -m benchmarks scale`: the fleet that it starts, and the simulation of discovery."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from benchmarks.scale.__main__ import KINDS
+from benchmarks.scale.discovery import REFRESH, VARIANTS, FleetSize, Simulation, rollout, steady
 from benchmarks.scale.fleet import Fleet, MissingProgramError, fleet
 from benchmarks.scale.load import OK, Job, Kind
 from tests.conftest import not_run
@@ -31,3 +33,28 @@ def test_a_fleet_serves_every_kind_of_call_and_leaves_nothing_behind() -> None:
 
 def codes(made: Fleet, kind: Kind) -> set[str]:
     return {each.code for each in made.run(Job(kind, made.ports, 100, 0.1, in_flight=2))}
+
+
+# --- the simulation -----------------------------------------------------------------------------------------------
+
+
+def test_an_edge_without_changes_asks_every_worker_once_per_refresh() -> None:
+    size = FleetSize(peers=100)
+    asked_and_answered = 2 * size.workers * size.edges
+    assert steady(size).messages == pytest.approx(asked_and_answered / REFRESH, rel=0.1)
+
+
+def test_a_change_makes_every_edge_ask_every_worker_at_once() -> None:
+    size = FleetSize(peers=1_000)
+    quiet, changed = Simulation(size), Simulation(size)
+    quiet.run(REFRESH * 2)
+    changed.run(REFRESH * 2, [REFRESH])
+    more = changed.traffic.messages - quiet.traffic.messages
+    assert more >= size.edges * size.workers  # the question alone
+
+
+def test_the_same_seed_gives_the_same_figures_and_asking_one_worker_saves_most_of_a_rollout() -> None:
+    size = FleetSize(peers=1_000)
+    as_it_is = rollout(size)
+    assert rollout(size) == as_it_is
+    assert rollout(size, VARIANTS["and a change is asked of its worker alone"]).messages < as_it_is.messages / 10

@@ -22,11 +22,12 @@ from benchmarks.environments import ROOT
 from benchmarks.scale import floors
 from benchmarks.scale.fleet import PATIENCE, Fleet, MissingProgramError, Process, fleet, outcomes, wait_until
 from benchmarks.scale.load import OK, CallOutcome, Job, Kind
-from benchmarks.scale.operations import SLOW
+from benchmarks.scale.operations import IDLE, SLOW
 
 KINDS: Final[tuple[Kind, ...]] = ("query", "mutation", "stream", "task")
 Found = TypeVar("Found")
 SLOTS: Final = 8  # calls that each worker of the overload runs at once
+STREAMS: Final = 100  # open at once
 DISTURBED: Final = 0.5  # seconds that no undisturbed call takes
 
 
@@ -85,6 +86,7 @@ class Findings(msgspec.Struct):
     costs: list[Cost] = []
     floors: list[Cost] = []
     idle: tuple[float, float, float] = (0.0, 0.0, 0.0)  # seconds of CPU per second of an edge, a broker, a worker
+    open_streams: tuple[float, float, float] = (0.0, 0.0, 0.0)  # the same, of one stream in which nothing happens
     overload: list[Overload] = []
     losses: list[Loss] = []
 
@@ -154,6 +156,17 @@ def measure_idle(made: Fleet, plan: Plan) -> tuple[float, float, float]:
         used.broker / len(made.nodes) / seconds,
         used.worker / len(made.workers) / seconds,
     )
+
+
+def measure_open_streams(made: Fleet, idle: tuple[float, float, float]) -> tuple[float, float, float]:
+    """What a stream costs in which nothing happens, beside what the fleet uses anyway."""
+    job = Job("idle", made.ports, 100, IDLE / 2, in_flight=STREAMS, timeout=IDLE + 10)
+    before = made.cpu()
+    ended = made.run(job)
+    used, streams = made.cpu() - before, sum(each.code == OK for each in ended)
+    parts = zip((used.edge, used.broker, used.worker), idle, (made.edges, made.nodes, made.workers), strict=True)
+    edge, broker, worker = ((part / IDLE - each * len(group)) / max(1, streams) for part, each, group in parts)
+    return edge, broker, worker
 
 
 # --- overload -----------------------------------------------------------------------------------------------------
@@ -263,6 +276,8 @@ def show(found: Findings) -> None:
     )
     print("\n## A fleet without calls (milliseconds of CPU per second, of one process)\n")
     report.print_table(("edge", "broker", "worker"), [tuple(f"{part * 1e3:.1f}" for part in found.idle)])
+    print("\n## An open stream in which nothing happens (milliseconds of CPU per second, opening it included)\n")
+    report.print_table(("edge", "broker", "worker"), [tuple(f"{part * 1e3:.2f}" for part in found.open_streams)])
     print("\n## Overload\n")
     report.print_table(
         ("load", "offered/s", "capacity/s", "goodput/s", "slowest success", "refused or failed"),
@@ -297,6 +312,7 @@ def measure(plan: Plan) -> Findings:
         _collect(found.costs, measure_costs(made, plan))
         _collect(found.floors, measure_floors(made, plan))
         found.idle = measure_idle(made, plan)
+        found.open_streams = measure_open_streams(made, found.idle)
         _collect(found.overload, measure_overload(made, plan))
     _collect(found.losses, measure_losses(plan))
     return found

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["query", "mutation", "stream", "task", "slow"]
+Kind = Literal["query", "mutation", "stream", "task", "slow", "idle"]
 
 OK: Final = "OK"
 NO_ANSWER: Final = "no answer"  # a connection that was refused or broke
@@ -25,6 +25,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CODE: Final = re.compile(rb"\r\nenfold-code: *([A-Z_]+)", re.IGNORECASE)
 _HEADERS: Final[dict[Kind, str]] = {
     "stream": "Accept: application/x-ndjson\r\n",
+    "idle": "Accept: application/x-ndjson\r\n",
     "task": "Prefer: respond-async, wait=30\r\n",
 }
 

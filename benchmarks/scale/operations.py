@@ -10,6 +10,7 @@ from enfold import OperationRegistry
 
 ITEMS: Final = 20  # of one stream
 SLOW: Final = 0.1  # seconds that `slow` takes
+IDLE: Final = 4.0  # seconds that a stream of `idle` is open before its only item
 
 ops = OperationRegistry("scale")
 
@@ -39,3 +40,9 @@ async def task(text: str) -> str:
 async def slow(text: str) -> str:
     await asyncio.sleep(SLOW)
     return text
+
+
+@ops.subscription
+async def idle(text: str) -> AsyncIterator[str]:
+    await asyncio.sleep(IDLE)
+    yield text
