@@ -17,8 +17,8 @@ import msgspec
 
 from benchmarks.report import print_table
 from enfold import OperationRegistry
-from enfold.calls.caller.peers import LATECOMERS, MISSED, Discovery
-from enfold.calls.protocol.events import Announcement, Ask, WorkerListing, specs_digest
+from enfold.calls.caller.peers import LATE_ANSWERS, MAX_MISSED, Discovery
+from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
 from enfold.calls.protocol.settings import CallSettings
 from enfold.calls.worker.announcer import PART_BYTES
 
@@ -104,7 +104,7 @@ def encoded_sizes(operations: int) -> Sizes:
     wires = [spec.to_dict() for spec in specs]
     digest = specs_digest(specs)
     listing = len(_encoded(WorkerListing("worker-12345", "0" * 16, digest, part=0, parts=1, specs=wires)))
-    empty, one = (len(_encoded(Ask(known=known))) for known in ([], [digest]))
+    empty, one = (len(_encoded(DiscoveryRequest(known=known))) for known in ([], [digest]))
     return Sizes(
         empty,
         one - empty + 1,
@@ -165,8 +165,8 @@ class Simulation:
         """One question to all workers and their answers; when the round is over."""
         self.traffic.add(self._size.workers, self._ask_size)
         self.traffic.add(self._size.workers, self._sizes.answer)
-        self._free_at[edge] = at + max(SPREAD + LATECOMERS, self._rules.least_pause)
-        return at + SPREAD + LATECOMERS
+        self._free_at[edge] = at + max(SPREAD + LATE_ANSWERS, self._rules.least_pause)
+        return at + SPREAD + LATE_ANSWERS
 
     def summary(self, seconds: float) -> Summary:
         return Summary(self.traffic.messages / seconds, self.traffic.bytes / seconds / 1e6)
@@ -201,7 +201,9 @@ def growth(before: float, after: float, factor: float) -> str:
 
 
 def main() -> None:
-    print(f"seed {SEED}; an edge asks every {REFRESH:g} s and at each change; a worker is gone after {MISSED} rounds.")
+    print(
+        f"seed {SEED}; an edge asks every {REFRESH:g} s and at each change; a worker is gone after {MAX_MISSED} rounds."
+    )
     print("\n## Discovery as it is\n")
     traffic = ("steady msg/s", "steady MB/s", "rollout msg/s", "rollout MB/s")
     print_table(("peers", "edges", "operations", *traffic, "new edge MB"), _growing())

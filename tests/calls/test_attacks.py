@@ -367,7 +367,7 @@ async def test_a_server_that_binds_no_subjects_proves_no_identity(nats_program: 
         server.close()
 
 
-async def test_a_distant_server_without_credentials_is_refused(nats_program: str, tmp_path: Path) -> None:
+async def test_a_remote_server_without_authentication_is_refused(nats_program: str, tmp_path: Path) -> None:
     address = own_address()
     if address.startswith("127."):
         pytest.skip("this machine has no address but the loopback")
@@ -375,7 +375,7 @@ async def test_a_distant_server_without_credentials_is_refused(nats_program: str
     server.wait_until_ready()
     url = f"nats://{address}:{server.port}"
     try:
-        with pytest.raises(CallError, match="asks for no credentials"):
+        with pytest.raises(CallError, match="requires no credentials"):
             await NATSTransport(url).connect()
         async with NATSTransport(url, insecure=True) as transport:
             assert not transport.capabilities.peer_identity

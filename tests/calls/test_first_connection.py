@@ -1,4 +1,4 @@
-"""The first connection to NATS: a server that is not there, and one that does not let us in, are told apart and in time."""
+"""The first connection to NATS: an unreachable server and one that refuses the connection are reported apart and in time."""
 
 from __future__ import annotations
 

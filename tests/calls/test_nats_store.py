@@ -282,7 +282,7 @@ async def test_without_jetstream_a_library_s_worker_says_so_and_keeps_keys_by_it
             serve_calls(ops, worker),
             PendingRequestMap(transport) as caller,
         ):
-            assert "Idempotency keys hold for each worker by itself: the NATS server has no JetStream" in caplog.text
+            assert "Idempotency keys are not shared between workers: the NATS server has no JetStream" in caplog.text
             assert [(await caller.call("shop.pay", {}, idempotency_key="k")).data for _ in range(2)] == [1, 1]
     finally:
         server.close()

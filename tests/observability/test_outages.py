@@ -71,17 +71,17 @@ async def test_the_loss_and_return_of_nats_is_a_line_each_and_a_changed_password
             server.restart()
             await signals.wait_for(Signal.RESTORED)
             assert [each.getMessage() for each in caplog.records] == [
-                f"{place} is lost: it is tried again until it is back",
+                f"{place} is lost: reconnecting",
                 f"{place} is back",
             ]
             server.kill()
             server._file.write_text(server._file.read_text().replace("right", "changed"))
-            with awaited_line(f"{place} does not let us in: check the user, password or token") as told:
+            with awaited_line(f"{place} refuses the connection: check the user, password or token") as told:
                 server.restart()
                 await asyncio.wait_for(told.wait(), PATIENCE)
     finally:
         server.close()
-    assert caplog.text.count("does not let us in") == 1
+    assert caplog.text.count("refuses the connection") == 1
     assert "right" not in caplog.text
 
 
@@ -99,7 +99,7 @@ async def test_the_loss_and_return_of_a_hub_is_a_line_each(caplog: pytest.LogCap
         await signals.wait_for(Signal.RESTORED)
         place = f"The hub at ws://127.0.0.1:{port}"
         ours = [each.getMessage() for each in caplog.records if each.name == "enfold.calls.websocket"]
-        assert ours == [f"{place} is lost: it is tried again until it is back", f"{place} is back"]
+        assert ours == [f"{place} is lost: reconnecting", f"{place} is back"]
     await again.close()
 
 
@@ -126,7 +126,7 @@ async def test_a_server_that_is_dead_and_one_that_refuses_us_are_told_apart_wher
             await until("it cannot be reached")
             server._file.write_text(server._file.read_text().replace("right", "changed"))
             server.restart()
-            await until("it does not let us in: check the user, password or token")
+            await until("the connection is refused: check the user, password or token")
             server.kill()
             await until("it cannot be reached")
             server._file.write_text(server._file.read_text().replace("changed", "right"))

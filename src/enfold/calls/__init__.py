@@ -1,4 +1,4 @@
-"""The call protocol: the same operation, called across a process or a machine."""
+"""The call protocol: call operations of other processes and machines."""
 
 # Imports inside functions: nats-py, websockets and cryptography are extras; a peer needs only that of its transport.
 

@@ -145,7 +145,7 @@ async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[
     why = None
     if keeps_state(transport):
         store = shared_results(transport, settings)
-        why = await store.why_not()
+        why = await store.unavailable_reason()
         if why is None:
             return store, None
     return idempotency_store(msgspec.structs.replace(settings, target="")), why

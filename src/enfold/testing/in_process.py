@@ -74,7 +74,7 @@ async def calls(
 
     They meet on a bus in memory. A worker on another `transport` needs `join`, which gives the transport of a caller.
     """
-    bus = MemoryTransport("worker", vouches=True)
+    bus = MemoryTransport("worker", has_identities=True)
     if transport is not None and join is None:
         raise TypeError("A worker on a transport of its own needs join: a function that gives a caller's transport")
     worker, join = transport or bus, join or partial(_join, bus)

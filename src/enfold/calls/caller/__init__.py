@@ -1,1 +1,1 @@
-"""The caller's end: requests that wait, and the operations that running peers serve."""
+"""The caller: pending requests, and discovery of running peers."""

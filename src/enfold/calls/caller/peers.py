@@ -1,6 +1,6 @@
-"""Discovers what running peers serve: asks all of them at once, every `refresh` seconds and when one announces a change.
+"""Discovers what running peers serve: queries all of them every `refresh` seconds and when one announces a change.
 
-A worker whose list we already have answers with its digest alone.
+A worker whose list is already known answers with its digest alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.calls.protocol.events import Announcement, Ask, WorkerListing, specs_digest
+from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
 from enfold.calls.protocol.settings import OFFER_REMEMBERED
 from enfold.calls.protocol.transport import (
     SERVICES,
@@ -23,7 +23,7 @@ from enfold.calls.protocol.transport import (
     Transport,
     TransportError,
     announcement_subject,
-    ask_subject,
+    discovery_subject,
     lies_in,
     new_boot,
 )
@@ -32,9 +32,9 @@ from enfold.operations import OperationSpec
 
 _log: Final = Log("enfold.calls")
 
-LATECOMERS: Final = 0.1  # how long after an answer others may still come
-MISSED: Final = 2  # how many times in a row a worker may fail to answer
-MAX_GONE: Final = 10_000  # operations that are remembered after their workers
+LATE_ANSWERS: Final = 0.1  # seconds to wait for further answers
+MAX_MISSED: Final = 2  # rounds without an answer after which a worker is dropped
+MAX_GONE: Final = 10_000  # operations remembered without workers
 
 
 class Discovery(msgspec.Struct, frozen=True):
@@ -48,17 +48,17 @@ class Discovery(msgspec.Struct, frozen=True):
 
 
 class PeerListing(msgspec.Struct):
-    """What one worker serves, as far as we may see it."""
+    """The operations of one worker that are visible to us."""
 
     worker: str
     boot: str
     digest: str
-    may_offer: tuple[str, ...] | None = None  # as the transport says; what lies outside is not believed
+    may_offer: tuple[str, ...] | None = None  # from the transport; operations outside are ignored
     missed: int = 0
 
 
 class _PartialList:
-    """The parts of one worker's list that have come so far."""
+    """The parts of a worker's list received so far."""
 
     def __init__(self, digest: str) -> None:
         self.digest = digest
@@ -78,7 +78,7 @@ class _PartialList:
 
 
 class PeerDirectory:
-    """The list of what running peers serve; `changed` is called when it changes."""
+    """The operations of running peers; `changed` is called when they change."""
 
     def __init__(
         self,
@@ -89,7 +89,9 @@ class PeerDirectory:
     ) -> None:
         self.dropped = 0  # answers beyond the limits
         self._limits = discovery
-        self._gone: dict[str, tuple[OperationSpec, float]] = {}  # what workers served that are gone, and until when
+        self._gone: dict[
+            str, tuple[OperationSpec, float]
+        ] = {}  # operations without workers, and until when they are remembered
         self._transport = transport
         self._changed = changed
         self._on_connection = on_connection
@@ -98,7 +100,7 @@ class PeerDirectory:
         self._patience = discovery.patience
         self._prefix = ""
         self._workers: dict[str, PeerListing] = {}
-        self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true
+        self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by digest
         self._parts: dict[str, _PartialList] = {}
         self._answered: set[str] = set()
         self._heard = asyncio.Event()
@@ -107,15 +109,15 @@ class PeerDirectory:
         self._wanted = asyncio.Event()
 
     async def start(self) -> None:
-        """Ask once, wait for the answers (at most `patience` seconds), and then keep asking in the background."""
+        """Run one round, waiting at most `patience` seconds, and continue in the background."""
         await self._transport.connect()
         self._prefix = f"{self._transport.inbox()}.d-{new_boot()}"
         self._subscriptions = [
             await self._transport.subscribe(self._prefix, self._receive),
             await self._transport.subscribe(announcement_subject("*"), self._take_announcement),
         ]
-        await self._ask()
-        self._task = asyncio.create_task(self._keep_asking())
+        await self._run_round()
+        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -129,7 +131,7 @@ class PeerDirectory:
         return list(self._workers.values())
 
     def specs(self) -> dict[str, OperationSpec]:
-        """The operations by id; where workers differ, the one seen first counts until it is gone."""
+        """The operations by id; if workers differ, the first one seen counts until it is gone."""
         found: dict[str, OperationSpec] = {}
         for listing in self._workers.values():
             for spec in self._specs.get(listing.digest, ()):
@@ -139,31 +141,31 @@ class PeerDirectory:
             found.setdefault(operation_id, spec)
         return found
 
-    async def _keep_asking(self) -> None:
+    async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), self._refresh)
             self._wanted.clear()
-            await self._ask()
+            await self._run_round()
 
-    async def _ask(self) -> None:
-        """One round: ask all peers; a worker that misses two rounds is dropped."""
+    async def _run_round(self) -> None:
+        """Query all peers; drop workers that miss two rounds."""
         self._answered.clear()
         self._parts.clear()
         self._heard.clear()
-        data = msgspec.json.encode(Ask(known=list(self._specs)))
+        data = msgspec.json.encode(DiscoveryRequest(known=list(self._specs)))
         before = self._digests()
         try:
-            await self._transport.publish(ask_subject(self._transport.name), data, reply=self._prefix)
+            await self._transport.publish(discovery_subject(self._transport.name), data, reply=self._prefix)
         except TransportError:
-            return  # without a connection nobody can answer, and nobody is gone
+            return  # not connected: missing answers mean nothing
         await self._listen()
         self._miss()
         if self._digests() != before:
             self._changed()
 
     async def _listen(self) -> None:
-        """Wait for answers until none has come for `LATECOMERS` seconds, at most for `patience`."""
+        """Wait for answers until none arrives for `LATE_ANSWERS` seconds, at most for `patience`."""
         ends_at = time.monotonic() + self._patience
         pause = self._patience
         while (left := ends_at - time.monotonic()) > 0:
@@ -172,12 +174,12 @@ class PeerDirectory:
             except TimeoutError:
                 return
             self._heard.clear()
-            pause = LATECOMERS
+            pause = LATE_ANSWERS
 
     def _miss(self) -> None:
         for key, listing in list(self._workers.items()):
             listing.missed = 0 if key in self._answered else listing.missed + 1
-            if listing.missed >= MISSED:
+            if listing.missed >= MAX_MISSED:
                 del self._workers[key]
                 self._remember(listing)
         self._forget_gone()
@@ -185,7 +187,7 @@ class PeerDirectory:
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
     def _remember(self, listing: PeerListing) -> None:
-        """Remember the operations of a worker that is gone: for an hour calls of them are UNAVAILABLE, not OPERATION_NOT_FOUND."""
+        """Remember the operations of a worker that is gone: for an hour they are UNAVAILABLE, not OPERATION_NOT_FOUND."""
         until = time.monotonic() + OFFER_REMEMBERED
         for spec in self._specs.get(listing.digest, ()):
             if len(self._gone) < MAX_GONE and lies_in(spec.id, listing.may_offer):
@@ -197,13 +199,13 @@ class PeerDirectory:
         self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
 
     def _digests(self) -> list[tuple[str, str]]:
-        """What is served and remembered now, to compare before and after a round."""
+        """The state to compare before and after a round."""
         served = [(key, listing.digest) for key, listing in self._workers.items()]
         return sorted([*served, *(("gone", operation_id) for operation_id in self._gone)])
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
-            self._take_signal(message.signal)
+            self._on_signal(message.signal)
             return
         try:
             self._take(msgspec.json.decode(message.data, type=WorkerListing), message)
@@ -211,7 +213,7 @@ class PeerDirectory:
             return
         self._heard.set()
 
-    def _take_signal(self, signal: Signal) -> None:
+    def _on_signal(self, signal: Signal) -> None:
         if signal is Signal.RESTORED:
             self._wanted.set()
         is_change = signal in (Signal.RESTORED, Signal.LOST) and self.is_connected != (signal is Signal.RESTORED)
@@ -221,9 +223,7 @@ class PeerDirectory:
             self._on_connection()
 
     def _take(self, answer: WorkerListing, message: Message) -> None:
-        peer = (
-            message.peer or answer.worker
-        )  # nobody can speak for a worker of another name, where names are vouched for
+        peer = message.peer or answer.worker  # the authenticated name, if there is one
         key = f"{peer} {answer.boot}"
         name = answer.digest
         if not self._is_within_limits(peer, key):
@@ -239,7 +239,7 @@ class PeerDirectory:
                 return
             wires = [wire for number in sorted(part.specs) for wire in part.specs[number]]
             specs = [OperationSpec.from_dict(wire) for wire in wires]
-            # Workers with the same digest share a list, so it must be true; any other list is its worker's alone.
+            # Workers with the same digest share a list, so the digest is verified; a list with a wrong one is not shared.
             name = answer.digest if answer.digest == specs_digest(specs) else f"{key} {answer.digest}"
             self._specs[name] = specs
         if name in self._specs:
@@ -257,11 +257,11 @@ class PeerDirectory:
 
     def _drop(self, peer: str, reason: str) -> None:
         self.dropped += 1
-        if self.dropped in (1, 10, 100, 1_000):  # and then no more: the log is not theirs to fill
-            _log.warning("What %s says it serves is left out: it has %s", peer, reason)
+        if self.dropped in (1, 10, 100, 1_000):  # and then no more, so that a peer cannot fill the log
+            _log.warning("Operations of %s are ignored: it has %s", peer, reason)
 
     def _take_announcement(self, message: Message) -> None:
-        """A worker came, went or changed what it serves: ask again at once."""
+        """Start a round at once when a worker starts, stops or changes its operations."""
         if message.signal is not None:
             return
         try:
@@ -270,7 +270,7 @@ class PeerDirectory:
             return
         for listing in self._workers.values():
             if news.state == "down" and listing.boot == news.boot and listing.worker == news.worker:
-                listing.missed = MISSED  # said by itself; one round without an answer is enough
+                listing.missed = MAX_MISSED  # announced: one round without an answer is enough
         self._wanted.set()
 
 
@@ -278,7 +278,7 @@ PATIENCE: Final = 1.0
 
 
 class PeerOperation(msgspec.Struct, frozen=True):
-    """One operation of a peer, and how it has been used."""
+    """One operation of a peer, with its usage statistics."""
 
     id: str
     version: str
@@ -288,7 +288,7 @@ class PeerOperation(msgspec.Struct, frozen=True):
 
 
 class RunningPeer(msgspec.Struct, frozen=True):
-    """One worker that runs."""
+    """A running worker."""
 
     name: str
     boot: str
@@ -299,7 +299,7 @@ class RunningPeer(msgspec.Struct, frozen=True):
 
 
 async def find_peers(transport: Transport, *, patience: float = PATIENCE) -> list[RunningPeer]:
-    """All peers that answer within `patience` seconds."""
+    """Find all peers that answer within `patience` seconds."""
     await transport.connect()
     answers: dict[str, RunningPeer] = {}
     inbox = f"{transport.inbox()}.p-{new_boot()}"
@@ -336,7 +336,7 @@ class _ServiceStats(msgspec.Struct):
 
 
 def _peer(data: bytes) -> RunningPeer | None:
-    """The peer an answer describes; another's service that follows the conventions is shown as well."""
+    """The peer that an answer describes; other NATS services are included."""
     try:
         stats = msgspec.json.decode(data, type=_ServiceStats)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The caller's end: pending requests, each of which ends exactly once, and at its deadline at the latest."""
+"""The caller: pending requests, each of which ends exactly once, by its deadline at the latest."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from enfold.calls.protocol.transport import (
     Transport,
     TransportError,
     is_token,
-    publish_if_possible,
     request_subject,
+    try_publish,
 )
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
@@ -54,11 +54,11 @@ from enfold.operations import Context, new_request_id
 W = TypeVar("W", bound=WaitingCall)
 
 MAX_SUBJECTS: Final = 10_000
-MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
+MAX_ID: Final = 200  # NATS closes the connection if a line is longer
 
 
 class PendingRequestMap:
-    """Calls peers over a transport, and holds the requests that have no answer yet."""
+    """Calls peers over a transport, and tracks the requests that have no response yet."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PendingRequestMap:
         self._waiting: dict[str, WaitingCall] = {}
         self._aborted = AbortedCalls(self._send_to, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
-        self._offered: dict[str, float] = {}  # until when it is remembered that an operation was offered
+        self._offered: dict[str, float] = {}  # until when an operation counts as offered
         self._background = Background()
         self._subscription: Subscription | None = None
         self._listening = ConnectOnce(self._listen)
@@ -111,10 +111,10 @@ class PendingRequestMap:
         idempotency_key: str | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> ResponseEnvelope[Any]:
-        """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds.
+        """Call a query or mutation; raises the CallError it ends with. `deadline` is in Unix milliseconds.
 
-        It is sent again by itself only where it surely did not start, or is `idempotent`: whether the workers share what
-        they keep under an `idempotency_key` is not known here.
+        A failed call is retried only if it certainly did not start or is `idempotent`. An `idempotency_key` is no reason to
+        retry: whether the workers share a store is not known here.
         """
         ttl = _ttl(context, timeout, deadline)
         now = monotonic()
@@ -145,9 +145,9 @@ class PendingRequestMap:
         window: int | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """The items of a subscription, in order and without a gap, or the CallError that says otherwise.
+        """Subscribe to an operation. Items arrive in order and without gaps; raises a CallError otherwise.
 
-        `timeout` is how long it may be idle: the seconds without an item. It ends where it is aborted by us.
+        `timeout` limits the seconds without an item. The stream ends without an error when it is aborted on this side.
         """
         ttl = _ttl(context, None, deadline)
         room = min(MAX_CREDITS, self._settings.window if window is None else window)
@@ -190,7 +190,7 @@ class PendingRequestMap:
             raise waiting.error
 
     async def _wait_with_retries(self, waiting: W, context: Context | None) -> W:
-        """Send a request and wait until a call is over or a stream has begun; retry where that is safe."""
+        """Send a request until a call is over or a stream has begun; retry if that is safe."""
         attempt = 1
         while True:
             await self._attempt(waiting, context)
@@ -201,10 +201,10 @@ class PendingRequestMap:
                 return waiting
             await asyncio.sleep(delay)
             attempt += 1
-            waiting = self._tried_again(waiting)
+            waiting = self._next_attempt(waiting)
 
     async def _attempt(self, waiting: WaitingCall, context: Context | None) -> None:
-        """Send a request once, and wait until it is over or has begun; what goes wrong is its error."""
+        """Send a request once, and wait until it is over or has begun; failures become its error."""
         self._waiting[waiting.request.request_id] = waiting
         try:
             if waiting.request.ttl_ms == 0:
@@ -235,16 +235,16 @@ class PendingRequestMap:
         data = write_event(next(self._ids), request)
         await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
 
-    def _tried_again(self, waiting: W) -> W:
-        """The next attempt of a request, under a new id and with the time that is left."""
+    def _next_attempt(self, waiting: W) -> W:
+        """The next attempt of a request, with a new id and the remaining time."""
         now, ends_at, silence = monotonic(), waiting.deadline, self._settings.silence
         ttl_ms = None if ends_at is None else _milliseconds(ends_at - now)
         request = msgspec.structs.replace(waiting.request, request_id=new_request_id(), ttl_ms=ttl_ms)
-        # A worker that lives says so at once: a second silence need not be as long as the first.
-        return waiting.again(request, silence if ends_at is None else silence / 4, now)
+        # A live worker acknowledges at once, so the second attempt need not wait as long.
+        return waiting.retry(request, silence if ends_at is None else silence / 4, now)
 
     def remember(self, operation_id: str) -> None:
-        """Note that an operation is offered: for an hour it is UNAVAILABLE, not OPERATION_NOT_FOUND, where nobody serves it."""
+        """Note that an operation is offered: without workers it is UNAVAILABLE, not OPERATION_NOT_FOUND, for an hour."""
         self._offered[operation_id] = monotonic() + OFFER_REMEMBERED
 
     # answering
@@ -252,20 +252,20 @@ class PendingRequestMap:
     def respond(
         self, request_id: str, output: Any, seq: int | None = None, event_id: str | None = None
     ) -> Awaitable[None]:
-        """Answer a request with an envelope, and nothing else: `call.responded` is published to its caller.
+        """Respond to a request with an envelope: publishes `call.responded` to its caller.
 
-        The request may be one that this peer's transport has received, or a call of our own. An unknown id is ignored.
+        The request is one that this peer's transport has received, or a call of our own. An unknown id is ignored.
         """
         if not is_response_envelope(output):
             raise TypeError(f"Only an envelope is an answer, not {type(output).__name__}")
         return self._answer(responded(request_id, from_wire(output), seq, event_id))
 
     def emit_error(self, request_id: str, error: CallError) -> Awaitable[None]:
-        """Answer with a failure: `call.error` is published to the caller."""
+        """Respond with an error: publishes `call.error` to the caller."""
         return self._answer(failed(request_id, error))
 
     def complete(self, request_id: str, seq: int) -> Awaitable[None]:
-        """Say that a stream has ended after `seq` items: `call.completed` is published to the caller."""
+        """End a stream after `seq` items: publishes `call.completed` to the caller."""
         return self._answer(Completed(request_id, seq))
 
     async def _answer(self, payload: Payload) -> None:
@@ -275,7 +275,7 @@ class PendingRequestMap:
         if replies is None or reply is None:
             waiting = self._waiting.get(request_id)
             if waiting is not None:
-                waiting.hear(payload, None, monotonic())
+                waiting.on_event(payload, None, monotonic())
             return
         try:
             await self._transport.publish(reply, write_event(next(self._ids), payload))
@@ -287,14 +287,14 @@ class PendingRequestMap:
     # giving up
 
     def abort(self, request_id: str) -> None:
-        """Abort a call: it ends here at once, and its worker is sent an abort as soon as it is known."""
+        """Abort a call: it ends at once, and its worker receives an abort as soon as it is known."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting.is_aborted = True
             waiting.fail(failures.aborted(waiting.operation_id))
 
     async def close(self) -> None:
-        """Abort all pending requests, and stop listening."""
+        """Abort all pending requests and unsubscribe."""
         for waiting in list(self._waiting.values()):
             waiting.fail(failures.aborted(waiting.operation_id))
         await self._wait_for_workers_of_aborted()
@@ -309,16 +309,16 @@ class PendingRequestMap:
             await subscription.close()
 
     async def _wait_for_workers_of_aborted(self) -> None:
-        """Wait a moment for the workers of aborted calls to announce themselves: else nobody tells them to stop."""
+        """Wait briefly for unknown workers of aborted calls to acknowledge, so that they receive the abort."""
         ends_at = monotonic() + 2 * self._settings.accept_after + 2 * self._settings.tick
-        await asyncio.sleep(0)  # let those end who have just been told
+        await asyncio.sleep(0)  # let aborted callers finish
         while self._aborted.has_unknown_worker and monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
             await asyncio.sleep(self._settings.tick)
 
     # one request
 
     def _subject(self, operation_id: str) -> str:
-        """The subject of an operation's requests; OPERATION_NOT_FOUND for what cannot be an id."""
+        """The subject for requests of an operation; OPERATION_NOT_FOUND if the id is malformed."""
         if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
@@ -327,32 +327,32 @@ class PendingRequestMap:
         return subject
 
     def _end(self, waiting: WaitingCall) -> None:
-        """Remove a request; a worker that may still run it is sent an abort."""
+        """Remove a request; abort it at a worker that may still run it."""
         if self._waiting.pop(waiting.request.request_id, None) is None:
             return
         if waiting.has_answered:
-            self._offered[waiting.request.operation_id] = waiting.heard_at + OFFER_REMEMBERED
+            self._offered[waiting.request.operation_id] = waiting.last_event_at + OFFER_REMEMBERED
         if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
         self._aborted.add(waiting, monotonic())
         self._tick_soon()
 
     def _send_control(self, waiting: WaitingCall, payload: Payload | None) -> None:
-        """Send a control event to the worker of a call, in the background; one that is lost is made good by later ones."""
+        """Send a control event to the worker of a call in the background, best effort."""
         if waiting.control is not None and payload is not None:
             self._send_to(waiting.control, payload)
 
     def _send_to(self, control: str, payload: Payload) -> None:
-        self._background.begin(publish_if_possible(self._transport, control, write_event(next(self._ids), payload)))
+        self._background.begin(try_publish(self._transport, control, write_event(next(self._ids), payload)))
 
     # listening
 
     async def _open(self) -> None:
-        """Listen at our inbox."""
+        """Subscribe to our inbox."""
         try:
             await self._listening()
         except TransportError as error:
-            raise CallError("UNAVAILABLE", f"Nothing can be called: {error}", {"started": False}) from error
+            raise CallError("UNAVAILABLE", f"Not connected: {error}", {"started": False}) from error
 
     async def _listen(self) -> None:
         await self._transport.connect()
@@ -361,12 +361,12 @@ class PendingRequestMap:
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
-            self._take_signal(message.signal, message.subject)
+            self._on_signal(message.signal, message.subject)
             return
         request_id = message.subject[len(self._prefix) :]
         waiting = self._waiting.get(request_id)
         if waiting is None:
-            self._aborted.hear(request_id, message)
+            self._aborted.on_event(request_id, message)
             return
         try:
             payload = read_event(message.data).payload
@@ -374,35 +374,35 @@ class PendingRequestMap:
             self.malformed += 1
             return
         if payload.request_id == request_id:
-            waiting.hear(payload, message.reply, monotonic(), len(message.data))
+            waiting.on_event(payload, message.reply, monotonic(), len(message.data))
 
-    def _take_signal(self, signal: Signal, subject: str) -> None:
+    def _on_signal(self, signal: Signal, subject: str) -> None:
         if signal is Signal.NO_RESPONDERS or signal is Signal.GONE:
             waiting = self._waiting.get(subject[len(self._prefix) :])
             if waiting is not None:
                 was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > monotonic()
                 name = waiting.operation_id
-                waiting.fail(failures.nobody(name) if was_offered else failures.unknown(name, self._offered))
+                waiting.fail(failures.no_worker(name) if was_offered else failures.unknown(name, self._offered))
         elif signal is Signal.DENIED:
             for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
                 waiting.fail(failures.denied(waiting.operation_id))
         elif signal is Signal.LOST:
-            self._lose()
+            self._on_lost()
         else:
-            self._recover()
+            self._on_restored()
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         if self._lost_timer is None:
             under_way = [waiting for waiting in self._waiting.values() if not isinstance(waiting, WaitingStream)]
             grace = self._settings.lost_grace
-            self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_after_loss, under_way)
+            self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_lost, under_way)
 
-    def _fail_after_loss(self, under_way: list[WaitingCall]) -> None:
+    def _fail_lost(self, under_way: list[WaitingCall]) -> None:
         self._lost_timer = None
         for waiting in under_way:
             waiting.fail(failures.lost(waiting.operation_id, retryable=waiting.is_retryable))
 
-    def _recover(self) -> None:
+    def _on_restored(self) -> None:
         if self._lost_timer is not None:
             self._lost_timer.cancel()
             self._lost_timer = None
@@ -410,7 +410,7 @@ class PendingRequestMap:
         self._aborted.resend_all()
         for waiting in self._waiting.values():
             if isinstance(waiting, WaitingStream):
-                self._send_control(waiting, waiting.speak(now, at_once=True))
+                self._send_control(waiting, waiting.due_control(now, at_once=True))
 
     # time
 
@@ -419,13 +419,13 @@ class PendingRequestMap:
             self._timer = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
 
     def _tick(self) -> None:
-        """One timer for all pending requests; it is not set while there are none."""
+        """Check all pending requests; the timer runs only while there are any."""
         self._timer = None
         now = monotonic()
         for waiting in list(self._waiting.values()):
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
-                self._send_control(waiting, waiting.speak(now))
+                self._send_control(waiting, waiting.due_control(now))
         self._aborted.check(now)
         if self._waiting or self._aborted:
             self._tick_soon()
@@ -436,10 +436,7 @@ def _milliseconds(left: float) -> int:
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
-    """The seconds that are left: the least of timeout, deadline (Unix ms, by our clock) and what the context has left.
-
-    A nested call leaves its caller a margin to answer in time.
-    """
+    """The remaining seconds: the least of timeout, deadline (Unix ms) and those of the context, minus a margin for nested calls."""
     left = None if context is None else context.remaining()
     if left is not None:
         left -= NESTED_MARGIN
@@ -451,7 +448,7 @@ def _ttl(context: Context | None, timeout: float | None, deadline: float | None)
     return None if left is None else max(0.0, left)
 
 
-REMEMBERED_FOR: Final = 5.0  # seconds in which a late worker is still told
+REMEMBERED_FOR: Final = 5.0  # seconds for which a late worker still receives the abort
 _UNREACHED: Final = ("connection_lost", "silence")
 
 SendControl: TypeAlias = Callable[[str, Payload], None]
@@ -464,7 +461,7 @@ class _Call(msgspec.Struct):
 
 
 class AbortedCalls:
-    """Aborted calls whose worker is not known yet, or may not have received the abort."""
+    """Aborted calls whose worker is unknown or may not have received the abort."""
 
     def __init__(self, send: SendControl, heartbeat: float) -> None:
         self._send = send
@@ -476,29 +473,29 @@ class AbortedCalls:
 
     @property
     def has_unknown_worker(self) -> bool:
-        """Whether the worker of a call is still unknown; a worker that has the call announces itself within `accept_after`."""
+        """Whether the worker of a call is unknown; a worker acknowledges a call within `accept_after`."""
         return any(call.control is None for call in self._calls.values())
 
     def add(self, waiting: WaitingCall, now: float) -> None:
-        """Send an abort to the worker of a call; remember the call unless the worker has surely received it."""
+        """Abort a call at its worker; remember the call unless the worker certainly received the abort."""
         if waiting.control is not None:
             self._send(waiting.control, Aborted(waiting.request_id))
         if waiting.control is None or waiting.error is None or waiting.error.details.get("reason") in _UNREACHED:
             self._calls[waiting.request_id] = _Call(now + REMEMBERED_FOR, now, waiting.control)
 
-    def hear(self, request_id: str, message: Message) -> None:
-        """Abort a call at its worker when that worker's first message arrives after the caller gave up."""
+    def on_event(self, request_id: str, message: Message) -> None:
+        """Abort a call when the first message of its worker arrives after the caller aborted it."""
         if request_id in self._calls and message.reply is not None and message.reply.startswith("ctl."):
             del self._calls[request_id]
             self._send(message.reply, Aborted(request_id))
 
     def resend_all(self) -> None:
-        """After a reconnection: let the next `check` send every abort again, since earlier ones may be lost."""
+        """Let the next `check` resend every abort: earlier ones may be lost with the connection."""
         for call in self._calls.values():
             call.sent_at = 0.0
 
     def check(self, now: float) -> None:
-        """Repeat aborts that are older than a heartbeat, and forget calls after `REMEMBERED_FOR` seconds."""
+        """Resend aborts older than a heartbeat, and forget calls after `REMEMBERED_FOR` seconds."""
         self._calls = {key: call for key, call in self._calls.items() if call.until > now}
         for request_id, call in self._calls.items():
             if call.control is not None and now - call.sent_at >= self._heartbeat:

@@ -1,4 +1,4 @@
-"""Operations of other processes as local ones: handlers that call them and pass results on unchanged."""
+"""Handlers that call operations of other processes and return their results unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def remote_operation(
     source: str = "",
     idle: float | None = None,
 ) -> Operation:
-    """The operation of a source as `shown` here, called as `spec` there; `idle` is how long a stream may give no item."""
+    """An operation that appears as `shown` here and is called as `spec` there; `idle` limits a stream's seconds without an item."""
     origin = Origin("calls", source)
     if spec.type is OperationType.SUBSCRIPTION:
         return Operation(shown, RemoteStream(spec, pending, transport, idle), origin=origin)
@@ -28,13 +28,13 @@ def remote_operation(
 
 
 def is_reached_over(operation: Operation, transport: Transport) -> bool:
-    """Whether we call this operation over that transport ourselves."""
+    """Whether this operation is called over that transport."""
     handler: object = operation.handler
     return isinstance(handler, _Remote) and handler.transport is transport
 
 
 class _Remote:
-    """The operation that a handler calls, and the way there."""
+    """A remote operation and its transport."""
 
     __slots__ = ("_pending", "_spec", "transport")
 
@@ -61,7 +61,7 @@ class RemoteCall(_Remote):
 
 
 class RemoteStream(_Remote):
-    """Follows a subscription of another process."""
+    """Subscribes to an operation of another process."""
 
     __slots__ = ("_idle",)
 
@@ -77,7 +77,7 @@ class RemoteStream(_Remote):
 
 
 def _provenance(context: Context) -> Any:
-    """What the callee is asked to record: our run is the parent of its own."""
+    """The provenance request for the worker: our run is the parent of its run."""
     if context.recording is not None:
         return context.recording.request()
     return context.invocation.provenance

@@ -1,4 +1,4 @@
-"""The state of one pending call or stream at its caller: what was received, what is missing, when it is over. No I/O."""
+"""The state of one pending call or stream at its caller. No I/O."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from enfold.operations.idempotency import in_progress
 
 
 class WaitingCall(msgspec.Struct, eq=False):
-    """A pending call: its deadline, when its worker was last heard, that worker's control subject, and how it ended."""
+    """A pending call: its deadline, its worker's last event and control subject, and its outcome."""
 
     request: Requested
     subject: str
     deadline: float | None
-    silence: float  # how long is too long
-    heard_at: float
+    silence: float  # seconds without an event after which the worker counts as gone
+    last_event_at: float
     idempotent: bool = False
     control: str | None = None
     result: ResponseEnvelope[Any] | None = None
     error: CallError | None = None
     is_over: bool = False
-    is_aborted: bool = False  # by our own side
-    has_answered: bool = False  # a worker was heard
+    is_aborted: bool = False  # on this side
+    has_answered: bool = False  # a worker has sent an event
     waiter: asyncio.Future[None] | None = None
 
     @property
     def has_begun(self) -> bool:
-        """Whether its caller can go on before the end: true of a stream that a worker has accepted."""
+        """Whether the caller can continue before the end: true of a stream that a worker has accepted."""
         return False
 
     @property
@@ -60,26 +60,26 @@ class WaitingCall(msgspec.Struct, eq=False):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether its caller may make it again although it may have started."""
+        """Whether the caller may retry it although it may have started."""
         return self.idempotent or self.request.idempotency_key is not None
 
     def timed_out(self) -> CallError:
-        """The error at its deadline; with an idempotency key its worker goes on."""
+        """The error at the deadline; under an idempotency key the worker continues."""
         if self.request.idempotency_key is not None:
             return in_progress()
         return failures.timed_out(self.operation_id, idempotent=self.idempotent)
 
-    def again(self, request: Requested, silence: float, now: float) -> Self:
+    def retry(self, request: Requested, silence: float, now: float) -> Self:
         """The state of another attempt at the same request."""
         return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
 
-    def hear(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
-        """Take an event of the worker; one that comes from another worker (another control subject) is ignored."""
+    def on_event(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
+        """Handle an event of the worker; events of another worker are ignored."""
         if (reply is not None or type(payload) is Accepted) and not self._is_from_worker(payload, reply):
             return
         if self.is_over:
             return
-        self.heard_at = now
+        self.last_event_at = now
         self.has_answered = True
         if type(payload) is Responded or type(payload) is Completed:
             self._take(payload, now, size)
@@ -87,7 +87,7 @@ class WaitingCall(msgspec.Struct, eq=False):
             self.fail(call_error(payload))
 
     def _is_from_worker(self, payload: Payload, reply: str | None) -> bool:
-        """Whether an event comes from the worker that answered first, whose control subject is remembered."""
+        """Whether an event comes from the worker that answered first, by its control subject."""
         control = payload.control or reply if isinstance(payload, Accepted) else reply
         if control is None or not control.startswith("ctl."):
             return True
@@ -106,12 +106,12 @@ class WaitingCall(msgspec.Struct, eq=False):
         try:
             self.take_result(envelope_of(payload), now)
         except FormatError as error:
-            self.fail(CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}"))
+            self.fail(CallError("UNKNOWN_ERROR", f"The response of {self.operation_id} is invalid: {error}"))
 
     def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
-        """End with a result, unless it has ended; a worker of the same process gives it as a value."""
+        """End with a result, unless it has ended."""
         if not self.is_over:
-            self.heard_at = now
+            self.last_event_at = now
             self.has_answered = True
             self.result = result
             self.is_over = True
@@ -119,20 +119,20 @@ class WaitingCall(msgspec.Struct, eq=False):
                 self._wake()
 
     def fail(self, error: CallError) -> None:
-        """End it with an error, unless it has ended: the first end counts."""
+        """End with an error, unless it has ended."""
         if not self.is_over:
             self.error = error
             self._end()
 
     def check(self, now: float) -> None:
-        """End it when its time is over, or when nobody has been heard for too long."""
+        """End the call at its deadline, or when its worker no longer responds."""
         if self.deadline is not None and now >= self.deadline:
             self.fail(self.timed_out())
-        elif now - self.heard_at > self.silence:
+        elif now - self.last_event_at > self.silence:
             self.fail(failures.silent(self.operation_id, retryable=self.is_retryable))
 
     def change(self) -> asyncio.Future[None]:
-        """A future that is done with the next change: an event of the worker, or the end."""
+        """A future that completes with the next event or the end."""
         self.waiter = asyncio.get_running_loop().create_future()
         return self.waiter
 
@@ -147,30 +147,30 @@ class WaitingCall(msgspec.Struct, eq=False):
 
 
 class WaitingStream(WaitingCall, eq=False, kw_only=True):
-    """A stream: items in order, without a gap, or an error that says so.
+    """A pending stream: items in order and without gaps, or an error.
 
-    The producer may be at most a window ahead of what has been consumed. Whatever is lost on the way, items or
-    credits, is made good by asking again from the first missing item, and granting anew the room there is.
+    Backpressure: the producer may be at most one window ahead of the consumer. Lost items and credits are recovered by a
+    resume from the first missing item, which grants the credit anew.
     """
 
     window: int
     settings: CallSettings
-    idle: float | None = None  # seconds that may pass without an item
+    idle: float | None = None  # limit of seconds without an item
     event_id: str | None = None
     _items: deque[tuple[ResponseEnvelope[Any], str | None, int]] = msgspec.field(default_factory=deque)
     _expected: int = 1
     _consumed: int = 0
-    _consumed_bytes: int = 0  # since room was last given back
-    _granted: int = 0  # how much of what was consumed has been given back as credit
+    _consumed_bytes: int = 0  # since credit was last granted
+    _granted: int = 0  # consumed items that were granted again as credit
     _gap_since: float | None = None
     _took_at: float = 0.0
-    _spoke_at: float = 0.0
+    _last_sent_at: float = 0.0
     _idle_since: float = 0.0
 
     def __post_init__(self) -> None:
-        self._took_at = self._spoke_at = self._idle_since = self.heard_at
+        self._took_at = self._last_sent_at = self._idle_since = self.last_event_at
 
-    def again(self, request: Requested, silence: float, now: float) -> Self:
+    def retry(self, request: Requested, silence: float, now: float) -> Self:
         return type(self)(
             request,
             self.subject,
@@ -192,14 +192,14 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         return bool(self._items)
 
     def next_item(self) -> ResponseEnvelope[Any]:
-        """The oldest item; to consume it is what earns the producer new credit."""
+        """Take the oldest item; consuming it frees credit for the producer."""
         envelope, self.event_id, size = self._items.popleft()
         self._consumed += 1
         self._consumed_bytes += size
         return envelope
 
     def credit_due(self) -> Credit | None:
-        """The credit to grant, once half the window is consumed, in items or in bytes."""
+        """The credit to grant, once half of the window is consumed, in items or bytes."""
         room = self._consumed - self._granted
         is_half = room >= self.window // 2 or self._consumed_bytes >= self.settings.window_bytes // 2
         if self.control is None or not room or not is_half or self._gap_since is not None:
@@ -229,7 +229,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         try:
             self._items.append((envelope_of(payload), payload.event_id, size))
         except FormatError as error:
-            self.fail(CallError("UNKNOWN_ERROR", f"An item of {self.operation_id} cannot be read: {error}"))
+            self.fail(CallError("UNKNOWN_ERROR", f"An item of {self.operation_id} is invalid: {error}"))
             return
         self._expected += 1
         self._gap_since = None
@@ -239,11 +239,11 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
     def _miss(self, now: float) -> None:
         if self._gap_since is None:
             self._gap_since = now
-            self._spoke_at = 0.0  # ask at the next tick
+            self._last_sent_at = 0.0  # resume at the next tick
 
     def check(self, now: float) -> None:
         if self._items:
-            self._idle_since = now  # it is the consumer who takes their time
+            self._idle_since = now  # the consumer is slow, not the producer
         if self._gap_since is not None and now - self._gap_since > self.silence:
             message = f"Items of {self.operation_id} were lost after item {self._expected - 1}"
             self.fail(CallError("DATA_LOSS", message, {"seq": self._expected}))
@@ -252,11 +252,11 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         else:
             WaitingCall.check(self, now)
 
-    def speak(self, now: float, *, at_once: bool = False) -> Payload | None:
-        """The control event that is due now: a heartbeat, or, where items are missing or late, a resume."""
-        if self.control is None or (now - self._spoke_at < self.settings.heartbeat and not at_once):
+    def due_control(self, now: float, *, at_once: bool = False) -> Payload | None:
+        """The control event that is due: a heartbeat, or a resume if items are missing or late."""
+        if self.control is None or (now - self._last_sent_at < self.settings.heartbeat and not at_once):
             return None
-        self._spoke_at = now
+        self._last_sent_at = now
         room = self.window - len(self._items)
         if room and (at_once or self._gap_since is not None or now - self._took_at >= self.settings.heartbeat):
             self._granted, self._consumed_bytes = self._consumed, 0

@@ -1,1 +1,1 @@
-"""What both ends agree on: events, subjects, the port of transports, settings and how calls end. No I/O."""
+"""What caller and worker share: events, subjects, the transport protocol, settings and errors. No I/O."""

@@ -12,7 +12,7 @@ PATIENCE: Final = 2.0  # seconds for what is cancelled to end
 
 
 class ConnectOnce:
-    """Awaited by all who need the connection; after a failure the next one to await it tries again."""
+    """Connects when first awaited; concurrent callers share the attempt, and a failed one is repeated by the next caller."""
 
     __slots__ = ("_connect", "_task")
 
@@ -25,11 +25,11 @@ class ConnectOnce:
         task = self._task
         if task is None or (task.done() and _has_failed(task)):
             task = self._task = asyncio.get_running_loop().create_task(self._connect())
-            task.add_done_callback(_has_failed)  # whether anybody waits for it or not
+            task.add_done_callback(_has_failed)  # marks the exception as retrieved
         await asyncio.shield(task)
 
     async def forget(self) -> None:
-        """Cancel an attempt that is under way, and let the next await connect anew."""
+        """Cancel a running attempt, so that the next await connects again."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()
@@ -41,46 +41,46 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
 
 
 class Outage:
-    """Whether a connection is lost now, and what was logged of that."""
+    """Tracks whether a connection is lost, and logs each change once."""
 
     def __init__(self, log: Log, place: str) -> None:
-        """`place` names it in the log, without credentials: `NATS at nats://edge:4222`."""
+        """`place` is its name in the log, without credentials: `NATS at nats://edge:4222`."""
         self._log = log
         self._place = place
-        self._told = ""  # why it does not let us in
-        self._why = ""  # the same, as it is now
+        self._logged_reason = ""  # the refusal that was logged last
+        self._reason = ""  # why the connection is refused now
         self.is_on = False
 
     @property
     def reason(self) -> str:
-        """Why there is no connection at this moment; "" where there is one."""
+        """Why there is no connection; "" if there is one."""
         if not self.is_on:
             return ""
-        return f"it does not let us in: {self._why}" if self._why else "it cannot be reached"
+        return f"the connection is refused: {self._reason}" if self._reason else "it cannot be reached"
 
     def begin(self) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         if not self.is_on:
             self.is_on = True
-            self._log.warning("%s is lost: it is tried again until it is back", self._place)
+            self._log.warning("%s is lost: reconnecting", self._place)
 
     def refused(self, why: str) -> bool:
-        """Note why it does not let us in ("" where it is not there); whether that is another reason than before.
+        """Note why the server refuses us ("" if it is unreachable). Returns whether the reason changed.
 
-        While the connection stands nothing is noted: a first refusal is an error of its own.
+        Ignored while connected: a refusal of the first connection raises instead.
         """
         if not self.is_on:
             return False
-        is_news, self._why = why != self._why, why
-        if why and why != self._told:
-            self._told = why
-            self._log.warning("%s does not let us in: %s", self._place, why)
+        is_news, self._reason = why != self._reason, why
+        if why and why != self._logged_reason:
+            self._logged_reason = why
+            self._log.warning("%s refuses the connection: %s", self._place, why)
         return is_news
 
     def end(self) -> None:
-        """The connection stands again."""
+        """Note that the connection is restored."""
         if self.is_on:
-            self.is_on, self._told, self._why = False, "", ""
+            self.is_on, self._logged_reason, self._reason = False, "", ""
             self._log.warning("%s is back", self._place)
 
 
@@ -95,7 +95,7 @@ def _without_secrets(address: str) -> str:
 
 
 class Background:
-    """Eager tasks that nobody awaits, referenced until they are done."""
+    """Tasks that are not awaited, referenced until they are done."""
 
     __slots__ = ("_tasks",)
 
@@ -108,6 +108,6 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Wait at most a second for those that are running."""
+        """Wait up to a second for running tasks."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)

@@ -1,7 +1,6 @@
-"""Delegation: a short-lived signed token that says on whose behalf one call is made, never the caller's own token.
+"""Delegation: a short-lived signed token that states on whose behalf one call is made. The caller's own token is never sent.
 
-It names the peer it was given to, the operation and the request, and holds the digest of the input: it is good for one
-call of that peer, and for nothing else.
+It is bound to the calling peer, the operation, the request id and the digest of the input, so it cannot be reused.
 """
 
 from __future__ import annotations
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
 
 HEADER: Final = "Enfold-Delegation"
 LEEWAY: Final = 30.0  # seconds by which clocks may differ
-LIFETIME: Final = 60.0  # for a call that says no time of its own
-MAX_USED: Final = 100_000  # statements that are remembered until they end
+LIFETIME: Final = 60.0  # for a call without a time limit
+MAX_USED: Final = 100_000  # tokens remembered until they expire
 
 Sign: TypeAlias = Callable[[Requested, Context, str], Mapping[str, str]]  # headers of a call that this peer makes
-Verify: TypeAlias = Callable[[Message, Requested], Identity | None]  # who is behind a message, delegation included
+Verify: TypeAlias = Callable[
+    [Message, Requested], Identity | None
+]  # the identity behind a message, including its delegation
 
 _PROTECTED: Final = {"alg": "EdDSA", "typ": "JWT"}
 
 
 class DelegationClaims(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The claims of a delegation: who is behind the call, by which peer, for which operation, request and input, until when."""
+    """The claims of a delegation: subject, peer, operation, request, digest of the input and expiry."""
 
     sub: str
     aud: str
@@ -46,9 +47,9 @@ class DelegationClaims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None) -> Sign:
-    """Signs a delegation for each call made under an identity.
+    """Return a function that signs a delegation for each call made under an identity.
 
-    `peer` is the name that workers see us by, where it is not that of our transport: behind accounts of NATS.
+    `peer` is the name that workers see, if it differs from that of the transport, as with NATS accounts.
     """
 
     def sign(request: Requested, context: Context, name: str) -> Mapping[str, str]:
@@ -69,7 +70,7 @@ def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None)
 
 
 def verifier(keys: Mapping[str, Ed25519PublicKey], clock: Callable[[], float] = time.time) -> Verify:
-    """Verifies delegations of known issuers: a forged, foreign or reused one is ACCESS_DENIED; a call may have none."""
+    """Return a function that verifies delegations of known issuers; a forged or reused one is ACCESS_DENIED, none is fine."""
     used = _Used()
 
     def verify(message: Message, request: Requested) -> Identity | None:
@@ -106,7 +107,7 @@ class _Used:
         self._until: dict[tuple[str, str], float] = {}
 
     def is_new(self, claims: DelegationClaims, now: float) -> bool:
-        """Whether a delegation is used for the first time; only verified ones get here, so strangers cannot fill the memory."""
+        """Whether a verified delegation is used for the first time."""
         key = (claims.iss, claims.jti)
         if key in self._until:
             return False

@@ -14,12 +14,14 @@ from enfold.calls.protocol.transport import (
 from enfold.errors import CallError, nearest_id
 
 
-def nobody(operation_id: str) -> CallError:
-    return CallError("UNAVAILABLE", f"Nobody serves {operation_id} now", {"reason": "no_responders", "started": False})
+def no_worker(operation_id: str) -> CallError:
+    return CallError(
+        "UNAVAILABLE", f"No worker serves {operation_id} at the moment", {"reason": "no_responders", "started": False}
+    )
 
 
 def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
-    """Nobody serves it, and as far as we know nobody did; the nearest of the `known` ids is suggested."""
+    """The error for an operation that no worker has ever offered; suggests the nearest of the `known` ids."""
     near = nearest_id(operation_id, known)
     hint = "" if near is None else f". Did you mean {near}?"
     details = {"reason": "no_responders", "started": False}
@@ -27,12 +29,12 @@ def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
 
 
 def lost(operation_id: str, *, retryable: bool) -> CallError:
-    message = f"The connection was lost while {operation_id} was under way"
+    message = f"The connection was lost during the call of {operation_id}"
     return CallError("UNAVAILABLE", message, {"reason": "connection_lost"}, retryable)
 
 
 def silent(operation_id: str, *, retryable: bool) -> CallError:
-    message = f"Whoever runs {operation_id} is not heard any more"
+    message = f"The worker that runs {operation_id} no longer responds"
     return CallError("UNAVAILABLE", message, {"reason": "silence"}, retryable)
 
 
@@ -41,16 +43,18 @@ def timed_out(operation_id: str, *, idempotent: bool) -> CallError:
 
 
 def idle(operation_id: str, limit: float) -> CallError:
-    return CallError("TIMEOUT", f"{operation_id} gave no item for {limit:g} seconds", {"reason": "idle"})
+    return CallError("TIMEOUT", f"{operation_id} produced no item for {limit:g} seconds", {"reason": "idle"})
 
 
 def aborted(operation_id: str) -> CallError:
-    return CallError("ABORTED", f"The call of {operation_id} was given up")
+    return CallError("ABORTED", f"The call of {operation_id} was aborted")
 
 
 def denied(operation_id: str) -> CallError:
     return CallError(
-        "ACCESS_DENIED", f"The server does not let us call {operation_id}", {"reason": "not_allowed", "started": False}
+        "ACCESS_DENIED",
+        f"The server does not permit calls of {operation_id}",
+        {"reason": "not_allowed", "started": False},
     )
 
 
@@ -67,10 +71,10 @@ def unsent_answer(error: Exception) -> CallError:
     """The failure of `respond` and its like: the caller does not get this answer."""
     if isinstance(error, PayloadTooLargeError):
         details = {"size": error.size, "limit": error.limit}
-        return CallError("PAYLOAD_TOO_LARGE", f"The answer is too large: {error}", details)
+        return CallError("PAYLOAD_TOO_LARGE", f"The response is too large: {error}", details)
     if isinstance(error, TransportError):
-        return CallError("UNAVAILABLE", f"The answer cannot be sent: {error}")
-    return CallError("EXECUTION_ERROR", f"The answer cannot be sent: {error}")
+        return CallError("UNAVAILABLE", f"The response cannot be sent: {error}")
+    return CallError("EXECUTION_ERROR", f"The response cannot be sent: {error}")
 
 
 def from_transport(operation_id: str, error: TransportError) -> CallError:
@@ -80,7 +84,7 @@ def from_transport(operation_id: str, error: TransportError) -> CallError:
     if isinstance(error, DeniedError):
         return denied(operation_id)
     if isinstance(error, OverloadedError):
-        return overloaded(f"Too much waits to be sent before {operation_id}")
+        return overloaded(f"The send buffer is full: {operation_id} was not sent")
     started = isinstance(error, DisconnectedError) and error.sent
     details = {"reason": "disconnected"} if started else {"reason": "disconnected", "started": False}
-    return CallError("UNAVAILABLE", f"There is no connection to call {operation_id} over", details)
+    return CallError("UNAVAILABLE", f"Not connected: {operation_id} was not called", details)

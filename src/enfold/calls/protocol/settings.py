@@ -10,19 +10,21 @@ import msgspec
 from enfold.errors import CallError
 
 DEFAULT_TTL: Final = 60.0
-OFFER_REMEMBERED: Final = 3600.0  # seconds in which an operation whose workers are gone is unavailable, not unknown
-NESTED_MARGIN: Final = 0.005  # what a nested call leaves its caller, to answer in time
+OFFER_REMEMBERED: Final = (
+    3600.0  # seconds for which an operation without workers is UNAVAILABLE, not OPERATION_NOT_FOUND
+)
+NESTED_MARGIN: Final = 0.005  # seconds that a nested call leaves its caller to respond
 
 
 class CallSettings(msgspec.Struct, frozen=True):
     """Heartbeats, timeouts (in seconds) and stream windows; both ends should have the same."""
 
-    accept_after: float = 0.05  # a call that takes longer says so
-    heartbeat: float = 0.5  # and then speaks up this often
-    silence: float = 2.0  # whoever is not heard for so long is gone
-    lost_grace: float = 0.025  # a connection that comes back sooner costs no call
-    tick: float = 0.025  # how often time is looked at
-    window: int = 64  # items of a stream that may be on the way
+    accept_after: float = 0.05  # a call that runs longer is acknowledged
+    heartbeat: float = 0.5  # between heartbeats of an acknowledged call
+    silence: float = 2.0  # after which a peer counts as gone
+    lost_grace: float = 0.025  # a connection restored within this time fails no call
+    tick: float = 0.025  # interval of the timer
+    window: int = 64  # items of a stream that may be in flight
     window_bytes: int = 1024 * 1024
 
 
@@ -31,15 +33,15 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
     running: int = 256
     waiting: int = 256
-    per_peer: int = 128  # of one identity, running or waiting: nobody uses up what others need
-    remembered: int = 65_536  # requests whose second delivery would be recognized
+    per_peer: int = 128  # of one identity, running or waiting
+    remembered: int = 65_536  # request ids kept to detect duplicates
 
 
 class Retry(msgspec.Struct, frozen=True):
     """Attempts and backoff of retries, which are made only where that is safe."""
 
     attempts: int = 3
-    delay: float = 0.005  # doubled each time, and never quite the same
+    delay: float = 0.005  # doubled each time, with jitter
     max_delay: float = 0.5
 
 
@@ -50,12 +52,12 @@ def retry_delay(retry: Retry, attempt: int, error: CallError, *, idempotent: boo
     """Seconds before the next attempt; None where the call must not be retried."""
     if attempt >= retry.attempts or not _is_safe(error, idempotent=idempotent):
         return None
-    spread = 0.5 + random.random()  # noqa: S311  # only to keep callers from coming back all at once
+    spread = 0.5 + random.random()  # noqa: S311  # jitter
     return float(min(retry.max_delay, retry.delay * 2 ** (attempt - 1)) * spread)
 
 
 def _is_safe(error: CallError, *, idempotent: bool) -> bool:
-    """Whether the call surely did not start, or may run twice."""
+    """Whether the call certainly did not start, or may run twice."""
     if error.details.get("started") is False:
         return True
     return idempotent and error.code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED")

@@ -1,6 +1,6 @@
-"""The transport port: messages, signals and six methods. No I/O.
+"""The transport protocol: messages, signals and six methods. No I/O.
 
-A transport carries bytes from peer to peer and vouches for who sent them; it knows nothing of calls.
+A transport carries bytes between peers and authenticates their senders; it knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ import msgspec
 from enfold.operations import Identity, legal_name
 from enfold.operations.spec import sha256
 
-MAX_REPLIES: Final = 10_000  # requests whose answers a peer may still give
+MAX_REPLIES: Final = 10_000  # requests that a peer may still answer
 
 
 class Signal(StrEnum):
-    """What a transport says of itself, as a message without data."""
+    """A notification of the transport itself, delivered as a message without data."""
 
-    NO_RESPONDERS = "no_responders"  # nobody listens: the subject is the reply that will not come
-    GONE = "gone"  # the same, and the transport knows that somebody did, within the last hour
-    DENIED = "denied"  # the server refuses what we sent to the subject
-    LOST = "lost"  # the connection is gone: what was under way may be lost
-    REFUSED = "refused"  # it is lost, and why that is has changed: we are not let in, or nobody is there
-    RESTORED = "restored"  # it is back, and every subscription stands again
+    NO_RESPONDERS = "no_responders"  # no subscriber; the subject is the reply subject
+    GONE = "gone"  # no subscriber any more, but there was one within the last hour
+    DENIED = "denied"  # publishing to the subject is not permitted
+    LOST = "lost"  # disconnected: messages in flight may be lost
+    REFUSED = "refused"  # still disconnected, for another reason: refused, or unreachable
+    RESTORED = "restored"  # reconnected, with every subscription
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What arrives; `peer` and `identity` come from the transport, never from the sender's own words."""
+    """A received message; `peer` and `identity` come from the transport, never from the message itself."""
 
     subject: str
     data: bytes = b""
     reply: str | None = None
     headers: Mapping[str, str] | None = None
-    peer: str | None = None  # the name the sender goes by on this transport
-    identity: Identity | None = None  # whom the transport vouches for
+    peer: str | None = None  # the sender's name on this transport
+    identity: Identity | None = None  # the authenticated sender
     signal: Signal | None = None
-    may_offer: tuple[str, ...] | None = None  # namespaces the sender is bound to; None where nothing binds it
+    may_offer: tuple[str, ...] | None = None  # namespaces the sender may offer; None for all
 
 
-def leads_back(message: Message, *, rewritten: bool) -> bool:
-    """Whether the reply subject of a message is its sender's own inbox, or one that the server has rewritten to it."""
+def replies_to_sender(message: Message, *, rewritten: bool) -> bool:
+    """Whether the reply subject is the sender's own inbox, or one that the server rewrote to it."""
     if message.reply is None or message.peer is None:
         return False
     return message.reply.startswith("_R_." if rewritten else f"_INBOX.{message.peer}.")
@@ -55,18 +55,18 @@ Receive: TypeAlias = Callable[[Message], None]
 
 
 class ReplyAddresses:
-    """Where answers go to the requests that this peer has received, by request id; the oldest are forgotten."""
+    """Reply subjects of received requests by request id; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._replies: dict[str, str] = {}
 
-    def noting(self, subject: str, receive: Receive) -> Receive:
+    def recording(self, subject: str, receive: Receive) -> Receive:
         """Wrap a receiver so that the reply addresses of its requests are remembered."""
-        if not takes_requests(subject):
+        if not receives_requests(subject):
             return receive
 
         def note(message: Message) -> None:
-            if message.reply is not None and leads_back(message, rewritten=False):
+            if message.reply is not None and replies_to_sender(message, rewritten=False):
                 if len(self._replies) >= MAX_REPLIES:
                     del self._replies[next(iter(self._replies))]
                 self._replies[message.reply.rpartition(".")[2]] = message.reply
@@ -85,62 +85,62 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What a transport can do."""
 
     max_payload: int = 1024 * 1024  # of data and headers together
-    no_responders: bool = True  # it says when nobody listens
-    peer_identity: bool = True  # it vouches for who sends
-    rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
-    keeps_state: bool = False  # its servers keep streams and buckets, for tasks and first results
+    no_responders: bool = True  # it signals that a subject has no subscriber
+    peer_identity: bool = True  # it authenticates senders
+    rewrites_replies: bool = False  # the server replaces reply subjects with its own
+    keeps_state: bool = False  # its servers store streams and buckets, for tasks and idempotency keys
 
 
 class Subscription(Protocol):
-    """Messages of one subject, until it is closed."""
+    """A subscription to one subject."""
 
     async def close(self, *, drain: bool = False) -> None:
-        """End it; with `drain` everything already sent to us is received first."""
+        """Unsubscribe; with `drain`, after everything already sent to us is received."""
 
 
 class Transport(Protocol):
-    """The port itself. `receive` is called on the event loop, must not wait, and also gets the transport's signals.
+    """Carries messages between peers. `receive` is called on the event loop, must not block, and also receives signals.
 
-    Sending does not wait for a slow peer: what cannot be taken raises, so that no call outlives its time in a queue.
+    Sending never waits for a slow peer: it raises instead, so that no call outlives its deadline in a queue.
     """
 
-    name: str  # under which other peers see us; known once connected
+    name: str  # the name that other peers see; known once connected
     capabilities: Capabilities
 
     async def connect(self) -> None:
         """Connect; a second time does nothing."""
 
     def inbox(self) -> str:
-        """The prefix of subjects only we may listen to; the same for the life of the transport."""
+        """The prefix of subjects that only this peer may subscribe to; constant for the life of the transport."""
 
     async def publish(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """To everybody who listens; raises a TransportError."""
+        """Publish to all subscribers; raises a TransportError."""
 
     async def send(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """To one member of the queue group; where nobody listens, the reply subject gets a NO_RESPONDERS or GONE signal."""
+        """Send to one member of the queue group; without subscribers the reply subject receives NO_RESPONDERS or GONE."""
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> Subscription:
-        """Listen; when this returns, nothing sent afterwards is missed."""
+        """Subscribe; everything sent after this returns is received."""
 
     async def close(self) -> None: ...
 
 
-async def publish_if_possible(transport: Transport, subject: str, data: bytes) -> None:
-    """Publish what may get lost: whoever misses it asks, or is sent it, again."""
+async def try_publish(transport: Transport, subject: str, data: bytes) -> None:
+    """Publish on a best-effort basis."""
     with suppress(TransportError):
         await transport.publish(subject, data)
 
 
 class KeepingTransport(Transport, Protocol):
-    """A transport whose servers keep streams and buckets."""
+    """A transport whose servers store streams and buckets."""
 
     @property
     def client(self) -> Any:
-        """The client of the transport's own library, connected: it knows JetStream as nats-py does."""
+        """The connected nats-py client, for JetStream."""
 
 
 def keeps_state(transport: Transport) -> TypeGuard[KeepingTransport]:
@@ -151,14 +151,14 @@ def keeps_state(transport: Transport) -> TypeGuard[KeepingTransport]:
 
 
 class TransportError(Exception):
-    """The transport could not do what it was asked."""
+    """The transport failed."""
 
 
 class DisconnectedError(TransportError):
-    """There is no connection; `sent` says whether the message may have left."""
+    """Not connected; `sent` says whether the message may have been sent."""
 
     def __init__(self, *, sent: bool = False) -> None:
-        super().__init__("There is no connection")
+        super().__init__("Not connected")
         self.sent = sent
 
 
@@ -172,33 +172,33 @@ class PayloadTooLargeError(TransportError):
 
 
 class OverloadedError(TransportError):
-    """Too much waits to be sent already."""
+    """The send buffer is full."""
 
     def __init__(self) -> None:
-        super().__init__("Too much waits to be sent already")
+        super().__init__("The send buffer is full")
 
 
 class DeniedError(TransportError):
-    """This peer may not do that."""
+    """The server does not permit this."""
 
 
-SERVICES: Final = "$SRV"  # where NATS services are asked who they are
-WORKERS: Final = "workers"  # the queue group of everybody who offers the same operation
+SERVICES: Final = "$SRV"  # discovery of NATS services
+WORKERS: Final = "workers"  # the queue group of all workers of an operation
 MAX_PEER: Final = 48  # so that the longest id still fits a subject of 255 bytes
-_HASH_DIGITS: Final = 16  # with 8 a caller who chooses their own id could find one with the name of another
+_HASH_DIGITS: Final = 16  # with 8, a caller who chooses their id could provoke a collision
 _HASHED: Final = re.compile(r"_[0-9a-f]{8,}\Z")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 def is_token(text: str) -> bool:
-    """Whether a text may stand between two dots of a subject."""
+    """Whether a text is a valid token of a subject."""
     return _TOKEN.match(text) is not None
 
 
 def peer_name(identity_id: str) -> str:
     """The name of an identity in subjects; no two identities have the same.
 
-    An id that has to be changed gets a hash, and so does one that looks as if it had one already.
+    An id that must be changed gets a hash, and so does one that looks as if it already had one.
     """
     if is_token(identity_id) and len(identity_id) <= MAX_PEER and _HASHED.search(identity_id) is None:
         return identity_id
@@ -207,7 +207,7 @@ def peer_name(identity_id: str) -> str:
 
 
 def new_boot() -> str:
-    """A random name for one run of a peer: a restarted one has another."""
+    """A random id for one run of a peer; it changes with every restart."""
     return os.urandom(8).hex()
 
 
@@ -216,13 +216,13 @@ def request_subject(peer: str, operation_id: str) -> str:
 
 
 def offer_subject(operation_id: str) -> str:
-    """What a worker listens to: the operation, called by anybody."""
+    """The subject pattern of a worker: the operation, called by any peer."""
     return f"op.*.{operation_id}"
 
 
-def takes_requests(pattern: str) -> bool:
-    """Whether a subscription to this pattern is given requests of calls."""
-    return pattern.startswith(("op.", "*", ">")) and pattern != ask_subject("*")
+def receives_requests(pattern: str) -> bool:
+    """Whether a subscription to this pattern receives requests."""
+    return pattern.startswith(("op.", "*", ">")) and pattern != discovery_subject("*")
 
 
 def operation_of(subject: str) -> str:
@@ -240,19 +240,19 @@ def inbox_of(peer: str, boot: str) -> str:
 
 
 def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
-    """Whether an operation is one of those a peer is bound to."""
+    """Whether an operation lies in one of the namespaces; None stands for all."""
     if namespaces is None:
         return True
     return any(namespace == "*" or operation_id.startswith(f"{namespace}.") for namespace in namespaces)
 
 
 def control_subject(worker: str, boot: str, request_id: str) -> str:
-    """Where a caller sends control events of its call; the request id in it is the secret."""
+    """The subject for control events of a call; the request id in it is the secret."""
     return f"ctl.{worker}.{boot}.{request_id}"
 
 
-def ask_subject(peer: str) -> str:
-    """Where a peer asks every worker what it may call."""
+def discovery_subject(peer: str) -> str:
+    """The subject on which a peer asks all workers what it may call."""
     return f"op.{peer}._enfold.peers"
 
 

@@ -1,1 +1,1 @@
-"""What carries messages between peers: memory, a hub and its clients, NATS; an address opens one."""
+"""Transports: memory, a hub and its WebSocket clients, NATS."""

@@ -1,4 +1,4 @@
-"""Opens a transport from an address: `nats://…`, `ws://…`, or a scheme of one's own."""
+"""Opens a transport from an address: `nats://…`, `ws://…`, or a registered scheme."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from enfold.calls.transports.websocket import WebSocketTransport
 from enfold.errors import CallError
 from enfold.operations import Identity
 
-FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by itself
+FIRST_PATIENCE: Final = 10.0  # seconds for a transport without a connect timeout
 
 
 class AddressOptions(msgspec.Struct, frozen=True):
-    """Options beside an address; a transport uses those that concern it."""
+    """Options for opening an address; a transport uses those that apply to it."""
 
     name: str | None = None
     token: str | None = None
@@ -29,13 +29,13 @@ class AddressOptions(msgspec.Struct, frozen=True):
 
 
 class OpenAddress(Protocol):
-    """Makes a transport of an address; `options` are those of the transport's own client library."""
+    """Creates a transport for an address; `options` are passed to its client library."""
 
     def __call__(self, address: str, asked: AddressOptions, /, **options: Any) -> Transport: ...
 
 
 def _open_nats(address: str, asked: AddressOptions, /, **options: Any) -> Transport:
-    # Who names a user in the address shows that user's password; a token is for another server, and not to be shown to this one.
+    # An address with a user brings its own password; the token is meant for another server.
     if asked.token is not None and "@" not in address:
         options.setdefault("token", asked.token)
     return NATSTransport(
@@ -49,7 +49,7 @@ def _open_websocket(address: str, asked: AddressOptions, /, **options: Any) -> T
 
 Schemes: TypeAlias = dict[str, OpenAddress]
 
-# Open for more: a transport of one's own is `SCHEMES["redis"] = open_redis`, and then `redis://…` is an address.
+# Register a custom transport with `SCHEMES["redis"] = open_redis` to open `redis://…`.
 SCHEMES: Final[Schemes] = {"nats": _open_nats, "tls": _open_nats, "ws": _open_websocket, "wss": _open_websocket}
 
 
@@ -62,17 +62,17 @@ def open_transport(
     insecure: bool = False,
     **options: Any,
 ) -> Transport:
-    """`nats://…` (several with commas), or `ws://…` and `wss://…` of a hub; it connects when it is first used."""
+    """A transport for `nats://…` (several separated by commas), or `ws://…` and `wss://…` of a hub; connects on first use."""
     opener = SCHEMES.get(address.partition("://")[0])
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise CallError("VALIDATION_ERROR", f"{address!r} is no address of peers: use one of {known}")
+        raise CallError("VALIDATION_ERROR", f"{address!r} is not an address of peers: use one of {known}")
     return opener(address, AddressOptions(name, token, identities, insecure), **options)
 
 
 @asynccontextmanager
 async def reached(address: str, **options: Any) -> AsyncIterator[Transport]:
-    """A connected transport for a command, whose user is told at once where it cannot be reached or refuses them."""
+    """A connected transport for a command; raises a CallError at once if it is unreachable or refuses the user."""
     transport = open_transport(address, **options)
     try:
         await _connect(transport, address)
@@ -90,4 +90,4 @@ async def _connect(transport: Transport, address: str) -> None:
         async with asyncio.timeout(FIRST_PATIENCE):
             await transport.connect()
     except TimeoutError:
-        raise CallError("UNAVAILABLE", f"{address_name(address)} cannot be reached, or does not let us in") from None
+        raise CallError("UNAVAILABLE", f"{address_name(address)} is unreachable or refuses the connection") from None

@@ -1,4 +1,4 @@
-"""What hub and clients say to each other over a WebSocket, as pure functions: a short header, then the data as it is."""
+"""The WebSocket protocol of hub and clients: a short header, then the data. The only module that knows `websockets`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 SUBPROTOCOL: Final = "enfold.calls.v1"
-MAX_HEADER: Final = 60 * 1024  # the rest of what a message may have beyond its data is the connection's own
+MAX_HEADER: Final = 60 * 1024  # bytes that a message may have beside its data
 
 
 class Op(StrEnum):
-    """What a frame asks for, or says."""
+    """The type of a frame."""
 
-    # The hub: your name is the subject, the id is how many bytes a message may have; the peer, if any, is vouched for.
+    # From the hub: the subject is your name, the id the maximum message size; a peer name means that you are authenticated.
     HELLO = "hello"
-    SUBSCRIBE = "sub"  # to a subject, in the group that the reply names
+    SUBSCRIBE = "sub"  # to a subject; the reply is the queue group
     UNSUBSCRIBE = "unsub"
     PUBLISH = "pub"
     SEND = "send"
-    OK = "ok"  # the subscription of this id stands, or has ended
-    REFUSED = "no"  # the subscription of this id is refused, and the subject says why
-    MESSAGE = "msg"  # for the subscription of this id
-    NOBODY = "none"  # nobody listens: the subject is the reply that will not come
-    GONE = "gone"  # nobody listens any more, but somebody did: the subject is the reply that will not come
-    DENIED = "denied"  # you may not publish to this subject
+    OK = "ok"  # the subscription with this id is confirmed, or closed
+    REFUSED = "no"  # the subscription with this id is refused; the subject is the reason
+    MESSAGE = "msg"  # for the subscription with this id
+    NO_RESPONDERS = "none"  # no subscriber; the subject is the reply subject
+    GONE = "gone"  # no subscriber any more; the subject is the reply subject
+    DENIED = "denied"  # publishing to this subject is not permitted
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """The header of a frame; what a peer may not say of itself is filled in by the hub."""
+    """The header of a frame; peer, identity and namespaces are filled in by the hub."""
 
     op: Op
     id: int = 0
@@ -66,7 +66,7 @@ def write_frame(frame: Frame, data: bytes = b"") -> bytes:
 
 
 def read_frame(wire: Any) -> tuple[Frame, bytes]:
-    """The header and the data of a frame; anything else raises a FormatError."""
+    """The header and the data of a frame; raises a FormatError for anything else."""
     if not isinstance(wire, bytes) or len(wire) < 4:
         raise FormatError("Not a frame")
     end = 4 + int.from_bytes(wire[:4], "big")
@@ -79,11 +79,11 @@ def read_frame(wire: Any) -> tuple[Frame, bytes]:
 
 
 MAX_UNSENT: Final = 8 * 1024 * 1024
-ENOUGH: Final = 8 * 1024  # bytes that leave at once: both ends work while some dozens of calls are in flight
-OPEN: Final = 1  # the state of a connection that can be used
+ENOUGH: Final = 8 * 1024  # bytes that are written without waiting for the end of the loop turn
+OPEN: Final = 1  # websockets.protocol.OPEN
 BINARY: Final = 2  # the largest opcode of a frame that carries data
 
-# A peer that is not heard for five seconds is gone; what waits in the library is little, because we take it at once.
+# A peer that does not answer a ping within five seconds is disconnected.
 CONNECTION_SETTINGS: Final[dict[str, Any]] = {
     "compression": None,
     "max_queue": 16,
@@ -116,9 +116,9 @@ async def listen(connection: Connection, take: Take) -> None:
 
 
 class Outbox:
-    """The write buffer of a connection: frames of one loop turn leave together, because each write costs a system call.
+    """The write buffer of a connection: frames of one loop turn are sent with one system call.
 
-    Sending does not wait for a slow reader: a frame is taken at once, or there is too much before it.
+    Sending never waits for a slow reader: it raises an OverloadedError if the buffer is full.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -140,12 +140,12 @@ class Outbox:
             self._flush()
 
     def _flush(self) -> None:
-        """Write by the library's own protocol, whose `send` would write each frame alone and wait for each."""
+        """Write all frames at once; `Connection.send` would write and await each one."""
         frames, self._frames, self._size = self._frames, [], 0
         if not frames:
             return
         protocol = self._connection.protocol
-        if protocol.state == OPEN:  # else they are lost with the connection, and those who wait are told
+        if protocol.state == OPEN:  # otherwise the frames are lost with the connection
             for frame in frames:
                 protocol.send_binary(frame)
             self._connection.transport.write(b"".join(protocol.data_to_send()))

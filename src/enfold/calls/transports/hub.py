@@ -1,6 +1,6 @@
-"""The hub: a router that clients reach by WebSocket, each under the name and with the grants of its token. No sockets here.
+"""The hub: a router that clients reach by WebSocket, each with the name and grants of its token.
 
-A client may call what it likes, as itself; the operation decides whether it may. It may offer what its token grants.
+A client may send requests for any operation under its own name; the operation checks access. It may offer what its token grants.
 """
 
 from __future__ import annotations
@@ -49,47 +49,47 @@ if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
 
-PEERS_SCOPE: Final = "enfold:peers"  # who has it may ask every worker how it is
+PEERS_SCOPE: Final = "enfold:peers"  # permits queries of worker statistics
 MAX_BOOT: Final = 32
 MAX_SUBSCRIPTIONS: Final = 10_000
-MAX_SUBJECT: Final = 255  # in which the longest id fits; the router remembers subjects, and takes them apart
+MAX_SUBJECT: Final = 255  # long enough for the longest id
 
 
 class Wire(Protocol):
-    """The hub's end of a connection: it takes a frame at once, or raises a TransportError."""
+    """The hub's side of a connection; `write` never waits, and raises a TransportError."""
 
     def write(self, frame: bytes) -> None: ...
 
 
 class HubCounts(msgspec.Struct):
-    """What the hub has dropped."""
+    """Messages that the hub has dropped."""
 
     malformed: int = 0
     denied: int = 0
-    undelivered: int = 0  # a client was too slow, or gone
+    undelivered: int = 0  # the client was too slow, or gone
 
 
 class Hub:
-    """The router of all clients and of the hub's own peers."""
+    """Routes messages between all clients and the peers in the hub's own process."""
 
     def __init__(
         self, identity: Identity | None = None, *, max_payload: int = MAX_PAYLOAD, is_open: bool = False
     ) -> None:
-        """An open hub asks for no tokens: everybody may offer anything there, and nobody has an identity."""
+        """An open hub requires no tokens: every client may offer anything, and none has an identity."""
         self.is_open = is_open
         self.counts = HubCounts()
         self.max_payload = max_payload
         self.router = Router()
         self.transport = MemoryTransport(
-            "hub", identity, max_payload=max_payload, router=self.router, vouches=not is_open
+            "hub", identity, max_payload=max_payload, router=self.router, has_identities=not is_open
         )
         self.clients: set[HubClient] = set()
 
     def attach(self, wire: Wire, identity: Identity | None, boot: str = "") -> HubClient:
-        """Let a client in, and tell it its name; one without a token is named by its `boot`, which it keeps when it reconnects."""
+        """Add a client and send it its name; without a token the name comes from `boot`, so it survives a reconnection."""
         own = boot if is_token(boot) and len(boot) <= MAX_BOOT else new_boot()
         name = f"anonymous-{own}" if identity is None else peer_name(identity.id)
-        if name == self.transport.name:  # which is not for others to have
+        if name == self.transport.name:  # reserved
             name = with_hash(name, name)
         client = HubClient(self, wire, name, identity)
         self.clients.add(client)
@@ -97,34 +97,34 @@ class Hub:
         return client
 
     def connections_of(self, identity: Identity) -> int:
-        """How many clients an identity has."""
+        """The number of clients of an identity."""
         return sum(client.identity is not None and client.identity.id == identity.id for client in self.clients)
 
     def detach(self, client: HubClient) -> None:
         self.clients.discard(client)
         client.leave()
 
-    def give_back(self, message: Message) -> None:
-        """Signal GONE to the caller of a request that could not be written to its worker."""
+    def return_to_sender(self, message: Message) -> None:
+        """Signal GONE to the caller of a request that could not be delivered to its worker."""
         if message.reply is not None and message.subject.startswith("op."):
             self.router.route(Message(message.reply, signal=Signal.GONE))
 
 
 class HubClient:
-    """One connected client: what it listens to, and what it may do."""
+    """One connected client: its subscriptions and permissions."""
 
     def __init__(self, hub: Hub, wire: Wire, name: str, identity: Identity | None) -> None:
         self.name = name
         self.identity = identity
         self.may_offer = None if hub.is_open else _namespaces(identity)
         self.may_serve = self.may_offer is None or bool(self.may_offer)
-        self.own = ("ctl.", f"op.{name}.")  # where it may speak as a caller
+        self.own = ("ctl.", f"op.{name}.")  # subjects it may publish to as a caller
         self._hub = hub
         self._wire = wire
         self._listeners: dict[int, Listener] = {}
 
     def receive(self, data: Any) -> None:
-        """Do what a frame asks for; what is no frame is counted and dropped."""
+        """Handle a frame; invalid ones are counted and dropped."""
         try:
             frame, payload = read_frame(data)
         except FormatError:
@@ -145,22 +145,22 @@ class HubClient:
             self._hub.router.remove(listener)
         self._listeners.clear()
 
-    # what a frame asks for
+    # frames
 
     def _carry(self, frame: Frame, payload: bytes) -> None:
         subject, reply, router = frame.subject, frame.reply, self._hub.router
-        if not may_speak(self, subject) or len(reply or "") > MAX_SUBJECT:
+        if not may_publish(self, subject) or len(reply or "") > MAX_SUBJECT:
             self._hub.counts.denied += 1
             self._write(Frame(Op.DENIED, subject=subject))
             return
         message = Message(subject, payload, reply, frame.headers, self.name, self.identity, None, self.may_offer)
         if not router.route(message) and frame.op is Op.SEND and reply is not None:
-            self._write(_nobody(reply, router.without_listeners(subject)))
+            self._write(_no_responders(reply, router.signal_without_listeners(subject)))
 
     def _subscribe(self, frame: Frame) -> None:
-        reason = why_not_listen(self, frame.subject, frame.reply, self._hub.router)
+        reason = subscription_refusal(self, frame.subject, frame.reply, self._hub.router)
         if frame.id in self._listeners or len(self._listeners) >= MAX_SUBSCRIPTIONS:
-            reason = "there are too many subscriptions, or this one twice"
+            reason = "too many subscriptions, or a duplicate id"
         if reason is not None:
             self._hub.counts.denied += 1
             self._write(Frame(Op.REFUSED, frame.id, reason))
@@ -176,14 +176,14 @@ class HubClient:
             self._hub.router.remove(listener)
         self._write(Frame(Op.OK, frame.id))
 
-    # carrying
+    # delivery
 
     def _delivering(self, number: int) -> Callable[[Message], None]:
         def deliver(message: Message) -> None:
             if message.signal is not None:
-                self._write(_nobody(message.subject, message.signal))
+                self._write(_no_responders(message.subject, message.signal))
             elif not self._write(_carrying(number, message), message.data):
-                self._hub.give_back(message)
+                self._hub.return_to_sender(message)
 
         return deliver
 
@@ -196,12 +196,12 @@ class HubClient:
         return True
 
 
-def _nobody(reply: str, signal: Signal) -> Frame:
-    return Frame(Op.GONE if signal is Signal.GONE else Op.NOBODY, subject=reply)
+def _no_responders(reply: str, signal: Signal) -> Frame:
+    return Frame(Op.GONE if signal is Signal.GONE else Op.NO_RESPONDERS, subject=reply)
 
 
 def _carrying(number: int, message: Message) -> Frame:
-    """The frame of a message: of a request with the identity of its caller, of another with what its sender may offer."""
+    """The frame of a message: a request carries the caller's identity, others the namespaces its sender may offer."""
     subject = message.subject
     headers = None if message.headers is None else dict(message.headers)
     if subject.startswith("op."):
@@ -209,11 +209,11 @@ def _carrying(number: int, message: Message) -> Frame:
     return Frame(Op.MESSAGE, number, subject, headers, message.reply, message.peer, None, message.may_offer)
 
 
-# --- what a client may do ------------------------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------------------------
 
 
-def may_speak(client: HubClient, subject: str) -> bool:
-    """Whether it may publish there: as itself, to workers that know it, and, if it serves, to those who called."""
+def may_publish(client: HubClient, subject: str) -> bool:
+    """Whether a client may publish to a subject: as itself, control events, and, if it serves, responses."""
     if "*" in subject or ">" in subject or len(subject) > MAX_SUBJECT:
         return False
     if subject.startswith(client.own):
@@ -225,30 +225,30 @@ def may_speak(client: HubClient, subject: str) -> bool:
     return subject == f"evt._enfold.{client.name}"
 
 
-def why_not_listen(client: HubClient, subject: str, queue: str | None, router: Router) -> str | None:
-    """Why a client may not listen there; None where it may."""
+def subscription_refusal(client: HubClient, subject: str, queue: str | None, router: Router) -> str | None:
+    """Why a client may not subscribe to a subject; None if it may."""
     if len(subject) > MAX_SUBJECT or len(queue or "") > MAX_SUBJECT:
-        return f"a subject has at most {MAX_SUBJECT} letters"
+        return f"a subject has at most {MAX_SUBJECT} characters"
     if not subject.startswith("op."):
-        return None if queue is None and _is_own(client, subject) else "this is not yours to listen to"
+        return None if queue is None and _is_own(client, subject) else "not one of your subjects"
     if not client.may_serve or not subject.startswith("op.*."):
-        return "your token grants no namespace to offer"
+        return "your token does not permit offering operations"
     operation_id = operation_of(subject)
     if subject == "op.*._enfold.peers" and queue is None:
         return None
     if queue != WORKERS or not all(is_token(token) for token in operation_id.split(".")):
-        return "this is no operation"
+        return "not an operation"
     if not lies_in(operation_id, client.may_offer):
-        return f"your token does not grant to offer {operation_id}"
+        return f"your token does not permit offering {operation_id}"
     if any(not _is_same(client, listener.owner) for listener in router.listeners(subject)):
-        return f"{operation_id} is there already"
+        return f"{operation_id} is already offered by another client"
     return None
 
 
 def _is_own(client: HubClient, subject: str) -> bool:
     above, _, _ = subject.rpartition(".")
     if "*" in above or ">" in above:
-        return False  # nobody needs it, and each such token would double the ways to look for listeners
+        return False  # never needed, and each wildcard would double the cost of finding subscribers
     if subject.startswith(f"_INBOX.{client.name}."):
         return True
     if not client.may_serve:
@@ -257,7 +257,7 @@ def _is_own(client: HubClient, subject: str) -> bool:
 
 
 def _namespaces(identity: Identity | None) -> tuple[str, ...]:
-    """The namespaces a token lets its client offer: resources like `{"namespace:shop": ["offer"]}`."""
+    """The namespaces that a token permits to offer: resources like `{"namespace:shop": ["offer"]}`."""
     prefix = "namespace:"
     resources = ((identity and identity.resources) or {}).items()
     found = (key.removeprefix(prefix) for key, actions in resources if key.startswith(prefix) and "offer" in actions)
@@ -265,7 +265,7 @@ def _namespaces(identity: Identity | None) -> tuple[str, ...]:
 
 
 def _is_same(client: HubClient, owner: object) -> bool:
-    """Whether it is another process of the same service: these share the work."""
+    """Whether the owner is another process of the same service, which shares the work."""
     return isinstance(owner, HubClient) and owner.identity == client.identity
 
 
@@ -280,9 +280,9 @@ ASGISend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class WebSocketHub:
-    """A hub that is served: by a server of its own, or as an ASGI app mounted in another.
+    """A hub with its own server, or as an ASGI app mounted in another.
 
-    `transport` is the hub's own place on the bus: serve a registry there, and import from there what clients offer.
+    `transport` is the hub's own peer: serve a registry on it, or import what clients offer.
     """
 
     def __init__(
@@ -296,9 +296,9 @@ class WebSocketHub:
         connections: int = 1_000,
         per_token: int = 64,
     ) -> None:
-        """`tokens` say who a client is; `identity` is what the hub itself calls clients as.
+        """`tokens` authenticates clients; `identity` is that of the hub's own calls.
 
-        It takes so many `connections`, of which each identity may have `per_token`.
+        `connections` limits all connections, `per_token` those of one identity.
         """
         self.hub = Hub(identity, max_payload=max_payload, is_open=tokens is None)
         self.transport = self.hub.transport
@@ -319,9 +319,9 @@ class WebSocketHub:
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
     ) -> None:
-        """Listen on a port of its own; beyond this machine only with tokens and TLS, unless `insecure`."""
+        """Listen on a port; other interfaces than loopback require tokens and TLS, unless `insecure`."""
         if not insecure and not is_loopback(host) and (self._tokens is None or tls is None):
-            message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
+            message = f"A hub on {host} needs tokens and TLS: pass both, or insecure=True"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
         require_websockets()
         from websockets.asyncio.server import serve
@@ -351,20 +351,20 @@ class WebSocketHub:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # its own server
+    # own server
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuse whoever has no token, pages that are not ours, and too many at once."""
+        """Refuse clients without a valid token, other origins, and too many connections."""
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self._origins:
-            return connection.respond(403, "This origin may not connect\n")
+            return connection.respond(403, "Origin not allowed\n")
         address = connection.remote_address
         peer = str(address[0]) if address else ""
         identity = await self._enter(request.headers.get("Authorization"), peer, connection.wait_closed)
         if self._tokens is not None and identity is None:
-            return connection.respond(401, "A token is needed\n")
+            return connection.respond(401, "A bearer token is required\n")
         if self._is_full(identity):
-            return connection.respond(429, "There are too many connections\n")
+            return connection.respond(429, "Too many connections\n")
         return None
 
     def _is_full(self, identity: Identity | None) -> bool:
@@ -375,7 +375,7 @@ class WebSocketHub:
     async def _enter(
         self, authorization: str | None, client: Client, gone: Callable[[], Awaitable[object]]
     ) -> Identity | None:
-        """Who connects; None without a token, and for one that is refused after a while, or when the client has `gone`."""
+        """The identity of a client; None without a valid token."""
         if self._authenticator is not None and authorization is not None:
             with suppress(CallError):
                 return await self._authenticator.authenticate(authorization, client, gone)
@@ -388,10 +388,10 @@ class WebSocketHub:
         headers = {} if connection.request is None else connection.request.headers
         token = bearer_token(headers.get("Authorization", ""))
         identity = await self._identity(token)
-        if self._tokens is not None and identity is None:  # it was withdrawn while we looked
+        if self._tokens is not None and identity is None:  # revoked meanwhile
             await connection.close(EXPIRED)
             return
-        if self._is_full(identity):  # by others that came while this one was let in
+        if self._is_full(identity):  # others connected meanwhile
             await connection.close(FULL)
             return
         client = self.hub.attach(Outbox(connection), identity, headers.get(BOOT_HEADER, ""))
@@ -401,21 +401,21 @@ class WebSocketHub:
         finally:
             self.hub.detach(client)
 
-    # inside another server
+    # ASGI
 
     async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
-        """The hub as an ASGI app, to be mounted where an HTTP server is already."""
+        """Serve the hub as an ASGI app, mounted in another server."""
         if scope["type"] != "websocket":
             await send({"type": "http.response.start", "status": 426, "headers": [(b"upgrade", b"websocket")]})
-            await send({"type": "http.response.body", "body": b"This is a place for WebSockets\n"})
+            await send({"type": "http.response.body", "body": b"WebSocket connections only\n"})
             return
         await receive()  # websocket.connect
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = bearer_token(headers.get("authorization", ""))
-        # The next event of a connection that is not accepted yet is its end.
+        # The next event of a connection that is not accepted yet is its disconnect.
         identity = await self._enter(headers.get("authorization"), scope.get("client"), receive)
-        is_strange = "origin" in headers and headers["origin"] not in self._origins
-        if is_strange or (self._tokens is not None and identity is None):
+        is_foreign = "origin" in headers and headers["origin"] not in self._origins
+        if is_foreign or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})
             return
         if self._is_full(identity):
@@ -443,7 +443,7 @@ class WebSocketHub:
 
 
 class _QueuedWire:
-    """A connection of another server, which may make us wait: frames stand in line, and the line is not endless."""
+    """Queues frames for an ASGI connection, whose `send` may wait; the queue is limited."""
 
     def __init__(self, send: ASGISend) -> None:
         self._send = send

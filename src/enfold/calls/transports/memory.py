@@ -33,12 +33,12 @@ MAX_REMEMBERED: Final = 10_000
 
 
 class Listener(msgspec.Struct, frozen=True, eq=False):
-    """Somebody who listens to a subject, alone or as one of a group."""
+    """A subscriber to a subject, alone or in a queue group."""
 
     pattern: str
     receive: Receive
     queue: str | None
-    owner: object = None  # for whom it was made
+    owner: object = None  # the client it belongs to
 
 
 class _Node:
@@ -56,13 +56,13 @@ class _Node:
 
 
 class Router:
-    """Finds who listens, and hands each message to all of them, or to one of a group in turn."""
+    """Delivers each message to all subscribers, and to one member of each queue group in turn."""
 
     def __init__(self) -> None:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, Receive] = {}
-        self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
+        self._left: dict[str, float] = {}  # until when a queue group without members is remembered
 
     def add(self, listener: Listener) -> None:
         node = self._root
@@ -83,15 +83,15 @@ class Router:
         self._routes.clear()
 
     def route(self, message: Message) -> bool:
-        """Deliver a message; whether anybody listens."""
+        """Deliver a message; returns whether there is a subscriber."""
         subject, routes = message.subject, self._routes
         deliver = routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
         deliver(message)
-        return deliver is not _to_nobody
+        return deliver is not _drop_message
 
-    def without_listeners(self, subject: str) -> Signal:
-        """The signal for a subject without listeners: GONE where a group listened within the last hour."""
-        # A group listens to an operation whoever calls it: the caller's name is any.
+    def signal_without_listeners(self, subject: str) -> Signal:
+        """The signal for a subject without subscribers: GONE if it had a queue group within the last hour."""
+        # Workers subscribe to an operation with a wildcard for the caller.
         until = self._left.get(offer_subject(operation_of(subject)), 0.0)
         return Signal.GONE if until > time.monotonic() else Signal.NO_RESPONDERS
 
@@ -102,7 +102,7 @@ class Router:
         self._left[pattern] = time.monotonic() + OFFER_REMEMBERED
 
     def listeners(self, pattern: str) -> list[Listener]:
-        """Those who listen to exactly this pattern."""
+        """The subscribers to exactly this pattern."""
         node: _Node | None = self._root
         for token in pattern.split("."):
             node = node.below.get(token) if node is not None else None
@@ -117,7 +117,7 @@ class Router:
     def _find_route(self, subject: str) -> Receive:
         """Find the route of a subject; one that does not depend on the last token is cached for all that share the rest.
 
-        Replies come on subjects that are used once: keeping each would be all cost.
+        Reply subjects are used only once, so caching each of them would not help.
         """
         listeners, by_last_token = self._find(subject.split("."))
         route = _as_route(listeners, self._turn)
@@ -127,7 +127,7 @@ class Router:
         return route
 
     def _find(self, tokens: list[str]) -> tuple[list[Listener], bool]:
-        """Who listens, and whether another last token could have led to others."""
+        """The subscribers of a subject, and whether they depend on its last token."""
         found: list[Listener] = []
         nodes = [self._root]
         for token in tokens[:-1]:
@@ -149,7 +149,7 @@ def _rest(nodes: list[_Node]) -> Iterator[Listener]:
 
 
 def _as_route(listeners: list[Listener], turn: Iterator[int]) -> Receive:
-    """What hands a message to all who listen, and to one of each group; where one alone listens, it is that one."""
+    """A function that delivers a message to all subscribers and to one of each group; a single subscriber is returned itself."""
     by_queue: dict[str, list[Receive]] = {}
     for listener in listeners:
         if listener.queue is not None:
@@ -166,18 +166,18 @@ def _as_route(listeners: list[Listener], turn: Iterator[int]) -> Receive:
 
     if groups or len(everyone) > 1:
         return to_all
-    return everyone[0] if everyone else _to_nobody
+    return everyone[0] if everyone else _drop_message
 
 
-def _to_nobody(message: Message) -> None:
-    """The route of a subject to which nobody listens."""
+def _drop_message(message: Message) -> None:
+    """The route of a subject without subscribers."""
 
 
 MAX_PAYLOAD: Final = 1024 * 1024
 
 
 class MemoryTransport:
-    """One peer on a bus; the bus vouches for its identity, because whoever made the peer gave it."""
+    """A peer on a bus in this process. Its identity is set by the program that creates it."""
 
     def __init__(
         self,
@@ -186,19 +186,19 @@ class MemoryTransport:
         *,
         max_payload: int = MAX_PAYLOAD,
         router: Router | None = None,
-        vouches: bool | None = None,
+        has_identities: bool | None = None,
     ) -> None:
-        """A bus of its own, or, given a router, another peer on the bus that has it.
+        """Create a new bus, or with a router another peer on its bus.
 
-        `vouches` says that the peers have identities, as they do where this one has; then one without any may not use
-        idempotency keys.
+        `has_identities` says whether peers have identities, by default whether this one has; then a peer without an identity may
+        not use idempotency keys.
         """
         self.name = name or peer_name("local" if identity is None else identity.id)
         self.identity = identity
         self._router = router or Router()
         self.capabilities = Capabilities(
             max_payload,
-            peer_identity=identity is not None if vouches is None else vouches,
+            peer_identity=identity is not None if has_identities is None else has_identities,
         )
         self._max_payload = max_payload
         self._inbox = inbox_of(self.name, new_boot())
@@ -211,7 +211,7 @@ class MemoryTransport:
         return MemoryTransport(name, identity, max_payload=self._max_payload, router=self._router)
 
     async def connect(self) -> None:
-        """There is nothing to connect."""
+        """Do nothing: a bus is always connected."""
 
     def inbox(self) -> str:
         return self._inbox
@@ -230,11 +230,11 @@ class MemoryTransport:
             self._check(data, headers)
         message = Message(subject, data, reply, headers, self.name, self.identity)
         if not self._router.route(message) and reply is not None:
-            self._router.route(Message(reply, signal=self._router.without_listeners(subject)))
+            self._router.route(Message(reply, signal=self._router.signal_without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
-        noting = self.replies.noting(subject, receive)
-        listener = Listener(subject, noting, queue, self)
+        recording = self.replies.recording(subject, receive)
+        listener = Listener(subject, recording, queue, self)
         self._router.add(listener)
         self._listeners.add(listener)
         return MemorySubscription(self, listener)
@@ -257,7 +257,7 @@ class MemoryTransport:
 
 
 class MemorySubscription:
-    """Nothing is ever on the way in memory, so draining is ending."""
+    """Messages are delivered at once, so draining is closing."""
 
     def __init__(self, transport: MemoryTransport, listener: Listener) -> None:
         self._transport = transport

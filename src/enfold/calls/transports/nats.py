@@ -1,4 +1,7 @@
-"""The transport of many machines: NATS core with nats-py, set so that nothing is sent late and nothing fails in silence."""
+"""The NATS transport: core NATS by nats-py, configured so that nothing is sent late and no failure is silent.
+
+The private attributes of nats-py that it needs are used only in the functions at the end of this module.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,11 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription as ClientSubscription
 
 _CREDENTIALS: Final = "check the user, password or token"
-HEADROOM: Final = 4096  # the server counts headers, the client's own check does not: stay clear of the limit
+HEADROOM: Final = 4096  # the server counts headers, nats-py's own check does not
 MAX_UNSENT: Final = 8 * 1024 * 1024
 MAX_VIOLATIONS: Final = 1000
 REBUILD_PAUSE: Final = 0.25
-CLOSING: Final = 2.0  # seconds for a server to take what has not been sent yet
+CLOSING: Final = 2.0  # seconds for flushing unsent messages
 
 Identify = Callable[[str], Identity | None]
 
@@ -53,10 +56,10 @@ _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription
 
 
 class NATSTransport:
-    """One peer on a NATS server or cluster.
+    """A peer on a NATS server or cluster.
 
-    Who sends is read from the subject's second token, which the server's permissions bind to the user. A server that
-    would let us speak for somebody else binds nothing: then no identity is claimed for anybody.
+    The sender is the second token of the subject, which the server's permissions bind to the user. If a probe shows that
+    the server has no such permissions, messages carry no identity.
     """
 
     def __init__(
@@ -71,35 +74,34 @@ class NATSTransport:
         connect_within: float | None = 5.0,
         **options: Any,
     ) -> None:
-        """`name` is the NATS user, if there is one; `options` are those of nats-py: user, password, tls, credentials…
+        """`name` is the NATS user, if there is one; `options` are passed to nats-py: user, password, tls, credentials…
 
-        `identities` says what each peer may do; `identity_from="account"` reads the account the server stamps on
-        requests that come by a shared service import; `insecure` admits a distant server that asks for no credentials.
-        The first connection must stand within `connect_within` seconds (None waits for ever); one that is lost later is
-        made again for as long as it takes.
+        `identities` maps peers to identities. `identity_from="account"` uses the account that the server adds to requests of
+        a shared service import. `insecure` permits a remote server without authentication. The first connection must
+        succeed within `connect_within` seconds (None: no limit); a lost one is retried forever.
         """
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         self.name = name or options.get("user") or urlsplit(self._servers[0]).username or f"peer-{new_boot()}"
         if not is_token(self.name):
-            raise ValueError(f"{self.name!r} cannot be a name on NATS: use 1 to 64 of A-Z a-z 0-9 _ -")
+            raise ValueError(f"{self.name!r} is not a valid NATS user: use 1 to 64 of A-Z a-z 0-9 _ -")
         self.capabilities = Capabilities(peer_identity=False, keeps_state=True)
-        self.slow = 0  # messages the client dropped because we were too slow
+        self.slow = 0  # messages that nats-py dropped because this process was too slow
         self._identify = identities.get if isinstance(identities, Mapping) else identities or Identity
         self._by_account = identity_from == "account"
         self._insecure = insecure
         self._connect_within = connect_within
-        self._refusal: Exception | None = None  # what kept us from connecting last
+        self._refusal: Exception | None = None  # why the last attempt failed
         self._options = {"ping_interval": ping_interval, **options}
         self._inbox = inbox_of(self.name, new_boot())
         self._client: Client | None = None
-        self._attempt: Client | None = None  # that is connecting, or was the last to do so
+        self._attempt: Client | None = None  # the last client that tried to connect
         self._failures: tuple[type[Exception], ...] = (OSError,)
         self.replies = ReplyAddresses()
         self._subscriptions: set[NATSSubscription] = set()
         self._violations: set[str] = set()
         self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
-        self._refused: asyncio.Event | None = None  # set when a server does not accept our credentials
+        self._refused: asyncio.Event | None = None  # set when the server rejects the credentials
         self._shown = address_name(",".join(self._servers))
         self._outage = Outage(_log, f"NATS at {self._shown}")
         self._is_closed = False
@@ -112,18 +114,18 @@ class NATSTransport:
         await self.close()
 
     async def connect(self) -> None:
-        """Connect, once; the verbs do so by themselves."""
+        """Connect; publishing and subscribing also do."""
         if self._client is None:
             await self._connecting()
 
     @property
     def client(self) -> Client:
-        """The nats-py client of the moment, for what the port does not have: streams and buckets."""
+        """The current nats-py client, for streams and buckets."""
         return self._connected()
 
     @property
     def why(self) -> str:
-        """Why there is no connection at this moment; "" where there is one."""
+        """Why there is no connection; "" if there is one."""
         return self._outage.reason
 
     def inbox(self) -> str:
@@ -148,19 +150,19 @@ class NATSTransport:
         except self._failures as error:
             raise DisconnectedError from error
 
-    # The server itself says when nobody listens, so sending is publishing.
+    # The server reports missing subscribers, so sending is publishing.
     send = publish
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> NATSSubscription:
         await self.connect()
-        subscription = NATSSubscription(self, subject, self.replies.noting(subject, receive), queue)
+        subscription = NATSSubscription(self, subject, self.replies.recording(subject, receive), queue)
         client = self._connected()
         self._violations.discard(subject)
         await subscription.open(client)
         await _flush(client)
         if subject in self._violations:
             await subscription.close()
-            raise DeniedError(f"The server does not let {self.name} listen to {subject}")
+            raise DeniedError(f"The server does not permit {self.name} to subscribe to {subject}")
         self._subscriptions.add(subscription)
         return subscription
 
@@ -189,7 +191,7 @@ class NATSTransport:
         self._client = client
 
     async def _first_client(self) -> Client:
-        """A connected client; UNAVAILABLE where no server answers in time, ACCESS_DENIED where it refuses our credentials."""
+        """A connected client; raises UNAVAILABLE if no server answers in time, ACCESS_DENIED if it rejects the credentials."""
         connecting = asyncio.ensure_future(self._new_client())
         self._refused = asyncio.Event()
         refused = asyncio.ensure_future(self._refused.wait())
@@ -201,12 +203,12 @@ class NATSTransport:
             refused.cancel()
             if not connecting.done():
                 if self._attempt is not None:
-                    # The library may lose a cancellation, and would then go on for ever: its next failure is its last.
+                    # nats-py may swallow the cancellation and retry forever: let its next failure be final.
                     self._attempt.options.update(allow_reconnect=False, max_reconnect_attempts=0)
                 connecting.cancel()
                 await asyncio.wait((connecting,), timeout=1.0)
         if self._refused.is_set():
-            message = f"NATS at {self._shown} does not let us in: {_CREDENTIALS}"
+            message = f"NATS at {self._shown} refuses the connection: {_CREDENTIALS}"
             raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
         reason = "" if self._refusal is None else f": {sentence_of(self._refusal)}"
         message = f"NATS at {self._shown} cannot be reached within {self._connect_within:g} s{reason}"
@@ -221,7 +223,7 @@ class NATSTransport:
         self._failures = (Error, OSError)
         client = self._attempt = Client()
         settings: dict[str, Any] = {
-            "pending_size": 0,  # while there is no connection nothing is kept: it would be sent after its time
+            "pending_size": 0,  # buffer nothing while disconnected: it would be sent too late
             "max_outstanding_pings": 2,
             "reconnect_time_wait": 0.25,
             "max_reconnect_attempts": -1,
@@ -232,7 +234,7 @@ class NATSTransport:
         async def lost() -> None:
             _drop_unsent(client)
             if self._client is client:
-                self._lose()
+                self._on_lost()
 
         async def closed() -> None:
             if self._client is client:
@@ -243,9 +245,9 @@ class NATSTransport:
                 servers=self._servers,
                 name=f"enfold {self.name}",
                 inbox_prefix=f"_INBOX.{self.name}",
-                error_cb=self._hear_error,
+                error_cb=self._on_error,
                 disconnected_cb=lost,
-                reconnected_cb=self._recover,
+                reconnected_cb=self._on_restored,
                 closed_cb=closed,
                 allow_reconnect=True,
                 **settings,
@@ -254,23 +256,23 @@ class NATSTransport:
             await _close_client(client)
             raise
         except Exception as error:
-            await _close_client(client)  # its connection may stand: we were let in so far, and no farther
+            await _close_client(client)  # the TCP connection may be open
             raise CallError("UNAVAILABLE", f"NATS at {self._shown} cannot be reached: {error}") from error
         return client
 
     def _check_server(self, client: Client) -> None:
-        """Refuse a server without TLS behind `tls://`, and a remote one that asks for no credentials, unless `insecure`."""
+        """Refuse a server without TLS behind `tls://`, and a remote one without authentication, unless `insecure`."""
         url = client.connected_url
         if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
-            message = f"NATS at {self._shown} does not speak TLS: turn it on there, or use nats://"
+            message = f"NATS at {self._shown} does not support TLS: enable it, or use nats://"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
         if self._insecure or asks_for_credentials(client) or (url is not None and is_loopback(url.hostname or "")):
             return
-        message = f"NATS at {self._shown} asks for no credentials: give it some, or say insecure=True"
+        message = f"NATS at {self._shown} requires no credentials: enable authentication, or pass insecure=True"
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
 
     async def _is_guarded(self, client: Client) -> bool:
-        """Whether the server's permissions keep peers from publishing as others: tried with a probe that should be refused."""
+        """Whether permissions prevent peers from publishing as others; sends a probe that should be refused."""
         if self._by_account:
             return True
         if not asks_for_credentials(client):
@@ -285,22 +287,22 @@ class NATSTransport:
             raise DisconnectedError
         return self._client
 
-    # the connection's life
+    # connection state
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         if not self._outage.is_on and not self._is_closed:
             self._outage.begin()
             self._signal(Message("", signal=Signal.LOST))
 
-    async def _recover(self) -> None:
+    async def _on_restored(self) -> None:
         if self._outage.is_on:
             self._outage.end()
             self._signal(Message("", signal=Signal.RESTORED))
 
     def _rebuild(self) -> None:
-        """Replace a client that has closed for good, as it does when the server cuts it off."""
+        """Replace a client that nats-py has closed for good."""
         if not self._is_closed and (self._rebuilding is None or self._rebuilding.done()):
-            self._lose()
+            self._on_lost()
             self._rebuilding = asyncio.create_task(self._build_again())
 
     async def _build_again(self) -> None:
@@ -315,11 +317,11 @@ class NATSTransport:
                 await asyncio.sleep(REBUILD_PAUSE)
             else:
                 self._client = client
-                await self._recover()
+                await self._on_restored()
                 return
 
-    async def _hear_error(self, error: Exception) -> None:
-        """Take errors of server and client: a missing permission must not look like a slow answer."""
+    async def _on_error(self, error: Exception) -> None:
+        """Handle errors of server and client; a missing permission must not look like a timeout."""
         from nats.errors import SlowConsumerError
 
         if self._client is None:
@@ -341,7 +343,7 @@ class NATSTransport:
                 self._signal(Message(found[2], signal=Signal.DENIED))
         elif isinstance(error, SlowConsumerError):
             self.slow += 1
-            _log.warning("A message on %s was dropped: we are too slow", error.subject)
+            _log.warning("A message on %s was dropped: this process is too slow", error.subject)
         else:
             _log.debug("nats: %s", error)
 
@@ -364,7 +366,7 @@ class NATSTransport:
 
 
 class NATSSubscription:
-    """One subject; it outlives the client it was opened on."""
+    """A subscription that survives the replacement of its client."""
 
     def __init__(self, transport: NATSTransport, subject: str, receive: Receive, queue: str | None) -> None:
         self.receive = receive
@@ -399,14 +401,14 @@ class NATSSubscription:
 
 
 async def _drain(client: Client, subscription: Any) -> None:
-    """End a subscription after its last message: nats-py's own drain may stop one message too early."""
+    """Unsubscribe after the last message; nats-py's own drain may stop one message too early."""
     await client._send_unsubscribe(subscription._id)
     await _flush(client)
     await subscription.drain()
 
 
 def _drop_connection(client: Client | None) -> None:
-    """Abort the connection of a client without waiting for the server: what was not sent yet is lost."""
+    """Abort the connection without waiting for the server; unsent messages are lost."""
     transport = None if client is None else client._transport
     writer = getattr(transport, "_io_writer", None)
     if writer is not None:
@@ -416,17 +418,17 @@ def _drop_connection(client: Client | None) -> None:
 
 
 def _drop_unsent(client: Client) -> None:
-    """Throw away what waits in the client: it would be sent after the reconnection, to callers who have given up."""
+    """Discard unsent messages: after the reconnection they would be too late."""
     client._pending.clear()
     client._pending_data_size = 0
 
 
 async def _flush(client: Client) -> None:
-    """Wait until the server has processed all we sent, and its errors have come back."""
+    """Wait until the server has processed everything, and its errors have arrived."""
     from nats.errors import Error
 
     try:
-        # The first ping may overtake what the client still holds back; the second cannot.
+        # The first ping may overtake buffered messages; the second cannot.
         await client.flush(timeout=5)
         await client.flush(timeout=5)
     except (Error, OSError, TimeoutError) as error:
@@ -434,12 +436,12 @@ async def _flush(client: Client) -> None:
 
 
 def asks_for_credentials(client: Client) -> bool:
-    """Whether the server has authentication."""
+    """Whether the server requires authentication."""
     return bool(client._server_info.get("auth_required"))
 
 
 def _account(headers: Mapping[str, str] | None) -> str | None:
-    """The account the server stamped on a request, read from its exact header: a twin in other letters is a forgery."""
+    """The account that the server added to a request; only the exact header name counts, others may be forged."""
     try:
         info = msgspec.json.decode((headers or {}).get("Nats-Request-Info", ""), type=dict[str, Any])
     except msgspec.DecodeError:
@@ -462,9 +464,9 @@ async def _close_client(client: Client) -> None:
     try:
         async with asyncio.timeout(CLOSING):
             await client.close()
-    except Exception:  # noqa: BLE001  # too late, or on a connection that has gone: asyncio has several words for that
+    except Exception:  # noqa: BLE001  # a timeout, or one of many errors of a broken connection
         _drop_connection(client)
-    except asyncio.CancelledError:  # which nats-py raises by itself for a client whose server has sent it away
+    except asyncio.CancelledError:  # nats-py raises it for a client that the server disconnected
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # somebody gave up on the closing
+            raise  # this task is being cancelled

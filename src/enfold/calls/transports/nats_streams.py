@@ -1,7 +1,7 @@
-"""Streams of JetStream that several processes share: who creates them, and what every process checks before it uses one.
+"""JetStream streams that processes share, and the permissions of NATS users.
 
-The creator of a stream decides where its messages go. On a server with authentication that is the operator
-(`enfold nats init`); on one without, the first process that needs the stream creates it.
+The creator of a stream controls where its messages go. On a server with authentication the operator creates it
+(`enfold nats init`), otherwise the first process that needs it. Every process checks a stream before it uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from enfold.calls.protocol.transport import (
     WORKERS,
     announcement_subject,
-    ask_subject,
+    discovery_subject,
     offer_subject,
     peer_name,
     request_subject,
@@ -47,10 +47,7 @@ _FORBIDDEN: Final = (
 
 
 async def ensure_stream(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Check a stream, and create it on a server without authentication; UNAVAILABLE says what is missing or wrong.
-
-    `client` is the connected client of nats-py that `context` belongs to.
-    """
+    """Check a stream, or create it on a server without authentication; raises UNAVAILABLE if it is missing or wrong."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -66,19 +63,19 @@ async def ensure_stream(client: Client, context: JetStreamContext, wanted: Strea
 
 @asynccontextmanager
 async def reachable() -> AsyncIterator[None]:
-    """UNAVAILABLE, in a sentence, for whatever JetStream answers at the start of a process."""
+    """Turn errors of JetStream into UNAVAILABLE with a readable message."""
     from nats.errors import Error, NoRespondersError
 
     try:
         yield
     except NoRespondersError:
-        raise CallError("UNAVAILABLE", "The NATS server has no JetStream: turn it on there") from None
+        raise CallError("UNAVAILABLE", "The NATS server has no JetStream: enable it") from None
     except (Error, OSError, TimeoutError) as error:
-        raise CallError("UNAVAILABLE", f"JetStream cannot be used: {str(error) or 'it does not answer'}") from error
+        raise CallError("UNAVAILABLE", f"JetStream is unavailable: {str(error) or 'no response'}") from error
 
 
 async def make_stream(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Create a stream, or give an existing one its configuration; for operators."""
+    """Create or update a stream; for operators."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -91,7 +88,7 @@ async def make_stream(client: Client, context: JetStreamContext, wanted: StreamC
 
 
 async def _create(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Create a stream; unless it says by how many nodes it is kept, by three of a cluster of three or more, else by one."""
+    """Create a stream, by default with three replicas in a cluster of three or more nodes, else with one."""
     from nats.js.errors import APIError
 
     is_cluster = len(client.servers) >= CLUSTER
@@ -103,11 +100,11 @@ async def _create(client: Client, context: JetStreamContext, wanted: StreamConfi
     except APIError as error:
         if error.err_code != NO_CLUSTER:
             raise
-        await context.add_stream(wanted)  # one server that has several addresses
+        await context.add_stream(wanted)  # one server with several addresses
 
 
 def check_stream(found: StreamConfig, wanted: StreamConfig) -> None:
-    """UNAVAILABLE for a stream that would pass messages on, take foreign ones, or lose what it should keep."""
+    """Raise UNAVAILABLE for a stream that would forward messages, accept foreign ones, or lose stored ones."""
     faults = list(_faults(found, wanted))
     if faults:
         message = (
@@ -139,19 +136,19 @@ def _shown(value: Any) -> str:
     return str(getattr(value, "value", value))
 
 
-BUCKET: Final = "enfold_idempotency"  # where workers keep first results
+BUCKET: Final = "enfold_idempotency"  # outcomes by idempotency key
 JETSTREAM: Final = "$JS.API"
 
 
 class NATSUser(msgspec.Struct, frozen=True):
-    """A user of the server: what it may call follows from its identity; the rest is said here."""
+    """A user of the NATS server; what it may call follows from its identity."""
 
     identity: Identity
-    serves: tuple[str, ...] = ()  # ids or namespaces it offers; `*` is everything
-    is_operator: bool = False  # may ask every worker how it is, and create the shared streams
-    is_edge: bool = False  # accepts tasks for others, and says whose they are
-    password: str | None = None  # as the server should have it; else a variable of the server's environment
-    key: str | None = None  # a file with the public key that verifies the orders of tasks it accepts (PEM)
+    serves: tuple[str, ...] = ()  # ids or namespaces it offers; `*` for all
+    is_operator: bool = False  # may query worker statistics and create the shared streams
+    is_edge: bool = False  # accepts tasks on behalf of others
+    password: str | None = None  # as in the server's configuration; by default a variable of its environment
+    key: str | None = None  # a file with the public key (PEM) that verifies the tasks it accepts
 
 
 class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,13 +184,13 @@ def read_users(text: bytes) -> list[NATSUser]:
 
 
 class Rights(msgspec.Struct, frozen=True):
-    """Additional subjects of a user, for what is built on calls, as tasks are."""
+    """Additional subjects of a user, for tasks."""
 
     publish: list[str] = []
     subscribe: list[str] = []
 
 
-# Of a user, who serves some of all operations.
+# The user, the operations it serves, and all operations.
 More: TypeAlias = Callable[[NATSUser, Sequence[OperationSpec], Sequence[OperationSpec]], Rights]
 
 
@@ -203,7 +200,7 @@ def nats_permissions(
     *,
     more: More = lambda *_: Rights(),
 ) -> str:
-    """An `authorization` block for the server's configuration."""
+    """Generate an `authorization` block for the server's configuration."""
     known, users = list(specs), list(users)
     _check_passwords(users)
     blocks = [_user(user, known, more(user, _served_specs(user, known), known)) for user in users]
@@ -211,7 +208,7 @@ def nats_permissions(
 
 
 def _check_passwords(users: Sequence[NATSUser]) -> None:
-    """Refuse users listed twice, and users who would share the variable of their password."""
+    """Refuse duplicate users, and users that would share a password variable."""
     taken: dict[str, str] = {}
     for user in users:
         name = peer_name(user.identity.id)
@@ -224,8 +221,8 @@ def _check_passwords(users: Sequence[NATSUser]) -> None:
 def _user(user: NATSUser, specs: Sequence[OperationSpec], more: Rights) -> str:
     name = peer_name(user.identity.id)
     password = f"${_variable(name)}" if user.password is None else _quoted(user.password)
-    publish = [*_may_publish(user, name, specs), *more.publish]
-    subscribe = [*_may_subscribe(user, name, specs), *more.subscribe]
+    publish = [*_publish_subjects(user, name, specs), *more.publish]
+    subscribe = [*_subscribe_subjects(user, name, specs), *more.subscribe]
     return (
         f"    {{ user: {_quoted(name)}, password: {password}, permissions: {{\n"
         f"        publish: {{ allow: [{_listed(publish)}] }}\n"
@@ -234,11 +231,11 @@ def _user(user: NATSUser, specs: Sequence[OperationSpec], more: Rights) -> str:
     )
 
 
-def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
-    """As itself to what it may call; a worker to inboxes, by name and not as a response, which would fit any subject."""
+def _publish_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
+    """Requests under its own name; for workers also inboxes, explicitly: `allow_responses` would permit any subject."""
     callable_ = [spec.id for spec in specs if may_list(spec.access_control, user.identity)]
     subjects = [request_subject(name, operation_id) for operation_id in callable_]
-    subjects += [ask_subject(name), "ctl.>"]
+    subjects += [discovery_subject(name), "ctl.>"]
     if user.serves:
         subjects += ["_INBOX.*.>", announcement_subject(name)]
     if user.serves or user.is_edge:
@@ -247,15 +244,15 @@ def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> l
 
 
 def creation_subjects(stream: str) -> list[str]:
-    """What an operator needs to create a stream or repair it: `enfold nats init`."""
+    """The subjects that `enfold nats init` needs to create or repair a stream."""
     return [f"{JETSTREAM}.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE", "UPDATE")]
 
 
-def _may_subscribe(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
+def _subscribe_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
     subjects = [f"_INBOX.{name}.>", announcement_subject("*")]
     if user.serves:
         subjects += [f"{offer_subject(operation_id)} {WORKERS}" for operation_id in _served(user, specs)]
-        subjects += [ask_subject("*"), f"ctl.{name}.>", "$SRV.>"]
+        subjects += [discovery_subject("*"), f"ctl.{name}.>", "$SRV.>"]
     return subjects
 
 
@@ -273,12 +270,12 @@ def serves(user: NATSUser, operation_id: str) -> bool:
 
 
 def accepts_for_all(user: NATSUser) -> bool:
-    """Whether a user accepts tasks of every operation: an edge, or one that offers the task operations."""
+    """Whether a user accepts tasks of all operations: an edge, or a peer that offers the task operations."""
     return user.is_edge or TASK_VERBS in user.serves
 
 
 def _store_subjects(served: Sequence[str]) -> list[str]:
-    """Where first results are kept: a worker's of what it serves and of nothing else, an edge's of all it passes on."""
+    """Subjects of the idempotency store: for a worker those of what it serves, for an edge those of all operations."""
     stream = f"KV_{BUCKET}"
     entries = [f"$KV.{BUCKET}.{operation_id}.*" for operation_id in served]
     reads = [f"{JETSTREAM}.DIRECT.GET.{stream}.{entry}" for entry in entries]

@@ -1,4 +1,4 @@
-"""The client's transport: one WebSocket connection to a hub, which reconnects by itself."""
+"""The WebSocket transport: one connection to a hub, with automatic reconnection."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 FIRST_PAUSE: Final = 0.1
 MAX_PAUSE: Final = 5.0
 PATIENCE: Final = 5.0
-BOOT_HEADER: Final = "enfold-boot"  # by which a client without a token is known again
+BOOT_HEADER: Final = "enfold-boot"  # identifies a client without a token after a reconnection
 
-_SIGNALS: Final = {Op.NOBODY: Signal.NO_RESPONDERS, Op.GONE: Signal.GONE, Op.DENIED: Signal.DENIED}
+_SIGNALS: Final = {Op.NO_RESPONDERS: Signal.NO_RESPONDERS, Op.GONE: Signal.GONE, Op.DENIED: Signal.DENIED}
 
 _log: Final = Log("enfold.calls.websocket")
 
 
 class WebSocketTransport:
-    """A client: one connection to a hub, with reconnects. The hub gives it its name."""
+    """A client of a hub, which assigns its name."""
 
     def __init__(self, url: str, *, token: str | None = None, **options: Any) -> None:
-        """`options` are those of `websockets.connect`, such as `ssl`."""
+        """`options` are passed to `websockets.connect`, such as `ssl`."""
         self.name = ""
         self.capabilities = Capabilities(peer_identity=True)
         self._url = url
@@ -79,12 +79,12 @@ class WebSocketTransport:
         await self.close()
 
     async def connect(self) -> None:
-        """Connect, once; a hub that cannot be reached or refuses us the first time is an error."""
+        """Connect; raises a CallError if the first attempt fails."""
         await self._connecting()
 
     @property
     def why(self) -> str:
-        """Why there is no connection at this moment; "" where there is one."""
+        """Why there is no connection; "" if there is one."""
         return self._outage.reason
 
     def inbox(self) -> str:
@@ -102,8 +102,8 @@ class WebSocketTransport:
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> WebSocketSubscription:
         await self.connect()
-        noting = self.replies.noting(subject, receive)
-        subscription = WebSocketSubscription(self, next(self._numbers), subject, noting, queue)
+        recording = self.replies.recording(subject, receive)
+        subscription = WebSocketSubscription(self, next(self._numbers), subject, recording, queue)
         self._subscriptions[subscription.number] = subscription
         try:
             await self._open(subscription)
@@ -121,7 +121,7 @@ class WebSocketTransport:
         if self._connection is not None:
             await self._connection.close()
 
-    # the connection's life
+    # connection state
 
     async def _begin(self) -> None:
         require_websockets()
@@ -145,10 +145,10 @@ class WebSocketTransport:
                     return
                 if isinstance(error, InvalidStatus):
                     refusal = str(error)
-            self._lose()
+            self._on_lost()
             if self._outage.refused(refusal):
                 self._signal(Signal.REFUSED)
-            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  # so that clients do not come all at once
+            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  # jitter
             pause = min(MAX_PAUSE, pause * 2)
 
     async def _live(self, first: asyncio.Future[None]) -> None:
@@ -163,8 +163,8 @@ class WebSocketTransport:
             **options,
         )
         try:
-            await self._greet(connection)
-            # Subscriptions are made again by frames that are answered in the loop below.
+            await self._read_hello(connection)
+            # Runs beside `listen`, which receives the confirmations.
             restoring = asyncio.create_task(self._restore(first))
             try:
                 await listen(connection, self._receive)
@@ -173,10 +173,10 @@ class WebSocketTransport:
         finally:
             await connection.close()
 
-    async def _greet(self, connection: ClientConnection) -> None:
+    async def _read_hello(self, connection: ClientConnection) -> None:
         frame, _ = read_frame(await asyncio.wait_for(connection.recv(), PATIENCE))
         if frame.op is not Op.HELLO:
-            raise FormatError("The hub did not say hello")
+            raise FormatError("The hub sent no HELLO frame")
         self.name = frame.subject
         self.capabilities = Capabilities(frame.id, peer_identity=frame.peer is not None)
         self._connection, self._outbox = connection, Outbox(connection)
@@ -193,7 +193,7 @@ class WebSocketTransport:
             self._outage.end()
             self._signal(Signal.RESTORED)
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         self._connection = self._outbox = None
         for ack in self._acks.values():
             if not ack.done():
@@ -224,7 +224,7 @@ class WebSocketTransport:
         try:
             frame, data = read_frame(wire)
         except FormatError as error:
-            _log.warning("The hub sent what is no frame: %s", error)
+            _log.warning("The hub sent an invalid frame: %s", error)
             return
         if frame.op is Op.MESSAGE:
             subscription = self._subscriptions.get(frame.id)
@@ -252,10 +252,10 @@ class WebSocketTransport:
         subject = subscription.subject
         reason = await self._ask_hub(Frame(Op.SUBSCRIBE, subscription.number, subject, None, subscription.queue))
         if reason is not None:
-            raise DeniedError(f"The hub does not let {self.name} listen to {subject}: {reason}")
+            raise DeniedError(f"The hub does not permit {self.name} to subscribe to {subject}: {reason}")
 
     async def _ask_hub(self, frame: Frame) -> str | None:
-        """Ask the hub, and give its answer: None, or why not."""
+        """Send a frame and wait for its confirmation; returns the reason of a refusal, or None."""
         ack: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._acks[frame.id] = ack
         try:
@@ -268,7 +268,7 @@ class WebSocketTransport:
 
 
 class WebSocketSubscription:
-    """One subject a client listens to."""
+    """A subscription of a client."""
 
     def __init__(
         self, transport: WebSocketTransport, number: int, subject: str, receive: Receive, queue: str | None
@@ -280,7 +280,7 @@ class WebSocketSubscription:
         self._transport = transport
 
     async def close(self, *, drain: bool = False) -> None:
-        """The hub's answer comes after everything it had sent before: when it is here, nothing is on the way."""
+        """Unsubscribe; with `drain`, wait for the confirmation, which follows all earlier messages."""
         transport = self._transport
         if self.number in transport._subscriptions and transport._connection is not None:
             with suppress(DisconnectedError):
@@ -294,7 +294,9 @@ class WebSocketSubscription:
 def _unreachable(url: str, error: Exception) -> CallError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
-        return CallError("ACCESS_DENIED", f"The hub at {url} refuses us ({status})", {"reason": "no_identity"})
+        return CallError(
+            "ACCESS_DENIED", f"The hub at {url} refuses the connection ({status})", {"reason": "no_identity"}
+        )
     if status == 429:
-        return CallError("RESOURCE_EXHAUSTED", f"The hub at {url} has too many connections of this token already")
+        return CallError("RESOURCE_EXHAUSTED", f"The hub at {url} has too many connections with this token")
     return CallError("UNAVAILABLE", f"The hub at {url} cannot be reached: {error}")

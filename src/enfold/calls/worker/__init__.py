@@ -1,1 +1,1 @@
-"""The worker's end: requests are let in, run under limits and answered."""
+"""The worker: admission, execution and responses."""

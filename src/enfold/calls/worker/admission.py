@@ -1,4 +1,4 @@
-"""The state of one request at its worker, and the counts of all."""
+"""Admission of requests at a worker: slots per caller, the queue, duplicates and late requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from enfold.calls.protocol import failures
 from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.settings import WorkerLimits
-from enfold.calls.protocol.transport import Message, leads_back
+from enfold.calls.protocol.transport import Message, replies_to_sender
 from enfold.calls.worker.answers import Producer
 from enfold.errors import CallError
 from enfold.operations import Context, Identity, OperationSpec, OperationType
@@ -22,7 +22,7 @@ from enfold.runtime.prepared import PreparedOperation
 
 
 class Served(msgspec.Struct, frozen=True):
-    """An operation as it is served, looked up once for all calls until the registry changes."""
+    """An operation looked up for all its calls, until the registry changes."""
 
     operation_id: str
     prepared: PreparedOperation
@@ -30,18 +30,18 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """What has come in, and what was not served."""
+    """Requests received, and those not served."""
 
     received: int = 0
-    malformed: int = 0  # no event, or of another version
-    refused: int = 0  # a reply address that is not the sender's own
+    malformed: int = 0  # not an event, or of another version
+    refused: int = 0  # a reply subject that is not the sender's own
     duplicates: int = 0
     expired: int = 0
     shed: int = 0
 
 
 class OperationCounts(msgspec.Struct):
-    """How one operation has been used."""
+    """Usage statistics of one operation."""
 
     requests: int = 0
     errors: int = 0
@@ -50,18 +50,18 @@ class OperationCounts(msgspec.Struct):
 
 
 class ServedCall(msgspec.Struct, eq=False):
-    """One request; kept as long as its caller may still send control events for it."""
+    """One request, kept as long as its caller may send control events."""
 
     request: Requested
     served: Served
     identity: Identity | None
     peer: str | None
-    owner: Owner  # whose slot it has
+    owner: Owner  # the caller that its slot counts for
     reply: str
     deadline: float | None
     arrived_at: float
-    spoke_at: float
-    headers: Mapping[str, str] | None = None  # where its caller's trace may stand
+    last_sent_at: float
+    headers: Mapping[str, str] | None = None  # with the trace context of the caller
     size: int | None = None  # of the request, in bytes
     context: Context | None = None
     producer: Producer | None = None
@@ -78,9 +78,9 @@ class ServedCall(msgspec.Struct, eq=False):
         return self.served.prepared
 
     def abort(self) -> None:
-        """Stop the call. The flag is what counts, checked after every publish; cancelling its task only makes it quicker.
+        """Stop the call: set the flag that is checked after every publish, and cancel the task to be quicker.
 
-        What runs under an idempotency key goes on without a caller.
+        A call under an idempotency key continues without its caller.
         """
         self.is_aborted = True
         if self.context is not None:
@@ -90,15 +90,15 @@ class ServedCall(msgspec.Struct, eq=False):
 
 
 class FairQueue:
-    """A free slot goes to the caller with the fewest running calls; among equals, to the one whose turn was longest ago.
+    """Gives a free slot to the caller with the fewest running calls; among equals, to the least recently served.
 
-    When the queue is full, a caller makes room at the expense of the one who has the most.
+    If the queue is full, a new caller displaces a call of the caller with the most slots.
     """
 
     def __init__(self, slots: Mapping[Owner, int]) -> None:
-        """`slots` are those of each caller, for calls that run and calls that wait."""
+        """`slots` counts the running and queued calls of each caller."""
         self._slots = slots
-        self._waiting: dict[Owner, deque[ServedCall]] = {}  # the caller whose turn was longest ago first
+        self._waiting: dict[Owner, deque[ServedCall]] = {}  # least recently served caller first
         self._size = 0
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class FairQueue:
         return call
 
     def remove(self, call: ServedCall) -> bool:
-        """Take out a call that is not wanted any more; whether it was waiting."""
+        """Remove a call; returns whether it was queued."""
         calls = self._waiting.get(call.owner)
         if calls is None or call not in calls:
             return False
@@ -130,7 +130,7 @@ class FairQueue:
         return True
 
     def displaced_by(self, owner: Owner) -> ServedCall | None:
-        """The newest call of the caller with the most slots, if with one less they still have no fewer than this one."""
+        """The newest call of the caller with the most slots, if that caller would still have as many as this one."""
         if not self._waiting:
             return None
         richest = max(self._waiting, key=self._slots.__getitem__)
@@ -141,35 +141,35 @@ class FairQueue:
         return self._slots[owner] - len(self._waiting[owner])
 
 
-FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long messages have waited
+STALL: Final = 0.5  # seconds after which the event loop counts as stalled: messages may have waited as long
 
 
 class AdmissionControl:
-    """Remembers request ids, shares slots and the waiting line between callers, and notices when the event loop was blocked."""
+    """Detects duplicates, shares slots and the queue fairly between callers, and notices a stalled event loop."""
 
     def __init__(self, limits: WorkerLimits, counts: Counts) -> None:
         self.limits = limits
-        self.vouches = False  # whether the transport says who calls
-        self.rewritten = False  # whether reply addresses are the transport's own
+        self.authenticates = False  # whether the transport authenticates callers
+        self.rewritten = False  # whether the server rewrites reply subjects
         self._counts = counts
         self._remembered: set[tuple[str | None, str]] = set()
         self._remembered_longer: set[tuple[str | None, str]] = set()
-        self._slots: dict[Owner, int] = {}  # taken by each caller
+        self._slots: dict[Owner, int] = {}  # running and queued calls by caller
         self.queue = FairQueue(self._slots)
-        self._alive_at = float("inf")  # until the first `wake` nobody can say that we stood still
-        self._frozen_for = 0.0
+        self._alive_at = float("inf")  # no stall is known before the first `wake`
+        self._stalled_for = 0.0
         self._suspect_until = 0.0
 
     def accepts(self, message: Message, request: Requested) -> bool:
-        """Whether a request is addressed correctly and not a duplicate: a second delivery must not run it again.
+        """Whether a request is no duplicate and its reply subject is the sender's own inbox.
 
-        An answer goes to the sender's own inbox alone: else a sender could have us write to another's.
+        Otherwise a sender could make the worker publish to another peer's inbox.
         """
         reply, peer, request_id = message.reply, message.peer, request.request_id
         if reply is None or peer is None:
             is_addressed = False
         elif self.rewritten:
-            is_addressed = leads_back(message, rewritten=True)
+            is_addressed = replies_to_sender(message, rewritten=True)
         else:
             is_addressed = reply.endswith(f".{request_id}") and reply.startswith(f"_INBOX.{peer}.")
         if not is_addressed:
@@ -185,35 +185,35 @@ class AdmissionControl:
         return True
 
     def deadline(self, request: Requested, spec: OperationSpec, now: float) -> float | None:
-        """The deadline of a request; raises a CallError for one that is too late or asks for credits wrongly."""
+        """The deadline of a request; raises a CallError if it is late or has invalid credits."""
         if request.credits is not None:
             _check_credits(spec, request.credits)
         if request.ttl_ms is not None:
             deadline = now + request.ttl_ms / 1000
         elif request.deadline is not None:
-            deadline = now + request.deadline / 1000 - time.time()  # by the caller's clock, for want of a better one
+            deadline = now + request.deadline / 1000 - time.time()  # on the caller's clock
         else:
             return None
-        # While we stood still the message may have waited for us: no clock of another machine can tell how long.
-        if now - self._alive_at > FROZEN:
+        # The message may have waited while the loop was stalled; clocks of other machines are not trusted.
+        if now - self._alive_at > STALL:
             deadline -= now - self._alive_at
         elif now < self._suspect_until:
-            deadline -= self._frozen_for
+            deadline -= self._stalled_for
         if deadline <= now:
             self._counts.expired += 1
             details = {"reason": "late", "started": False}
-            raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
+            raise CallError("UNAVAILABLE", f"The call of {spec.id} arrived after its deadline", details)
         return deadline
 
     def reserve(self, call: ServedCall, running: int) -> ServedCall | None:
-        """Reserve a slot for a call, perhaps in place of a waiting one, which is returned.
+        """Reserve a slot for a call. Returns the queued call that it displaces, if any.
 
-        RESOURCE_EXHAUSTED where there are too many calls, of this caller or of all, and no caller has more than this one.
+        Raises RESOURCE_EXHAUSTED if there are too many calls of this caller, or of all and no caller has more than this one.
         """
         limits, slots = self.limits, self._slots
         owned = slots.get(call.owner, 0)
-        # Names that nobody vouches for are free to choose: to count them would only hinder the honest.
-        has_enough = owned >= limits.per_peer and (self.vouches or call.identity is not None)
+        # Unauthenticated names are free to choose: limiting them would only affect honest callers.
+        has_enough = owned >= limits.per_peer and (self.authenticates or call.identity is not None)
         is_full = running >= limits.running and len(self.queue) >= limits.waiting
         displaced = self.queue.displaced_by(call.owner) if is_full and not has_enough else None
         if has_enough or (is_full and displaced is None):
@@ -222,9 +222,9 @@ class AdmissionControl:
         return displaced
 
     def refusal(self, call: ServedCall, whose: str = "") -> CallError:
-        """Count a call that is not taken on, and tell its caller so."""
+        """Count a refused call and return its error."""
         self._counts.shed += 1
-        return failures.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
+        return failures.overloaded(f"There are too many calls {whose}to accept {call.operation_id}")
 
     def release(self, call: ServedCall) -> None:
         slots, owner = self._slots, call.owner
@@ -235,9 +235,9 @@ class AdmissionControl:
             del slots[owner]
 
     def wake(self, now: float) -> None:
-        """Note that the loop runs; a long time since the last note means that it was blocked."""
-        if now - self._alive_at > FROZEN:
-            self._frozen_for, self._suspect_until = now - self._alive_at, now + FROZEN
+        """Note that the event loop runs; a long gap means that it was stalled."""
+        if now - self._alive_at > STALL:
+            self._stalled_for, self._suspect_until = now - self._alive_at, now + STALL
         self._alive_at = now
 
 

@@ -1,4 +1,4 @@
-"""Answers discovery: tells each asker the operations they may call here, and announces changes to all."""
+"""Answers discovery: lists the operations that the sender may call, and announces changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.calls.protocol.connection import Background
-from enfold.calls.protocol.events import Announcement, Ask, WorkerListing, specs_digest
+from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
 from enfold.calls.protocol.transport import (
     SERVICES,
     WORKERS,
@@ -20,10 +20,10 @@ from enfold.calls.protocol.transport import (
     Transport,
     TransportError,
     announcement_subject,
-    ask_subject,
-    leads_back,
+    discovery_subject,
     offer_subject,
-    publish_if_possible,
+    replies_to_sender,
+    try_publish,
 )
 from enfold.calls.worker.admission import OperationCounts
 from enfold.calls.worker.handler import CallHandler
@@ -45,12 +45,12 @@ class Announcer:
         self._answering = Background()
 
     async def start(self) -> None:
-        self._subscription = await self._transport.subscribe(ask_subject("*"), self._receive)
+        self._subscription = await self._transport.subscribe(discovery_subject("*"), self._receive)
 
     async def announce(self, state: Literal["up", "changed", "down"]) -> None:
         name = self._transport.name
         data = msgspec.json.encode(Announcement(name, self._boot, state))
-        await publish_if_possible(self._transport, announcement_subject(name), data)
+        await try_publish(self._transport, announcement_subject(name), data)
 
     async def close(self) -> None:
         if self._subscription is not None:
@@ -59,10 +59,10 @@ class Announcer:
 
     def _receive(self, message: Message) -> None:
         reply, rewritten = message.reply, self._transport.capabilities.rewrites_replies
-        if message.signal is not None or reply is None or not leads_back(message, rewritten=rewritten):
+        if message.signal is not None or reply is None or not replies_to_sender(message, rewritten=rewritten):
             return
         try:
-            ask = msgspec.json.decode(message.data, type=Ask)
+            ask = msgspec.json.decode(message.data, type=DiscoveryRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
         self._answering.begin(self._answer(reply, message.identity, frozenset(ask.known)))
@@ -79,7 +79,7 @@ class Announcer:
                 for number, part in enumerate(parts)
             ]
         for answer in answers:
-            await publish_if_possible(self._transport, reply, msgspec.json.encode(answer, enc_hook=str))
+            await try_publish(self._transport, reply, msgspec.json.encode(answer, enc_hook=str))
 
 
 def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
@@ -100,7 +100,7 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class MicroService:
-    """Answers whoever asks which services there are; operators may, callers as a rule may not."""
+    """Answers NATS service discovery (`nats micro`), which is meant for operators."""
 
     def __init__(self, transport: Transport, handler: CallHandler, service: str, version: str) -> None:
         self._transport = transport
@@ -111,7 +111,7 @@ class MicroService:
         self._answering = Background()
 
     async def start(self) -> None:
-        """Subscribe to each verb for all services, for this one and for this process; not where the transport forbids it."""
+        """Subscribe to each verb for all services, this service and this process, if the transport permits it."""
         service, own = self._about["name"], f"{self._about['name']}.{self._about['id']}"
         try:
             for verb in ("PING", "INFO", "STATS"):
@@ -126,10 +126,10 @@ class MicroService:
             await subscription.close()
 
     def _receive(self, verb: str, message: Message) -> None:
-        # Only inboxes are answered: nobody can make us speak to an operation.
+        # Only inboxes are answered, so that no sender can direct an answer at an operation.
         if message.signal is None and message.reply is not None and message.reply.startswith("_INBOX."):
             data = msgspec.json.encode(self._content(verb))
-            self._answering.begin(publish_if_possible(self._transport, message.reply, data))
+            self._answering.begin(try_publish(self._transport, message.reply, data))
 
     def _content(self, verb: str) -> dict[str, Any]:
         about = {"type": f"io.nats.micro.v1.{verb.lower()}_response", **self._about}

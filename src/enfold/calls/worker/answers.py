@@ -1,4 +1,4 @@
-"""Sends a worker's answers: at once, or after a reconnection, as long as the caller waits for them."""
+"""Sends a worker's responses: at once, or after a reconnection while the caller still waits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log: Final = Log("enfold.calls")
 
 
 class AnswerSender:
-    """Publishes a worker's events to its callers."""
+    """Publishes the events of a worker to its callers."""
 
     def __init__(self, transport: Transport, settings: CallSettings) -> None:
         self._transport = transport
@@ -53,7 +53,7 @@ class AnswerSender:
         self._background = Background()
 
     async def reply(self, call: ServedCall, payload: Payload) -> None:
-        """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""
+        """Send the response of a call; one that is too large or not JSON is replaced by an error."""
         while True:
             try:
                 await self._transport.publish(call.reply, write_event(next(self._ids), payload))
@@ -67,13 +67,13 @@ class AnswerSender:
                     return
                 await self._wait_for_connection(call.context.remaining())
             except TransportError as error:
-                _log.warning("The answer of %s could not be sent: %s", call.operation_id, error)
+                _log.warning("The response of %s could not be sent: %s", call.operation_id, error)
                 return
             else:
                 return
 
     async def try_send(self, subject: str, payload: Payload, control: str | None = None) -> None:
-        """Publish an event that may get lost without harm."""
+        """Publish an event on a best-effort basis."""
         try:
             await self._transport.publish(subject, self.written(payload), reply=control)
         except (TransportError, CallError) as error:
@@ -83,12 +83,12 @@ class AnswerSender:
         try:
             return write_event(next(self._ids), payload)
         except FormatError as error:
-            if isinstance(payload, Failed):  # its details are no JSON data
+            if isinstance(payload, Failed):  # its details are not JSON
                 return write_event(next(self._ids), _without_details(payload))
             raise _no_json(payload, error) from error
 
     def written_end(self, payload: Completed | Failed) -> bytes:
-        """The last event of a stream as bytes; a failure that is too large goes without its details."""
+        """The last event of a stream as bytes; an error that is too large loses its details."""
         frame = self.written(payload)
         if isinstance(payload, Failed) and len(frame) > self._transport.capabilities.max_payload:
             return self.written(_without_details(payload))
@@ -98,20 +98,20 @@ class AnswerSender:
         """Publish in the background."""
         self._background.begin(publishing)
 
-    def take_signal(self, signal: Signal) -> None:
+    def on_signal(self, signal: Signal) -> None:
         if signal is Signal.LOST:
             self._connected.clear()
         elif signal is Signal.RESTORED:
             self._connected.set()
 
     async def close(self) -> None:
-        """Wait a moment for what is being published."""
+        """Wait briefly for pending publishes."""
         await self._background.settle()
 
     async def _wait_for_connection(self, left: float | None) -> None:
-        """Wait for the connection, as long as the caller does.
+        """Wait for the connection while the caller waits.
 
-        It may be gone before the transport has said so: the pause keeps us from trying without end.
+        The transport may not have noticed the loss yet: the pause prevents a busy loop.
         """
         with suppress(TimeoutError):
             await asyncio.wait_for(self._connected.wait(), left)
@@ -119,12 +119,12 @@ class AnswerSender:
 
 
 def _failure_instead_of(payload: Payload, error: CallError) -> Failed:
-    """The failure to send in place of an answer that cannot be sent."""
+    """The error to send instead of a response that cannot be sent."""
     return _without_details(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
 
 
 def _without_details(payload: Failed) -> Failed:
-    """A failure without its details."""
+    """The error without its details."""
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
 
 
@@ -139,13 +139,13 @@ Publish: TypeAlias = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Producer:
-    """The frames of one stream: sent, waiting for credit, and kept to be sent again.
+    """The frames of one stream: sent, waiting for credit, and kept for resends.
 
-    A caller always grants `window` items more than they have consumed: so `limit - window` are consumed.
+    A caller always grants `window` items more than it has consumed, so `limit - window` items are consumed.
     """
 
     def __init__(self, window: int, settings: CallSettings, publish: Publish, now: float) -> None:
-        self.heard_at = now
+        self.last_event_at = now
         self.last = 0  # the number of the newest item
         self._window = window
         self._window_bytes = settings.window_bytes
@@ -154,17 +154,17 @@ class Producer:
         self._next = 1  # the number to be sent next
         self._kept: deque[bytes] = deque()  # the newest items, sent or not, up to `last`
         self._unconsumed_bytes = 0  # bytes that are not consumed yet
-        self._heard: deque[str] = deque(maxlen=REMEMBERED)
+        self._seen: deque[str] = deque(maxlen=REMEMBERED)
         self._final: bytes | None = None
         self._is_final_sent = False
         self._is_sending = False
         self._waiter: asyncio.Future[None] | None = None
 
     def is_new(self, event_id: str) -> bool:
-        """Whether an event of the caller is no duplicate: a credit must not count twice."""
-        if event_id in self._heard:
+        """Whether an event of the caller is no duplicate; credit must not count twice."""
+        if event_id in self._seen:
             return False
-        self._heard.append(event_id)
+        self._seen.append(event_id)
         return True
 
     @property
@@ -194,9 +194,9 @@ class Producer:
         self._move_limit(self._limit + n)
 
     def resume(self, from_seq: int, n: int) -> bool:
-        """Send again from an item, with credit for `n` from there on; False where it is not kept any more."""
+        """Resend from an item, with credit for `n` items; False if that item is no longer kept."""
         if from_seq > self.last + 1:
-            return True  # what was never sent cannot be missing
+            return True  # never sent
         if from_seq < self._first:
             return False
         self._next = from_seq
@@ -207,7 +207,7 @@ class Producer:
     def _move_limit(self, limit: int) -> None:
         self._limit = min(limit, self.last + MAX_CREDITS)
         consumed = self._limit - self._window
-        # One window longer than needed: a credit that came late, after a `resume`, tells of too much.
+        # Keep one window more than needed: a late credit that arrives after a `resume` counts too much.
         while self._kept and self._first <= consumed - self._window:
             self._kept.popleft()
         first = max(0, consumed - self._first + 1)
@@ -216,7 +216,7 @@ class Producer:
             self._waiter.set_result(None)
 
     async def flush(self) -> None:
-        """Send what the credit allows. A frame that gets lost is asked for again by the caller."""
+        """Send what the credit allows; the caller requests lost frames again."""
         if self._is_sending:
             return
         self._is_sending = True

@@ -1,4 +1,4 @@
-"""The worker's end: runs requests under limits and answers them. Nothing else publishes answers."""
+"""The worker: admits requests, runs them and responds. Only the CallHandler publishes responses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from enfold.calls.protocol.transport import (
     offer_subject,
     operation_of,
 )
-from enfold.calls.worker.admission import FROZEN, AdmissionControl, Counts, OperationCounts, Served, ServedCall
+from enfold.calls.worker.admission import STALL, AdmissionControl, Counts, OperationCounts, Served, ServedCall
 from enfold.calls.worker.answers import AnswerSender, Producer
 from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
 from enfold.envelope import ResponseEnvelope
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
 
 DRAIN: Final = 30.0
-MAX_SERVED: Final = 10_000  # callers and operations that are looked up once
-MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their last frames
+MAX_SERVED: Final = 10_000  # cached lookups of callers and operations
+MAX_ENDED: Final = 256  # ended streams kept for resends of their last frames
 
 _log: Final = Log("enfold.calls")
 
@@ -82,7 +82,7 @@ class CallHandler:
         verify: Verify | None = None,
         record: Record | None = None,
     ) -> None:
-        """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
+        """`record` starts the provenance recording of a request that asks for it, if allowed."""
         self.registry = registry
         self._guarded = registry.guarded(surface="calls")
         self._store = store
@@ -104,38 +104,38 @@ class CallHandler:
         self._queue = self._admission.queue
         self._ended: deque[str] = deque()
         self._control: Subscription | None = None
-        self._clock: asyncio.TimerHandle | None = None  # runs as long as there are calls
-        self._pulse: asyncio.TimerHandle | None = None  # runs always, to notice that the loop stood still
+        self._clock: asyncio.TimerHandle | None = None  # set while there are calls
+        self._pulse: asyncio.TimerHandle | None = None  # always set, to detect a blocked event loop
 
-    # offering
+    # offered operations
 
     async def start(self) -> None:
-        """Connect, and subscribe to control events: credits, heartbeats and aborts of callers."""
+        """Connect, and subscribe to control events of callers: credits, heartbeats and aborts."""
         if self._control is None:
             await self._transport.connect()
             await self._install_store()
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._take_control)
-            self._admission.vouches = self._transport.capabilities.peer_identity
-            if self._admission.vouches:
+            self._admission.authenticates = self._transport.capabilities.peer_identity
+            if self._admission.authenticates:
                 self.registry.reserved.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
     async def _install_store(self) -> None:
-        """Keep outcomes for idempotency keys where all workers find them, if the servers of the transport can."""
+        """Use an idempotency store that all workers share, if the transport's servers have storage."""
         lifetime, transport, store = self.registry.lifetime, self._transport, self._store
         if store is None and lifetime.idempotency_store is None and keeps_state(transport):
             store = NATSIdempotencyStore(transport)
-        if isinstance(store, NATSIdempotencyStore) and (why := await store.why_not()) is not None:
-            _log.warning("Idempotency keys hold for each worker by itself: %s", why)
+        if isinstance(store, NATSIdempotencyStore) and (why := await store.unavailable_reason()) is not None:
+            _log.warning("Idempotency keys are not shared between workers: %s", why)
             store = None
         if store is not None:
             self._store = lifetime.idempotency_store = store
 
     async def _leave_store(self, grace: float) -> None:
-        """Let calls end that run on under an idempotency key, and leave the store, which ends with the transport."""
+        """Wait for calls that continue under an idempotency key, and close the store with the transport."""
         lifetime = self.registry.lifetime
         if lifetime.idempotency_store is not None:
             await lifetime.idempotency_store.close(grace)
@@ -144,14 +144,14 @@ class CallHandler:
             )
 
     async def offer(self, operation_id: str) -> None:
-        """Take calls of an operation; raises a TransportError where the transport refuses."""
+        """Accept calls of an operation; raises a TransportError if the transport refuses."""
         await self.start()
         if operation_id not in self._offers:
             subject = offer_subject(operation_id)
             self._offers[operation_id] = await self._transport.subscribe(subject, self.receive, queue=WORKERS)
 
     async def withdraw(self, operation_id: str, *, drain: bool = True) -> None:
-        """Take no more calls of an operation; with `drain` those that have been sent to us are still served."""
+        """Accept no more calls of an operation; with `drain`, after those already sent to this worker."""
         subscription = self._offers.pop(operation_id, None)
         if subscription is not None:
             await subscription.close(drain=drain)
@@ -165,9 +165,9 @@ class CallHandler:
         return self._running
 
     async def close(self, *, drain: bool = True) -> None:
-        """Take no more calls; with `drain` let those that run come to their end first."""
+        """Accept no more calls; with `drain`, wait for in-flight calls."""
         ends_at = monotonic() + (DRAIN if drain else 0.0)
-        # All at once: a server that does not answer is waited for once.
+        # Concurrently, so that an unresponsive server is waited for only once.
         await asyncio.gather(*(self.withdraw(operation_id, drain=drain) for operation_id in self.offered))
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if drain and (tasks or self._queue):
@@ -195,12 +195,12 @@ class CallHandler:
                 return
             await asyncio.wait(tasks, timeout=ends_at - monotonic(), return_when=asyncio.FIRST_COMPLETED)
 
-    # a request comes in
+    # requests
 
     def receive(self, message: Message) -> None:
-        """Accept or refuse a request; what is no request is counted and dropped without an answer."""
+        """Accept or refuse a request; anything else is counted and dropped without a response."""
         if message.signal is not None:
-            self._answers.take_signal(message.signal)
+            self._answers.on_signal(message.signal)
             return
         self.counts.received += 1
         try:
@@ -256,7 +256,7 @@ class CallHandler:
         return call
 
     def _prepare(self, subject: str) -> Served:
-        """Look up an operation once for all its calls, until the registry changes."""
+        """Look up an operation, cached until the registry changes."""
         operation_id = operation_of(subject)
         prepared = self._guarded.prepared(operation_id)
         counts = self.operations.setdefault(operation_id, OperationCounts())
@@ -281,7 +281,7 @@ class CallHandler:
             caller=None if identity is None else identity.id,
         )
 
-    # a call runs
+    # running calls
 
     def _launch(self, call: ServedCall) -> None:
         self._running += 1
@@ -308,13 +308,13 @@ class CallHandler:
         except asyncio.CancelledError:
             if watch is not None:
                 watch.code = "ABORTED"
-            if not call.is_aborted:  # we are being stopped, and the caller should know
+            if not call.is_aborted:  # the worker is stopping
                 error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} had ended")
                 self._answers.begin(self._answers.try_send(call.reply, failed(request_id, error)))
                 raise
-        except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
+        except Exception as fault:  # noqa: BLE001  # the caller gets an error without a stack trace
             facts = (call.operation_id, request_id)
-            _log.error("The answer of %s failed (request %s)", *facts, error=fault, request_id=request_id)
+            _log.error("Responding to %s failed (request %s)", *facts, error=fault, request_id=request_id)
             error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.operation_id}")
             await self._publish(call, failed(request_id, error))
         finally:
@@ -323,14 +323,14 @@ class CallHandler:
                 self._observe_end(watch, call, error)
 
     def _observe_end(self, watch: Watch, call: ServedCall, error: CallError | None) -> None:
-        """Tell the observers of a call that has ended."""
+        """Notify the observers of the end of a call."""
         if error is not None:
             watch.fail(error)
         watch.request_bytes = call.size
         watch.end("calls", call.prepared.operation, call.context or self._enter(call))
 
     def _enter(self, call: ServedCall) -> Context:
-        """The context under which the operation of a call runs."""
+        """Create the context of a call."""
         request = call.request
         call.context = context = Context(
             request_id=request.request_id,
@@ -353,7 +353,7 @@ class CallHandler:
         if watch is not None:
             watch.stream()
         window = min(MAX_CREDITS, self._settings.window if request.credits is None else request.credits)
-        # A stream's worker is known by the address in each of its frames; a lost first one is no loss.
+        # Every frame carries the control subject, so a lost acknowledgement does no harm.
         control = self._control_of(call)
         send = partial(self._transport.publish, call.reply, reply=control)
         call.producer = Producer(window, self._settings, send, monotonic())
@@ -372,7 +372,7 @@ class CallHandler:
         self, call: ServedCall, producer: Producer, items: AsyncGenerator[ResponseEnvelope[Any]], context: Context
     ) -> None:
         while not call.is_aborted:
-            # Room first: a producer must never be further ahead than the window.
+            # Wait before producing: a producer must never be further ahead than the window.
             await producer.wait_for_credit()
             context.event_id = None
             try:
@@ -396,7 +396,7 @@ class CallHandler:
         running_on = None if call.context is None else call.context.first_call
         if running_on is None or running_on.done():
             self._free_slot(call)
-        else:  # under an idempotency key: its caller has left
+        else:  # it continues under an idempotency key without its caller
             running_on.add_done_callback(lambda _: self._free_slot(call))
 
     def _free_slot(self, call: ServedCall) -> None:
@@ -406,7 +406,7 @@ class CallHandler:
             self._launch_if_due(self._queue.take())
 
     def _keep_ended_stream(self, call: ServedCall) -> None:
-        """Keep a stream that has ended for a while: its last frames may be lost, and its caller may ask for them again."""
+        """Keep an ended stream for a while: its caller may request its last frames again."""
         request_id = call.request.request_id
         asyncio.get_running_loop().call_later(self._settings.silence, self._calls.pop, request_id, None)
         self._ended.append(request_id)
@@ -414,7 +414,7 @@ class CallHandler:
             self._calls.pop(self._ended.popleft(), None)
 
     def _forget(self, call: ServedCall) -> None:
-        """Release the slot of a call that was not run."""
+        """Release the slot of a call that did not run."""
         if self._calls.pop(call.request.request_id, None) is not None:
             self._admission.release(call)
 
@@ -427,7 +427,7 @@ class CallHandler:
             self._launch(call)
 
     def _displace(self, call: ServedCall) -> None:
-        """Refuse a waiting call after all, in favour of a caller who has fewer."""
+        """Refuse a queued call in favour of a caller with fewer slots."""
         self._queue.remove(call)
         self._refuse_waiting(call, self._admission.refusal(call, "of yours "))
 
@@ -444,7 +444,7 @@ class CallHandler:
     # publishing
 
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
-        """Send an answer of a call that runs."""
+        """Send a response of a running call."""
         if call.producer is None:
             await self._answers.reply(call, payload)
         elif isinstance(payload, Completed | Failed):
@@ -455,14 +455,14 @@ class CallHandler:
             await call.producer.put(frame)
 
     def _check_size(self, operation_id: str, size: int) -> None:
-        """Refuse an item that is too large for the transport before it gets a number: a numbered one must be sent."""
+        """Refuse an item that is too large for the transport before it is numbered: a numbered item must be sent."""
         limit = self._transport.capabilities.max_payload
         if size > limit:
             raise failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
 
     async def _accept(self, call: ServedCall) -> None:
         call.is_accepted = True
-        call.spoke_at = monotonic()
+        call.last_sent_at = monotonic()
         control = self._control_of(call)
         said = control if self._transport.capabilities.rewrites_replies else None
         await self._answers.try_send(call.reply, Accepted(call.request.request_id, self._transport.name, said), control)
@@ -470,12 +470,12 @@ class CallHandler:
     def _control_of(self, call: ServedCall) -> str:
         return control_subject(self._transport.name, self.boot, call.request.request_id)
 
-    # what callers say, and time
+    # control events and timers
 
     def _take_control(self, message: Message) -> None:
-        """Take a control event of a caller; the request id in its subject is the secret that proves the call is theirs."""
+        """Handle a control event; the request id in its subject proves that it comes from the caller."""
         if message.signal is not None:
-            self._answers.take_signal(message.signal)
+            self._answers.on_signal(message.signal)
             return
         try:
             event = read_event(message.data)
@@ -495,10 +495,10 @@ class CallHandler:
         producer = call.producer
         if isinstance(payload, Aborted):
             call.abort()
-            if self._queue.remove(call):  # it had not begun
+            if self._queue.remove(call):  # it was still queued
                 self._forget(call)
         elif producer is not None and producer.is_new(event_id):
-            producer.heard_at = monotonic()
+            producer.last_event_at = monotonic()
             if isinstance(payload, Credit):
                 producer.grant(payload.n)
             elif isinstance(payload, Resume) and not producer.resume(payload.from_seq, payload.n or 0):
@@ -507,17 +507,17 @@ class CallHandler:
 
     def _fail_for_lost_items(self, call: ServedCall, seq: int) -> None:
         call.abort()
-        error = CallError("DATA_LOSS", f"Items of {call.operation_id} are not kept any more", {"seq": seq})
+        error = CallError("DATA_LOSS", f"Items of {call.operation_id} are no longer available", {"seq": seq})
         self._answers.begin(
             self._answers.try_send(call.reply, failed(call.request.request_id, error), self._control_of(call))
         )
 
     def _beat(self) -> None:
         self._admission.wake(monotonic())
-        self._pulse = asyncio.get_running_loop().call_later(FROZEN / 4, self._beat)
+        self._pulse = asyncio.get_running_loop().call_later(STALL / 4, self._beat)
 
     def _tick(self) -> None:
-        """One timer for all calls; it is not set while there are none."""
+        """Check all calls; the timer runs only while there are any."""
         self._clock = None
         now = monotonic()
         for call in list(self._calls.values()):
@@ -535,12 +535,12 @@ class CallHandler:
         elif not call.is_accepted:
             if now - call.arrived_at >= self._settings.accept_after:
                 self._answers.begin(self._accept(call))
-        elif now - call.spoke_at >= self._settings.heartbeat:
-            call.spoke_at = now
+        elif now - call.last_sent_at >= self._settings.heartbeat:
+            call.last_sent_at = now
             self._answers.begin(
                 self._answers.try_send(call.reply, Heartbeat(call.request.request_id), self._control_of(call))
             )
-        if call.producer is not None and now - call.producer.heard_at > self._settings.silence + FROZEN:
+        if call.producer is not None and now - call.producer.last_event_at > self._settings.silence + STALL:
             call.abort()
 
 
@@ -549,7 +549,7 @@ def _span(call: ServedCall) -> SpanStart:
 
 
 def as_started(error: CallError) -> CallError:
-    """An error of a call that has run, without `started: false` of a nested call that has not."""
+    """Remove `started: false` of a nested call from the error of a call that has started."""
     if "started" not in error.details:
         return error
     details = {key: value for key, value in error.details.items() if key != "started"}

@@ -1,7 +1,7 @@
 """The idempotency store in a NATS key-value bucket, shared by all workers and kept when a node dies.
 
-The holder of an entry renews it as long as its call runs. A worker that has watched an entry for the length of a lease
-without seeing a renewal takes its holder for dead. No clock of another machine is read.
+The holder of an entry renews it while its call runs. A worker that has seen no renewal for the length of a lease
+considers the holder dead. Clocks of other machines are never read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEASE: Final = 5.0  # seconds after which an entry that is not renewed has lost its holder
+LEASE: Final = 5.0  # seconds without renewal after which a holder counts as dead
 RENEWALS: Final = 4  # in the length of a lease
-STEP: Final = 1.0  # seconds that a server may take to answer
-PATIENCE: Final = 10.0  # seconds that a server may be away before a call is refused that has not begun
+STEP: Final = 1.0  # seconds for a response of the server
+PATIENCE: Final = 10.0  # seconds without a server after which a new call is refused
 MAX_WATCHED: Final = 10_000
 NO_JETSTREAM: Final = "the NATS server has no JetStream"
 _NO_JETSTREAM_CODES: Final = (None, 10039, 10076)  # no responders; not enabled for the account, or not at all
@@ -56,15 +56,15 @@ class _BucketEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _BucketClaim(msgspec.Struct, eq=False):
-    """A first call of ours: its entry, and the revision that this has in the bucket."""
+    """A call that this worker runs: its entry and the revision in the bucket."""
 
     entry: _BucketEntry
     revision: int
-    is_over: bool = False  # given back, or taken over by another: we write nothing there any more
+    is_over: bool = False  # released, or taken over by another worker
 
 
 class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
-    """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
+    """An idempotency store in one bucket: the worker that creates an entry runs the call, others wait for its outcome."""
 
     def __init__(
         self,
@@ -85,20 +85,20 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         self._replicas = replicas
         self._lease = lease
         self._opened: Any = None
-        self._claims: dict[str, _BucketClaim] = {}  # that run here, by the name of their entry
+        self._claims: dict[str, _BucketClaim] = {}  # calls that run here, by entry
         self._renewing: asyncio.Task[None] | None = None
-        # Kept from call to call: a caller that polls has watched it all the time.
-        self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
+        # Kept between calls, so that polling callers add up to a lease.
+        self._watched: dict[str, tuple[int, float]] = {}  # revision of each entry, and since when it is unchanged
 
     async def check(self) -> None:
-        """Check the bucket before anything is served; UNAVAILABLE says what is wrong with it."""
+        """Check the bucket; raises UNAVAILABLE with the reason."""
         async with reachable():
             await self._open()
 
-    async def why_not(self) -> str | None:
-        """Why the bucket is not there for us; None where it is, or may be as soon as the servers answer.
+    async def unavailable_reason(self) -> str | None:
+        """Why the bucket cannot be used; None if it can, or if the servers are only unreachable.
 
-        A bucket that is not what it should be is an error.
+        Raises UNAVAILABLE for a bucket with a wrong configuration.
         """
         from nats.errors import Error
         from nats.js.errors import APIError
@@ -119,7 +119,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         name = _name(call.key)
         entry = _BucketEntry(new_request_id(), call.digest, self._lease)
         tries_until = min(call.waits_until - STEP, time.monotonic() + PATIENCE)
-        found = await self._patiently(lambda: self._take(name, entry, call.reruns), tries_until)
+        found = await self._retrying(lambda: self._take(name, entry, call.reruns), tries_until)
         if isinstance(found, _BucketClaim):
             self._claims[name] = found
             if self._renewing is None or self._renewing.done():
@@ -127,7 +127,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return found
 
     async def _keep(self, key: EntryKey, claim: _BucketClaim, outcome: Outcome) -> None:
-        """Keep an outcome, as soon as the servers can be reached; until then the entry is renewed if that is possible."""
+        """Store an outcome as soon as the servers are reachable; until then the entry is renewed if possible."""
         name, entry = _name(key), msgspec.structs.replace(claim.entry, outcome=outcome)
 
         async def write() -> None:
@@ -135,7 +135,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             await self._write(name, claim)
 
         try:
-            await self._patiently(write, time.monotonic() + self._seconds)
+            await self._retrying(write, time.monotonic() + self._seconds)
         finally:
             self._forget(name, claim)
 
@@ -143,8 +143,8 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         name, is_lost = _name(key), claim.is_over
         self._forget(name, claim)
         if not is_lost:
-            with suppress(CallError):  # then the lease runs out, and the outcome is unknown
-                await self._patiently(lambda: self._delete(name, claim), time.monotonic() + PATIENCE)
+            with suppress(CallError):  # the lease expires, and the outcome is unknown
+                await self._retrying(lambda: self._delete(name, claim), time.monotonic() + PATIENCE)
 
     def _forget(self, name: str, claim: _BucketClaim) -> None:
         claim.is_over = True
@@ -152,7 +152,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             del self._claims[name]
 
     def _within_payload(self, entry: _BucketEntry) -> _BucketEntry:
-        """The entry as the server accepts it: a result that is too large is replaced by an error that says so."""
+        """The entry within the server's size limit: a result that is too large is replaced by an error."""
         size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
         if size <= limit:
             return entry
@@ -161,7 +161,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return msgspec.structs.replace(entry, outcome=failure(error))
 
     async def _renew(self) -> None:
-        """Renew the entries of calls that run here, as long as there are any."""
+        """Renew the entries of running calls."""
         from nats.errors import Error
 
         while self._claims:
@@ -171,10 +171,10 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
                     with suppress(Error, TransportError, OSError, TimeoutError):
                         await self._write(name, claim)
 
-    # one step each, which may fail while the servers change places
+    # single steps, which may fail during a failover
 
     async def _take(self, name: str, entry: _BucketEntry, reruns: bool) -> Outcome | _BucketClaim | None:
-        """Claim the key, or give the outcome of whoever has it; None while they may still run the call."""
+        """Claim the key, or return the outcome of its holder; None while the holder may still run the call."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
         bucket, data = await self._open(), msgspec.json.encode(entry)
@@ -184,7 +184,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             found = await bucket.get(name)
             held = msgspec.json.decode(found.value, type=_BucketEntry)
             if held.holder == entry.holder:
-                return _BucketClaim(entry, int(found.revision))  # our own, whose confirmation was lost
+                return _BucketClaim(entry, int(found.revision))  # ours: the confirmation was lost
             refuse_other_input(held.digest, entry.digest)
             outcome = held.outcome or self._lost(name, held, int(found.revision))
             if outcome is None or settled(outcome, reruns=reruns) is not None:
@@ -193,7 +193,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return None
 
     def _lost(self, name: str, held: _BucketEntry, revision: int) -> Outcome | None:
-        """The unknown outcome of an entry whose holder is dead: we have watched it for a lease, and it was not renewed."""
+        """The unknown outcome of an entry that was not renewed for a lease; None while its holder may be alive."""
         if name in self._claims:
             return None  # our own
         seen, since = self._watched.pop(name, (0, 0.0))
@@ -206,13 +206,13 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return DIED if now - since > held.lease else None
 
     async def _write(self, name: str, claim: _BucketClaim) -> None:
-        """Write an entry of ours over the revision we know, unless another has taken it over."""
+        """Update our entry, unless another worker has taken it over."""
         from nats.js.errors import KeyWrongLastSequenceError
 
         while not claim.is_over:
             entry, bucket = claim.entry, await self._open()
             data = msgspec.json.encode(entry)
-            with suppress(KeyWrongLastSequenceError):  # a confirmation was lost, or the entry is not ours any more
+            with suppress(KeyWrongLastSequenceError):  # the confirmation was lost, or another worker took over
                 claim.revision = int(await bucket.update(name, data, last=claim.revision))
                 return
             with suppress(KeyWrongLastSequenceError):
@@ -227,7 +227,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         from nats.js.errors import KeyWrongLastSequenceError
 
         while True:
-            with suppress(KeyWrongLastSequenceError):  # a confirmation was lost, or the entry is not ours any more
+            with suppress(KeyWrongLastSequenceError):  # the confirmation was lost, or another worker took over
                 await (await self._open()).delete(name, last=claim.revision)
                 return
             if await self._own(name, claim) is None:
@@ -235,7 +235,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             await asyncio.sleep(PAUSE)
 
     async def _own(self, name: str, claim: _BucketClaim) -> _BucketEntry | None:
-        """The entry as the bucket has it, with its revision, if it is still ours; None where it is gone or another's."""
+        """Our entry as stored, updating its revision; None if it is gone or taken over."""
         from nats.js.errors import KeyNotFoundError
 
         try:
@@ -249,8 +249,8 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         claim.revision = int(found.revision)
         return held
 
-    async def _patiently(self, step: Callable[[], Awaitable[T]], tries_until: float) -> T:
-        """Try a step again while servers fail over."""
+    async def _retrying(self, step: Callable[[], Awaitable[T]], tries_until: float) -> T:
+        """Retry a step while servers fail over."""
         from nats.errors import Error
 
         while True:
@@ -258,10 +258,10 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
                 return await step()
             except (Error, TransportError, OSError, TimeoutError) as error:
                 self._opened = None
-                self._watched.clear()  # who could not be seen could not be renewed either
+                self._watched.clear()  # holders could not renew either
                 if time.monotonic() + PAUSE >= tries_until:
                     details = {"reason": "store", "started": False}
-                    raise CallError("UNAVAILABLE", "The idempotency store cannot be reached", details) from error
+                    raise CallError("UNAVAILABLE", "The idempotency store is unreachable", details) from error
                 await asyncio.sleep(PAUSE)
 
     async def _open(self) -> Any:
@@ -295,5 +295,5 @@ def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> Strea
 
 
 def _name(key: EntryKey) -> str:
-    """Where an entry lies. The operation stands before the key: the server lets only those write there who serve it."""
+    """The key of an entry. It starts with the operation, so that permissions can restrict it to those who serve it."""
     return f"{key.operation_id}.{key.digest()}"
