@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from enfold.storage import Transaction, run_script
-from enfold.tasks.tables import TABLES, AfterJobs, TableTasks
+from enfold.tasks.tables import TABLES, Publish, TableTasks
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ class MemoryTasks(TableTasks):
 class _MemoryJobs:
     """Runs each job at once, where it is submitted: in memory there is nothing to wait for."""
 
-    def __init__(self, after_job: AfterJobs) -> None:
-        self._after_job = after_job
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
         self._lock = threading.Lock()  # loops of several threads may share the store
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         run_script(TABLES, self._connection)
@@ -45,7 +45,7 @@ class _MemoryJobs:
             else:
                 answer.set_result(result)
                 results = [result] if writes else []
-            self._after_job(self._connection, results)
+            self._publish(results)
         return answer
 
     def close(self) -> None:

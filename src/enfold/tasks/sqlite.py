@@ -12,7 +12,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from enfold.storage import ProcessLock, SharedFile, Transaction, dead_holders, f
 from enfold.tasks import transitions
 from enfold.tasks.model import Task
 from enfold.tasks.store import WORK, now_ms
-from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, AfterJobs, Job, TableTasks
+from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, Job, Publish, TableTasks
 
 __all__ = ["SQLiteTasks"]
 
@@ -44,7 +44,7 @@ class SQLiteTasks(TableTasks):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path).absolute()
         self._file = SharedFile(self.path, _upgrade, synchronous=fsync, patience=BUSY_SECONDS)
-        super().__init__(str(self.path), partial(FileThread, self._open, self._file.check, pause=POLL_INTERVAL))
+        super().__init__(str(self.path), partial(FileThread, self._open, self._file.check, self._poll, POLL_INTERVAL))
         self._holders = Path(f"{self.path}-workers")
         self._lock: ProcessLock | None = None
         self._version = 0
@@ -85,9 +85,8 @@ class SQLiteTasks(TableTasks):
         forget_dead(self._holders, {name for (name,) in connection.execute(_HOLDERS)})
         return super()._expire(connection)
 
-    def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> None:
-        """Wake those who wait for what has changed; now and then see whether a worker has died."""
-        super()._poll(connection, results)
+    def _poll(self, connection: sqlite3.Connection) -> None:
+        """Now and then wake those who wait for changes of other processes, and see whether a worker has died."""
         now = time.monotonic()
         if now < self._poll_at:
             return
@@ -118,7 +117,7 @@ class SQLiteTasks(TableTasks):
                 for task in self._readable(left, connection):
                     self._put(transitions.worker_died(task, now_ms()), connection)
             (self._holders / name).unlink(missing_ok=True)  # last: until now other processes may take over, too
-            super()._poll(connection, ())
+            self._publish(())
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
@@ -156,17 +155,23 @@ class _QueuedJob(msgspec.Struct, eq=False):
 class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
-    `open` makes the connection, in the thread. `idle` is called after jobs and about every `pause` seconds, with the
-    connection and the results of the jobs that wrote. `check` raises OSError if the file is no longer at its path.
+    `open` makes the connection, in the thread. `check` raises OSError if the file is no longer at its path. `idle` is
+    called after jobs, and about every `pause` seconds. `publish` gets what writing jobs return, before they are answered.
     """
 
     def __init__(
-        self, open: Callable[[], sqlite3.Connection], check: Callable[[], None], idle: AfterJobs, pause: float | None
+        self,
+        open: Callable[[], sqlite3.Connection],
+        check: Callable[[], None],
+        idle: Callable[[sqlite3.Connection], None],
+        pause: float | None,
+        publish: Publish,
     ) -> None:
         self._open = open
         self._check = check
         self._idle = idle
         self._pause = pause
+        self._publish = publish
         self._jobs: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -208,7 +213,7 @@ class FileThread:
             if writers:
                 connection = self._answer(connection, writers)
             if connection is not None and not is_closing:
-                connection = self._poll(connection, [asked.result for asked in writers if not asked.error])
+                connection = self._poll(connection)
         _close(connection)
 
     def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
@@ -218,6 +223,7 @@ class FileThread:
             _run(connection, batch)
             if batch[0].writes:
                 self._check()  # before it is reported as stored
+                self._publish([asked.result for asked in batch if asked.error is None])
         except (sqlite3.Error, OSError) as error:
             _fail(batch, error)
             _close(connection)
@@ -225,9 +231,9 @@ class FileThread:
         _deliver(batch)
         return connection
 
-    def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> sqlite3.Connection | None:
+    def _poll(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
         try:
-            self._idle(connection, results)
+            self._idle(connection)
         except Exception as error:  # noqa: BLE001  # no caller waits for it: the next job reopens the file, and gets the error
             if not isinstance(error, (sqlite3.Error, OSError)):
                 Log("enfold.tasks").error("a look at the tasks failed", error=error)

@@ -265,11 +265,11 @@ class Waiter:
 
 
 class Wakeups:
-    """The waiters of one store, by subject, and the tasks that this process has just stored. Several loops may wait."""
+    """The waiters of one store, by subject, and the tasks that this process has just stored or read. Several loops may wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[Waiter, str] = {}
-        self._recent: dict[str, Task] = {}  # as they were stored last, by subject
+        self._recent: dict[str, Task] = {}  # as they were last stored or read, by subject
         self.works = 0  # how often there was new work
 
     def __bool__(self) -> bool:
@@ -285,16 +285,20 @@ class Wakeups:
         """The task of the last change; None where it has to be read."""
         return self._recent.get(subject)
 
-    def forget(self, subject: str) -> None:
-        """Have the task read from now on, until the next change."""
+    def remember(self, subject: str, task: Task | None) -> None:
+        """Keep the task as it was just stored or read; None to have it read from now on."""
         self._recent.pop(subject, None)
+        if task is not None:
+            self._recent[subject] = task
+        if len(self._recent) > MAX_RECENT:
+            del self._recent[next(iter(self._recent))]
 
     async def watch(
         self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
     ) -> AsyncGenerator[Task]:
         """A task now, and after every change, until it has ended or is gone.
 
-        A task that this process has just stored comes from memory. `look` reads the others from the store, and every
+        A task that this process has just stored or read comes from memory. `look` reads the others from the store, and every
         `again` seconds.
         """
         seen: Task | None = None
@@ -319,7 +323,10 @@ class Wakeups:
         """Wake the waiters of these subjects, or all of them; may be called from any thread."""
         if changes is None or WORK in changes:
             self.works += 1
-        self._remember(changes)
+        if changes is None:
+            self._recent = {}
+        for subject, task in (changes or {}).items():
+            self.remember(subject, task)
         here = _running_loop()
         for waiter, subject in list(self._waiting.items()):
             if changes is not None and subject not in changes:
@@ -329,17 +336,6 @@ class Wakeups:
             else:
                 with suppress(RuntimeError):  # its loop is closed
                     waiter.loop.call_soon_threadsafe(waiter.wake)
-
-    def _remember(self, changes: Changes | None) -> None:
-        if changes is None:
-            self._recent = {}
-            return
-        for subject, task in changes.items():
-            self._recent.pop(subject, None)
-            if task is not None:
-                self._recent[subject] = task
-        while len(self._recent) > MAX_RECENT:
-            del self._recent[next(iter(self._recent))]
 
 
 def _current_copy(task: Task | None, owner: str | None) -> Task | None:

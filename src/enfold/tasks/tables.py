@@ -43,11 +43,13 @@ from enfold.tasks.store import (
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[sqlite3.Connection], Any]
-AfterJobs: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], None]  # the results of those that have written
+Publish: TypeAlias = Callable[[Sequence[Any]], None]  # takes the results of jobs that have written
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
 WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
-MAX_RECENT_BYTES: Final = 64 * 1024  # of a result that watchers decode on their event loop
+MAX_RECENT_BYTES: Final = (
+    64 * 1024
+)  # of a task that is kept in memory for watchers, which decode its result on their event loop
 EXPIRE_BATCH: Final = 500  # rows that one transaction ends or forgets
 
 TABLES: Final = """
@@ -127,8 +129,8 @@ class TableTasks:
 
     beat = 0.25
 
-    def __init__(self, place: str, make_jobs: Callable[[AfterJobs], Jobs]) -> None:
-        """`place` is named in the log; `make_jobs` is given what must be called after jobs, with the connection."""
+    def __init__(self, place: str, make_jobs: Callable[[Publish], Jobs]) -> None:
+        """`place` is named in the log; `make_jobs` gets what is called once jobs are stored, before they are answered."""
         self._place = place
         self._wakeups = Wakeups()
         self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
@@ -136,7 +138,7 @@ class TableTasks:
             None  # the worker that left nothing queued, and the count of work at that time
         )
         self._last_error = ""  # why it could not be used the last time
-        self._jobs = make_jobs(self._poll)
+        self._jobs = make_jobs(self._publish)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._jobs.close)
@@ -149,7 +151,7 @@ class TableTasks:
         return await (self._claimed(job) if claims else self._write(job))
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
-        task, now = await self._read(partial(_find, owner, task_id)), now_ms()
+        task, now = await self._read(partial(self._look_up, owner, task_id)), now_ms()
         if task is None or transitions.is_forgotten(task, now):
             return None
         if transitions.end_if_overdue(task, now) is task:
@@ -277,6 +279,16 @@ class TableTasks:
         self._mark_changed(task, len(ordered))
         return Claim(task) if claims else task
 
+    def _look_up(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
+        """A task as it is stored; who watches it next needs no further read."""
+        row = connection.execute(f"{WHOLE} WHERE id = ?", (task_id,)).fetchone()
+        task = None if row is None else _decode(row)
+        if task is None or owner not in (None, task.owner):
+            return None
+        if task.outcome is None and len(row[1]) <= MAX_RECENT_BYTES:
+            self._wakeups.remember(task_id, task)
+        return task
+
     def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
         return self._now(_find(owner, task_id, connection), connection)
 
@@ -362,18 +374,17 @@ class TableTasks:
         connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
         if outcome is not None:  # a task ends once
             connection.execute(_COUNT, (task.id,))
-        self._mark_changed(task, 0 if outcome is None else len(outcome))
+        (size,) = connection.execute("SELECT LENGTH(ordered) FROM tasks WHERE id = ?", (task.id,)).fetchone()
+        self._mark_changed(task, size if outcome is None else size + len(outcome))
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
-        self._wakeups.forget(task.id)  # a caller that is answered before `_poll` must not see the old state
         self._changed[task.id] = size <= MAX_RECENT_BYTES
         if task.is_queued:
             self._changed[WORK] = True
 
-    def _poll(self, connection: sqlite3.Connection, results: Sequence[Any]) -> None:
+    def _publish(self, results: Sequence[Any]) -> None:
         """Wake those who wait for what has changed; `results` have the tasks that have just been stored."""
-        del connection
         if not self._changed:
             return
         changes: dict[str, Task | None] = dict.fromkeys(self._changed)
