@@ -28,7 +28,7 @@ class Shop:
 
     def _registry(self, store: IdempotencyStore) -> OperationRegistry:
         ops = OperationRegistry("shop")
-        ops.lifetime.idempotency_store = store
+        ops.services.idempotency_store = store
 
         async def pay(amount: int, raises: str = "", retryable: bool | None = None) -> int:
             self.runs += 1
@@ -240,7 +240,7 @@ async def test_many_repeats_on_two_processes_start_one_call(shop: Shop) -> None:
 
 async def test_on_start_that_fails_uses_no_key(stores: tuple[IdempotencyStore, IdempotencyStore]) -> None:
     ops, tries = OperationRegistry("shop"), 0
-    ops.lifetime.idempotency_store = stores[0]
+    ops.services.idempotency_store = stores[0]
 
     @ops.on_start
     async def connect() -> None:

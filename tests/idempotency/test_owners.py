@@ -84,7 +84,7 @@ async def test_an_edge_passes_the_key_on_and_keeps_nothing(network: Network) -> 
         await bank.has_begun()
         bank.go_on.set()
         assert [(await called(edge)).data for edge in (second, first, second)] == [1, 1, 1]
-        assert [edge.lifetime.idempotency_store for edge in (first, second)] == [None, None]
+        assert [edge.services.idempotency_store for edge in (first, second)] == [None, None]
         assert (await called(first, BOB)).data == 2  # another caller of the same edge
     assert bank.paid == [1, 1]
 

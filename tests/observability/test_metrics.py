@@ -55,8 +55,8 @@ def served(ops: OperationRegistry, tokens: Tokens | None = None) -> tuple[Any, C
 async def test_calls_refusals_sources_and_what_runs_now_are_counted() -> None:
     ops = shop()
     ops.sources.enter("github", "openapi", "down")
-    ops.observers.gauges["sessions"] = lambda: {"mcp": 2}
-    ops.observers.gauges["tasks"] = lambda: {"working": 3, "done": 1}
+    ops.services.gauges["sessions"] = lambda: {"mcp": 2}
+    ops.services.gauges["tasks"] = lambda: {"working": 3, "done": 1}
     app, _ = served(ops)
     async with testing.http(ops) as client:
         for _ in range(3):

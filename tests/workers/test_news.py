@@ -53,7 +53,7 @@ async def test_a_call_that_ended_before_a_sibling_was_listened_to_is_seen_once(t
     ours, theirs = shop(), shop()
     keep_calls(ours)
     log = keep_calls(theirs)
-    ours.reserved.siblings = Listened(here, is_slow=is_slow)
+    ours.services.siblings = Listened(here, is_slow=is_slow)
     report = SelfReport({"calls": log.kept}, {"calls": log.watch})
     await theirs.execute("shop.add", {"x": 1})
     async with (

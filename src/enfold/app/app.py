@@ -89,7 +89,7 @@ class App:
         self._counts = CallCounts(registry)
         self._surfaces: list[HTTPApp | MCPApp] = []
         if tasks is not None:
-            registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
+            registry.services.gauges["tasks"] = lambda: {"working": tasks.runner.working}
             if not tasks.runner.is_running:
                 registry.lifetime.add(tasks.begin, tasks.close)
 
@@ -124,7 +124,7 @@ class App:
             "tasks": self.tasks,
         }
         app = to_mcp(self._served, expose_errors=self._exposes_errors, **self._access, **{**chosen, **options})
-        self.registry.observers.gauges["sessions"] = lambda: {"mcp": app.sessions}
+        self.registry.services.gauges["sessions"] = lambda: {"mcp": app.sessions}
         self._surfaces.append(app)
         return app
 
@@ -140,7 +140,7 @@ class App:
 
         if find_spec("prometheus_client") is not None:
             self.registry.observers.add(self._counts.count)
-        siblings = self.registry.reserved.siblings
+        siblings = self.registry.services.siblings
 
         async def others() -> list[CountsSnapshot]:
             return [] if siblings is None else msgspec.convert(await siblings.ask("counts"), list[CountsSnapshot])
@@ -204,7 +204,7 @@ class App:
             grace.begin()  # what is left of it when the calls have ended is for tasks
             self.end_streams()
 
-        self.registry.lifetime.grace = lambda: grace.left
+        self.registry.services.grace = lambda: grace.left
         log = keep_calls(self.registry, self.payloads)  # from the start, not from the first time that it is read
         start_listening(listening)
         if worker is None:

@@ -60,7 +60,7 @@ def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, 
     if "--idempotency-key" in asked:
         from enfold.commands.shared.stores import idempotency_store, task_settings
 
-        registry.lifetime.idempotency_store = idempotency_store(task_settings(target, asked.get("--tasks")))
+        registry.services.idempotency_store = idempotency_store(task_settings(target, asked.get("--tasks")))
     return registry
 
 

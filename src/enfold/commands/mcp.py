@@ -44,7 +44,7 @@ def _serve(target: Target, **settings: Any) -> int:
     if target.kind != "program":
         return _serve_sources(target, settings)
     found = load_program(target)
-    found.lifetime.new_store = partial(_new_store, target)
+    found.services.new_idempotency_store = partial(_new_store, target)
     signal.signal(signal.SIGTERM, _interrupt)
     serve_stdio(found, tasks=_tasks_of(found, target, settings), **settings)
     return 0
@@ -123,7 +123,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
             opened(target, reloads=True) as registry,
             opened_tasks(registry, task_settings(target), recorder=settings.get("recorder")) as tasks,
         ):
-            registry.lifetime.new_store = partial(_new_store, target)
+            registry.services.new_idempotency_store = partial(_new_store, target)
             await run_stdio(registry, limits=limits_of(target), tasks=tasks, **settings)
 
     run_in_loop(serve())

@@ -281,7 +281,7 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
             opened_tasks(_hiding_errors(registry, terms), settings, grace, **how) as tasks,
         ):
             shared = None if terms.worker is None else terms.worker.folder
-            registry.lifetime.new_store = partial(idempotency_store, settings, shared=shared)
+            registry.services.new_idempotency_store = partial(idempotency_store, settings, shared=shared)
             app = _app(registry, terms, tasks)
             await app.serve(
                 app.http(_http_settings(terms.options)),
@@ -381,7 +381,7 @@ def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
     )
     app.payloads = _payloads(options)
     if worker is not None:
-        registry.reserved.siblings = Siblings(worker)
+        registry.services.siblings = Siblings(worker)
     return app
 
 

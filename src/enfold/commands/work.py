@@ -118,7 +118,7 @@ async def _serve(
     stopping, grace = asyncio.Event(), Grace(GRACE)
     store, why_alone = await _outcome_store(transport, settings)
     tasks = None if why_alone == NO_JETSTREAM else await _tasks_on(registry, transport, settings, recorder)
-    registry.lifetime.idempotency_store = registry.lifetime.idempotency_store or store
+    registry.services.idempotency_store = registry.services.idempotency_store or store
     with ended_by_signals(stopping.set):
         async with serve_calls(registry, transport, service=service, limits=limits, recorder=recorder) as serving:
             announce(_report(serving, transport, why_alone))

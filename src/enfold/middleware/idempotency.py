@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from enfold.errors import CallError
-from enfold.operations.idempotency import EntryKey, IdempotencyStore, KeyedCall, input_digest, owned_by
+from enfold.operations.idempotency import EntryKey, KeyedCall, input_digest, owned_by
 
 if TYPE_CHECKING:
     from enfold.middleware.selection import Select
     from enfold.operations.call import Call, Next
     from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
-    from enfold.runtime.lifespan import Lifetime
+    from enfold.runtime.services import Services
 
 MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
 SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first call tells how it ended
@@ -22,8 +22,8 @@ SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first 
 class Idempotency:
     """Runs a call with a key once. The process that runs the handler owns the key: other Enfold processes are passed it."""
 
-    def __init__(self, lifetime: Lifetime, funnel: Funnel, select: Select) -> None:
-        self._lifetime = lifetime
+    def __init__(self, services: Services, funnel: Funnel, select: Select) -> None:
+        self._services = services
         self._funnel = funnel
         self._select = select
 
@@ -41,9 +41,10 @@ class Idempotency:
             return await next(call.replace(context=passed_on))
         try:
             keyed = self._keyed(entry, call, next)
-            if not self._lifetime.is_ready:
-                await self._lifetime.make_ready()
-            return await self._store().run_once(keyed)
+            lifetime = self._services.lifetime
+            if not lifetime.is_ready:
+                await lifetime.make_ready()
+            return await self._services.open_idempotency_store().run_once(keyed)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__
 
@@ -68,15 +69,3 @@ class Idempotency:
 
         own_time = 0.0 if self._funnel.is_upstream else spec.timeout  # an upstream may go on after any timeout
         return KeyedCall(entry, digest, run, time.monotonic() + left, own_time, spec.on_crash == "retry")
-
-    def _store(self) -> IdempotencyStore:
-        """The configured idempotency store, or one in memory that all surfaces of the registry share."""
-        lifetime = self._lifetime
-        store = lifetime.idempotency_store
-        if store is None and lifetime.new_store is not None:
-            store = lifetime.idempotency_store = lifetime.new_store()
-        if store is None:
-            from enfold.middleware.idempotency_store import MemoryIdempotencyStore  # which needs asyncio
-
-            store = lifetime.idempotency_store = MemoryIdempotencyStore()
-        return store

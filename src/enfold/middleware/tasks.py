@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from enfold.operations.context import Context
     from enfold.operations.outcomes import Outcome
     from enfold.runtime.failures import Failures
-    from enfold.runtime.lifespan import Lifetime
+    from enfold.runtime.services import Services
     from enfold.tasks import Task
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class DurableCalls(Protocol):
 class RunAsTask:
     """Orders a task for the call, unless it is run for one already."""
 
-    def __init__(self, lifetime: Lifetime, failures: Failures, *, is_required: bool) -> None:
+    def __init__(self, services: Services, failures: Failures, *, is_required: bool) -> None:
         """`is_required`: also a call without a key becomes a task."""
-        self._lifetime = lifetime
+        self._services = services
         self._failures = failures
         self._is_required = is_required
 
@@ -48,7 +48,7 @@ class RunAsTask:
         tasks = self._tasks_for(call)
         if tasks is not None:
             return await self._with_ids(tasks.run(call.operation.spec.id, call.input, call.context), call)
-        outcome, tasks = await next(call), self._lifetime.tasks
+        outcome, tasks = await next(call), self._services.tasks
         is_detached = isinstance(outcome, NeedsInput) and not outcome.questions
         if is_detached and tasks is not None and not call.context.is_nested:
             return Deferred(await self._with_ids(tasks.defer(call.operation.spec.id, call.input, call.context), call))
@@ -63,7 +63,7 @@ class RunAsTask:
 
     def _tasks_for(self, call: Call) -> DurableCalls | None:
         """The store of tasks if the call becomes one: it is none yet, and asks its caller nothing first."""
-        tasks, context = self._lifetime.tasks, call.context
+        tasks, context = self._services.tasks, call.context
         if tasks is None or not (self._is_required or context.unused_key is not None):
             return None
         return (

@@ -122,7 +122,7 @@ class CallCounts:
             "calls_in_flight": {"": observers.running},
             "streams_open": {"": observers.streams},
         }
-        gauges = own | {name: gauge() for name, gauge in observers.gauges.items()}
+        gauges = own | {name: gauge() for name, gauge in self._registry.services.gauges.items()}
         return CountsSnapshot(
             [(*labels, list(row)) for labels, row in self._rows.rows.items()],
             [(*key, number) for key, number in self._refusals.items()],

@@ -29,11 +29,10 @@ class Observers:
     """Those who see the calls of a registry and its views.
 
     `is_on` is what every call looks at; `end` takes the record of a call that has ended, `tracer` begins its span; each is
-    None where nobody wants it. `running` and `streams` are how many calls, and how many streams of them, are under way;
-    `gauges` are other numbers of this moment, each a function that gives them by a word, such as tasks by their state.
+    None where nobody wants it. `running` and `streams` are how many calls, and how many streams of them, are under way.
     """
 
-    __slots__ = ("_observers", "end", "gauges", "is_on", "running", "streams", "tracer")
+    __slots__ = ("_observers", "end", "is_on", "running", "streams", "tracer")
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
@@ -43,7 +42,6 @@ class Observers:
         self.is_on = True
         self.running = 0
         self.streams = 0
-        self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}
 
     def add(self, observer: Observer) -> Callable[[], None]:
         """Give every record to an observer that never raises; the answer ends it. One of somebody else's needs `observe`."""

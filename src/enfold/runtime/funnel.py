@@ -11,15 +11,13 @@ from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import msgspec
-
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, DecodeError, LargeMisfitError, invalid_argument
 from enfold.operations import Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
 from enfold.operations.outcomes import Suspension
 from enfold.runtime.coroutines import drive, go_on
 from enfold.runtime.failures import Failures, is_cancellation
-from enfold.runtime.lifespan import Lifetime
+from enfold.runtime.services import Services
 from enfold.schema.budget import shared_budget
 
 if TYPE_CHECKING:
@@ -28,19 +26,10 @@ if TYPE_CHECKING:
     from enfold.runtime.deadlines import Limit
     from enfold.runtime.env import Env
     from enfold.runtime.pipeline import Finish
-    from enfold.runtime.threads import Threads
 
 # Imports inside functions: what a first call without faults, threads and limits does not need.
 
 T = TypeVar("T")
-
-
-class Services(msgspec.Struct, frozen=True):
-    """What a call needs of its registry."""
-
-    threads: Callable[[], Threads]
-    make_env: Callable[[Context, Policy], Env]
-    lifetime: Lifetime
 
 
 class Funnel:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from enfold.operations import is_coroutine_function
 
 if TYPE_CHECKING:
     import asyncio
 
-    from enfold.middleware.tasks import DurableCalls
-    from enfold.operations.idempotency import IdempotencyStore
-
 Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
 T = TypeVar("T")
-
-GRACE: Final = 25.0  # seconds for calls to end
 
 
 class Lifetime:
@@ -27,20 +22,19 @@ class Lifetime:
     """
 
     __slots__ = (
+        "_before_stop",
         "_is_open",
         "_on_start",
         "_on_stop",
         "_opening",
         "_stop_watching",
         "_users",
-        "grace",
-        "idempotency_store",
         "is_ready",
-        "new_store",
-        "tasks",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, before_stop: Callable[[float | None], Awaitable[None]] | None = None) -> None:
+        """`before_stop` is awaited with the grace period when the last user has gone."""
+        self._before_stop = before_stop
         self._on_start: list[Hook] = []
         self._on_stop: list[Hook] = []
         self._users = 0
@@ -48,12 +42,6 @@ class Lifetime:
         self._opening: asyncio.Future[None] | None = None
         self._stop_watching: Callable[[], None] | None = None
         self.is_ready = True  # as long as there is nothing to run
-        self.idempotency_store: IdempotencyStore | None = None  # the idempotency store, made with the first key
-        self.new_store: Callable[[], IdempotencyStore | None] | None = (
-            None  # makes it; in memory where nothing else is said
-        )
-        self.grace: Callable[[], float] = lambda: GRACE  # what is left of it when the last call has ended
-        self.tasks: DurableCalls | None = None  # runs durable operations as tasks
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
         if self._is_open:
@@ -106,8 +94,8 @@ class Lifetime:
         self._leave()
         if self._users:
             return
-        if self.idempotency_store is not None:
-            await self.idempotency_store.close(self.grace() if grace is None else grace)
+        if self._before_stop is not None:
+            await self._before_stop(grace)
         if not self._is_open:
             return
         self._is_open = self.is_ready = False

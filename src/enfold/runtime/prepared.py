@@ -14,7 +14,8 @@ from enfold.middleware.selection import Select
 from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, Policy
 from enfold.operations.access import check_access
 from enfold.operations.call import Call, Middleware
-from enfold.runtime.funnel import Funnel, Services
+from enfold.runtime.funnel import Funnel
+from enfold.runtime.services import Services
 from enfold.runtime.stack import Stack, build_stack
 
 if TYPE_CHECKING:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from enfold.runtime.env import Env
     from enfold.runtime.lifespan import Lifetime
     from enfold.runtime.prepared import PreparedOperation
+    from enfold.runtime.services import Services
     from enfold.runtime.source_states import SourceTable
     from enfold.runtime.threads import Threads
 
@@ -67,6 +68,7 @@ _SEES_ALL: Final = Identity("", frozenset({EVERYTHING}))
 class Registry(ABC):
     """What a registry and its views share: finding operations and running them."""
 
+    services: Services  # passed on to calls and surfaces
     lifetime: Lifetime
     title = ""  # that the application was given; `application` has a name in any case
     app_version = ""
@@ -258,6 +260,11 @@ class Registry(ABC):
         """Run a subscription: an envelope for each item, each with its own timestamp."""
         return self.prepared(operation_id).subscribe(input, context)
 
+    def require_authentication(self) -> None:
+        """Note that a surface has callers with identities: one mounted below it, without its own, must not be open to all."""
+        self.services.has_identities = True
+        self.reserved.refresh()
+
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Give an observer the record of every call that ends, on any surface; call what is returned to stop."""
         return self.observers.observe(observer)
@@ -340,7 +347,7 @@ class OperationRegistry(Registry):
         """
         # With the first registry: many only import us.
         from enfold.observability.observers import Observers
-        from enfold.runtime.lifespan import Lifetime
+        from enfold.runtime.services import Services
 
         if namespace:
             operation_id(namespace, "x")
@@ -350,7 +357,8 @@ class OperationRegistry(Registry):
         self.app_version = version
         self.module = sys._getframe(1).f_globals  # whose file and distribution name the application
         self.reserved = Reserved(self._prepare_reserved, self._changed)
-        self.lifetime = Lifetime()
+        self.services = Services(self.threads, self._env)
+        self.lifetime = self.services.lifetime
         self._sources: SourceTable | None = None
         self.observers = Observers()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
@@ -501,12 +509,10 @@ class OperationRegistry(Registry):
         return self._with_middleware(operation, ())
 
     def _with_middleware(self, operation: Operation, middleware: tuple[Middleware, ...]) -> PreparedOperation:
-        from enfold.runtime.funnel import Services  # with the first operation: many only import us
         from enfold.runtime.prepared import PreparedOperation  # with the first operation: many only import us
 
-        services = Services(self.threads, self._env, self.lifetime)
         policy = operation.policy.over(self._policy)
-        return PreparedOperation(operation, policy, services, self.observers, middleware)
+        return PreparedOperation(operation, policy, self.services, self.observers, middleware)
 
     @property
     def sources(self) -> SourceTable:
@@ -691,6 +697,7 @@ class View(Registry):
     ) -> None:
         """`map_spec` gives the spec that an operation has in this view; None leaves it out."""
         self._base = base
+        self.services = base.services
         self.lifetime = base.lifetime
         self.title = base.title
         self.app_version = base.app_version
@@ -741,7 +748,7 @@ class View(Registry):
         """The reserved operation as this view has it: a guard may change who may call it, nothing else changes."""
         spec, access = prepared.spec, prepared.spec.access_control
         if self._guard is not None and isinstance(access, ReservedAccess):
-            guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.reserved.has_identities)
+            guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.services.has_identities)
             spec = spec.replace(access_control=replace(access, has_identities=guarded))
         return self._variant(prepared, spec)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.operations import (
     OPEN,
@@ -59,16 +59,6 @@ def only_caller(identity: Identity | None) -> str | None:
     return identity.id
 
 
-class OtherProcesses(Protocol):
-    """The other worker processes of this server. They answer questions by name, with plain data."""
-
-    async def ask(self, name: str) -> list[Any]:
-        """The answers of all; a process that is gone or slow is left out."""
-
-    async def listen(self, name: str, hear: Callable[[Any], None]) -> None:
-        """Call `hear` with each message that they publish under this name, until cancelled."""
-
-
 class Reserved:
     """The reserved operations of one registry: parts of the program offer them, and they are made when first needed."""
 
@@ -77,9 +67,6 @@ class Reserved:
         self._changed = changed
         self._offers: dict[str, Make] = {}
         self._made: dict[str, PreparedOperation] | None = None
-        self.siblings: OtherProcesses | None = None
-        self.surfaces: dict[str, str] = {}  # the path of each surface by its name
-        self.has_identities = False  # whether a surface has callers with identities
 
     def offer(self, part: str, make: Make) -> None:
         """Add the operations of a part of the program, in place of what the same part offered before."""
@@ -88,9 +75,9 @@ class Reserved:
             self._made = None
             self._changed()
 
-    def require_authentication(self) -> None:
-        """Note that a surface has callers with identities: one mounted below it, without its own, must not be open to all."""
-        self.has_identities, self._made = True, None
+    def refresh(self) -> None:
+        """Make the operations again, because who may call them has changed."""
+        self._made = None
 
     def has(self, part: str) -> bool:
         """Whether a part of the program has offered anything."""

@@ -17,7 +17,8 @@ from enfold.middleware.tasks import RunAsTask
 from enfold.middleware.user import user_steps
 from enfold.operations import OperationType, Policy
 from enfold.operations.call import Middleware, Next, NextStream, compose, compose_stream
-from enfold.runtime.funnel import Funnel, Services
+from enfold.runtime.funnel import Funnel
+from enfold.runtime.services import Services
 
 
 class Step(NamedTuple):
@@ -62,9 +63,9 @@ def _steps(
         yield Step(LimitCalls(policy.limits), True)
     if spec.durable != "never":
         is_required = is_guarded and spec.durable == "required"
-        yield Step(RunAsTask(services.lifetime, funnel.failures, is_required=is_required), is_required)
+        yield Step(RunAsTask(services, funnel.failures, is_required=is_required), is_required)
     if spec.type is OperationType.MUTATION:
-        yield Step(Idempotency(services.lifetime, funnel, select), False)
+        yield Step(Idempotency(services, funnel, select), False)
     for middleware in user_steps(user, funnel):
         yield Step(middleware, True)
     yield Step(RecordRun(), False)

@@ -75,7 +75,7 @@ class Tasks:
         """
         self.registry = registry
         self.store = store
-        registry.lifetime.tasks = self
+        registry.services.tasks = self
         self._guarded = registry.guarded()
         self._limits = TaskLimits(limit, kept_bytes_per_identity, kept_bytes)
         self._keep = keep
@@ -108,8 +108,8 @@ class Tasks:
 
     async def close(self, grace: float = 0.0) -> None:
         """Run nothing any more, and close the store; what runs longer than `grace` seconds is given up."""
-        if self.registry.lifetime.tasks is self:
-            self.registry.lifetime.tasks = None
+        if self.registry.services.tasks is self:
+            self.registry.services.tasks = None
         await self.runner.stop(grace)
         await self.store.close()
 

@@ -118,30 +118,29 @@ class CallHandler:
             self._control = await self._transport.subscribe(subject, self._take_control)
             self._admission.authenticates = self._transport.capabilities.peer_identity
             if self._admission.authenticates:
-                self.registry.reserved.require_authentication()
+                self.registry.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
     async def _install_store(self) -> None:
         """Use an idempotency store that all workers share, if the transport's servers have storage."""
-        lifetime, transport, store = self.registry.lifetime, self._transport, self._store
-        if store is None and lifetime.idempotency_store is None and keeps_state(transport):
+        services, transport, store = self.registry.services, self._transport, self._store
+        if store is None and services.idempotency_store is None and keeps_state(transport):
             store = NATSIdempotencyStore(transport)
         if isinstance(store, NATSIdempotencyStore) and (why := await store.unavailable_reason()) is not None:
             _log.warning("Idempotency keys are not shared between workers: %s", why)
             store = None
         if store is not None:
-            self._store = lifetime.idempotency_store = store
+            self._store = services.idempotency_store = store
 
     async def _leave_store(self, grace: float) -> None:
         """Wait for calls that continue under an idempotency key, and close the store with the transport."""
-        lifetime = self.registry.lifetime
-        if lifetime.idempotency_store is not None:
-            await lifetime.idempotency_store.close(grace)
-            lifetime.idempotency_store = (
-                None if lifetime.idempotency_store is self._store else lifetime.idempotency_store
-            )
+        services = self.registry.services
+        if services.idempotency_store is not None:
+            await services.idempotency_store.close(grace)
+            if services.idempotency_store is self._store:
+                services.idempotency_store = None
 
     async def offer(self, operation_id: str) -> None:
         """Accept calls of an operation; raises a TransportError if the transport refuses."""

@@ -162,7 +162,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
         return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
     store = open_store(settings)
     if hasattr(store, "path"):  # a file: first results are kept beside it
-        registry.lifetime.idempotency_store = idempotency_store(settings)
+        registry.services.idempotency_store = idempotency_store(settings)
     return Tasks(registry, store, **terms)
 
 
@@ -236,7 +236,7 @@ async def tasks_on_servers(
     store, idempotency = _store_on(transport, settings), shared_results(transport, settings)
     await store.check()
     await idempotency.check()
-    registry.lifetime.idempotency_store = idempotency
+    registry.services.idempotency_store = idempotency
     return Tasks(registry, store, **{**task_terms(settings), **how})
 
 

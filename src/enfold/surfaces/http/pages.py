@@ -116,7 +116,7 @@ class _ConsolePages:
         """Without a token that is needed, only what is the same at every server."""
         base = f"{origin_of(exchange_of(request).scope, request.headers)}{request.root}/"
         is_anonymous = self._authentication.is_closed and request.identity is None
-        named = surface_paths({}) if is_anonymous else self._authentication.registry.reserved.surfaces
+        named = surface_paths({}) if is_anonymous else self._authentication.registry.services.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
 

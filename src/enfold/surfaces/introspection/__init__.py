@@ -21,7 +21,7 @@ def introduce(
 ) -> None:
     """Let a registry tell about itself; `surfaces` serve it, each at its address; `recorder` keeps runs, `tasks` tasks."""
     reserved = registry.reserved
-    reserved.surfaces.update(surfaces)
+    registry.services.surfaces.update(surfaces)
     reserved.offer("about", lambda: _operations(registry))
     if recorder is not None and recorder.store is not None:
         store = recorder.store

@@ -49,7 +49,7 @@ def about_operations(registry: Registry) -> Iterable[Operation]:
         identity = context.identity
         return About(
             version=installed_version(),
-            surfaces=[SurfaceAddress(*each) for each in registry.reserved.surfaces.items()],
+            surfaces=[SurfaceAddress(*each) for each in registry.services.surfaces.items()],
             caller=None if identity is None else _caller_summary(identity),
             formats=list(FORMATS),
             operations=len(registry.visible(identity)),
@@ -105,7 +105,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
                     yield found
                 with suppress(TimeoutError):
                     await asyncio.wait_for(
-                        changed.wait(), None if registry.reserved.siblings is None else POLL_INTERVAL
+                        changed.wait(), None if registry.services.siblings is None else POLL_INTERVAL
                     )
         finally:
             stop()
@@ -116,7 +116,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
 
 async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
     """The sources as they are in all processes that serve them: one that is down anywhere is down."""
-    own, siblings = _summaries(registry), registry.reserved.siblings
+    own, siblings = _summaries(registry), registry.services.siblings
     if siblings is None:
         return own
     others = msgspec.convert(await siblings.ask("sources"), list[list[SourceSummary]])

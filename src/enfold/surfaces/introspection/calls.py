@@ -97,7 +97,7 @@ class CallLog:
             loop.call_soon_threadsafe(arrived.set)
 
         self._listeners.append(listen)
-        siblings = self._registry.reserved.siblings
+        siblings = self._registry.services.siblings
         listening = None
         if siblings is not None and is_endless:
             listening = asyncio.ensure_future(siblings.listen("calls", lambda wire: listen(_read(wire))))

@@ -47,7 +47,7 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
     ) -> TaskSummary:
         """Order a durable operation; the task is stored when this answers. The same key gives the first task."""
         if idempotency_key is not None:
-            checked_key(idempotency_key, context.identity, vouched=tasks.registry.reserved.has_identities)
+            checked_key(idempotency_key, context.identity, vouched=tasks.registry.services.has_identities)
         handle = await tasks.start(
             operation,
             input or {},
