@@ -116,6 +116,17 @@ def test_every_alert_leads_to_a_section_of_the_runbook() -> None:
     assert {rule["annotations"]["runbook"] for rule in rules()} <= anchors
 
 
+def test_log_lines_that_the_runbook_quotes_are_written_by_the_program() -> None:
+    quoted = (
+        "is lost: reconnecting",
+        "has blocked the event loop",
+        "was dropped: this process is too slow",
+        "it is started again",
+    )
+    program = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/enfold").rglob("*.py"))
+    assert [line for line in quoted if line not in program or line not in RUNBOOK] == []
+
+
 def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     cells = [
