@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from examples.extending import meta_field, source, surface, transport
 from tests import parity_app
-from tests.test_parity import ANN, CALLS, outcome
+from tests.parity_calls import ANN, CALLS, outcome
 
 from enfold import OperationRegistry, testing
 from enfold.sources.options import Selection

@@ -17,40 +17,18 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.served import Served, serving
+from tests.served import (
+    APP,
+    LITTLE,
+    WORKED,
+    Served,
+    Session,
+    is_running,
+    serving,
+    two_sessions,
+    workers_of,
+)
 from tests.waiting import wait_for
-
-LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
-APP = """\
-from http.client import HTTPException
-from pathlib import Path
-import asyncio
-from enfold import OperationRegistry
-
-ops = OperationRegistry("shop", title="Corner shop", version="2.5")
-
-@ops.on_stop
-def stop() -> None:
-    Path("stopped").touch()
-
-@ops.query
-async def slow() -> str:
-    Path("begun").touch()
-    while not Path("go").exists():
-        await asyncio.sleep(0.01)
-    return "finished"
-
-if __name__ == "__main__":
-    ops.run()
-"""
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
 
 # --- ending -------------------------------------------------------------------------------------------------------
 
@@ -238,70 +216,6 @@ def test_a_script_is_called_by_its_own_name_in_its_usage(tmp_path: Path) -> None
 
 # --- workers ------------------------------------------------------------------------------------------------------
 
-WORKED = """\
-import asyncio
-import os
-from http.client import HTTPException
-from pathlib import Path
-from enfold import OperationRegistry
-
-ops = OperationRegistry("shop")
-
-@ops.query
-async def who() -> int:
-    return os.getpid()
-
-@ops.mutation
-async def order() -> int:
-    with open("orders", "a") as file:
-        file.write("x")
-    return os.getpid()
-
-@ops.query
-async def hang() -> int:
-    Path(f"hanging-{os.getpid()}").touch()
-    await asyncio.sleep(600)
-    return 0
-"""
-MCP_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-
-
-class Session:
-    """An MCP client of 2025-11-25, each of whose requests has a connection of its own."""
-
-    def __init__(self, base: str) -> None:
-        self._url = f"{base}/mcp"
-        self._headers = dict(MCP_HEADERS)
-        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-        with self._send("initialize", client) as reply:
-            self._headers["Mcp-Session-Id"] = reply.headers["Mcp-Session-Id"]
-        self.call()
-
-    def _send(self, method: str, params: Any) -> Any:
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        return urlopen(Request(self._url, body, self._headers), timeout=30)  # noqa: S310  # our own server
-
-    def ask(self, method: str, body: bytes | None = None, **headers: str) -> int:
-        """The status of any request in the session."""
-        sent = self._headers | {name.replace("_", "-"): value for name, value in headers.items()}
-        try:
-            with urlopen(Request(self._url, body, sent, method=method), timeout=30) as reply:  # noqa: S310
-                return int(reply.status)
-        except HTTPError as error:
-            return error.code
-
-    def order(self, key: str) -> int:
-        """The process that ran the first call with this key."""
-        meta = {"enfold/idempotencyKey": key}
-        with self._send("tools/call", {"name": "shop_order", "arguments": {}, "_meta": meta}) as reply:
-            return int(json.load(reply)["result"]["structuredContent"]["result"])
-
-    def call(self) -> int:
-        """The process that answers; it is always the one that has the session."""
-        with self._send("tools/call", {"name": "shop_who", "arguments": {}}) as reply:
-            found: int = json.load(reply)["result"]["structuredContent"]["result"]
-            return found
-
 
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
@@ -310,24 +224,6 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, P
     with serving("app.py", "--workers", "2", "--keep-payloads", cwd=folder) as served:
         two_sessions(served)  # both are there
         yield served, folder
-
-
-def workers_of(served: Served) -> set[int]:
-    parent = served.process.pid
-    return {int(each) for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
-
-
-def two_sessions(served: Served) -> dict[int, Session]:
-    """A session in each of the two processes."""
-    found: dict[int, Session] = {}
-
-    def look() -> bool:
-        session = Session(served.base)
-        found.setdefault(session.call(), session)
-        return len(found) == 2
-
-    wait_for(look)
-    return found
 
 
 def test_a_session_and_an_idempotency_key_are_one_on_every_connection_and_surface(worked: tuple[Served, Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.observability.test_records import ANN, shop
+from tests.observability.shop import ANN, shop
 
 from enfold import CallError, Identity, OperationRegistry, testing
 from enfold.auth.tokens import Tokens

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 from tests.calls.networks import Server, nats_server_program
 from tests.gateway.conftest import serve
-from tests.observability.test_records import SURFACES, shop
+from tests.observability.shop import SURFACES, shop
 
 from enfold import Context, OperationRegistry, testing
 from enfold.calls.nats import NATSTransport

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.calls.processes import IS_FULL, say
-from tests.surfaces.mcp.test_task_methods import DECLARED
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
@@ -244,7 +243,7 @@ async def test_there_is_nothing_else_below_tasks(client: Client, method: str, pa
 async def mcp(client: Client, method: str, params: dict[str, Any]) -> Any:
     own = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": DECLARED,
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
     }
     wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": own}}
     headers = {"mcp_method": method, "mcp_protocol_version": "2026-07-28"}

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.calls.networks import Server, nats_server_program
 from tests.calls.processes import IS_FULL, say
-from tests.waiting import wait_for
+from tests.tasks.processes import TaskProcess
 
 from enfold.auth.token_file import add_token
 from enfold.commands.main import main
@@ -49,76 +45,9 @@ ops = OperationRegistry("edge")
 @ops.mutation(durable=True)
 async def own(n: int) -> int: return n + 1
 """
-MCP = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
-}
 
 
-class Edge:
-    """`enfold serve --nats` in a process of its own."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        command = [sys.executable, "-m", "enfold", "serve", "--port", "0", *words]
-        self.log = folder / f"log-{os.urandom(4).hex()}"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stderr=log)
-        self.port = int(wait_for(self._address)[1])
-        self.headers: dict[str, str] = {}
-
-    def _address(self) -> re.Match[str] | None:
-        assert self.process.poll() is None, self.log.read_text()
-        return re.search(r"http://127\.0\.0\.1:(\d+)/functions", self.log.read_text())
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        spelled = {name.replace("_", "-"): text for name, text in headers.items()}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            sent = {"Content-Type": "application/json", **self.headers, **spelled}
-            connection.request(method, path, None if body is None else json.dumps(body), sent)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def order(self, operation: str, body: Any, **headers: str) -> str:
-        """The id of the task that an order becomes; the worker may have to be found first."""
-
-        def ordered() -> Any:
-            status, task = self.ask("POST", f"/functions/{operation}", body, prefer="respond-async", **headers)
-            assert status in (202, 404), task
-            return task if status == 202 else None
-
-        task_id: str = wait_for(ordered)["taskId"]
-        return task_id
-
-    def called(self, operation: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """The answer to a call, as soon as its worker is known."""
-
-        def answer() -> tuple[int, Any] | None:
-            found = self.ask("POST", f"/functions/{operation}", body, **headers)
-            return None if found[0] == 404 else found
-
-        found: tuple[int, Any] = wait_for(answer)
-        return found
-
-    def progress(self, task_id: str) -> Any:
-        """The state of a task as soon as it says how far it is."""
-        return wait_for(lambda: state if "statusMessage" in (state := self.state(task_id)) else None)
-
-    def mcp(self, method: str, params: dict[str, Any], name: str) -> Any:
-        wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": MCP}}
-        own = {"mcp_method": method, "mcp_protocol_version": "2026-07-28", "mcp_name": name}
-        return self.ask("POST", "/mcp", wire, **own)[1]["result"]
-
-    def state(self, task_id: str) -> Any:
-        return self.ask("GET", f"/tasks/{task_id}")[1]
-
-    def result(self, task_id: str) -> tuple[int, Any]:
-        return self.ask("GET", f"/tasks/{task_id}/result?wait=40")
-
-
-Start = Callable[..., Edge]
+Start = Callable[..., TaskProcess]
 
 
 @pytest.fixture
@@ -140,10 +69,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def edge(folder: Path, server: Server) -> Iterator[Start]:
     """Starts an edge of the server, with these words besides."""
-    running: list[Edge] = []
+    running: list[TaskProcess] = []
 
-    def start(*words: str) -> Edge:
-        running.append(Edge(folder, *words, "--nats", server.url))
+    def start(*words: str) -> TaskProcess:
+        running.append(TaskProcess(folder, *words, "--nats", server.url))
         return running[-1]
 
     yield start
@@ -188,10 +117,12 @@ def test_an_order_is_one_task_for_http_mcp_console_shell_and_every_edge(
     for each in edges:
         each.headers = {"Authorization": f"Bearer {token}"}
     over_http = first.order("shop.report", {"year": 4001})
-    over_mcp = second.mcp("tools/call", {"name": "shop_report", "arguments": {"year": 4002}}, "shop_report")["taskId"]
+    over_mcp = second.mcp("tools/call", {"name": "shop_report", "arguments": {"year": 4002}}, mcp_name="shop_report")[
+        "taskId"
+    ]
     for each in edges:
         for task_id in (over_http, over_mcp):
-            told = [each.progress(task_id), each.mcp("tasks/get", {"taskId": task_id}, task_id)]
+            told = [each.progress(task_id), each.mcp("tasks/get", {"taskId": task_id}, mcp_name=task_id)]
             assert {(state["status"], state["statusMessage"]) for state in told} == {("working", "1 of 2: half")}
         console = each.ask("POST", "/functions/enfold.tasks.list", {})[1]["result"]
         assert {(task["task_id"], task["message"]) for task in console} == {
@@ -305,7 +236,7 @@ def test_a_configuration_says_that_a_process_only_orders(
     (folder / "enfold.toml").write_text(
         f'[tasks]\nstore = "{server.url}"\nat_once = 0\n[sources.shop]\nfunctions = "worker.py"\n'
     )
-    one = Edge(folder, "enfold.toml")
+    one = TaskProcess(folder, "enfold.toml")
     try:
         assert one.result(one.order("shop.report", {"year": 5})) == (200, {"result": 5})
         metrics = HTTPConnection("127.0.0.1", one.port)
@@ -338,7 +269,7 @@ def test_an_edge_serves_peers_whose_server_has_no_jetstream(folder: Path, edge: 
     try:
         assert peer.stdout is not None
         assert peer.stdout.readline() == b"ready\n"
-        one = Edge(folder, "--nats", plain.url)
+        one = TaskProcess(folder, "--nats", plain.url)
         started.append(one.process)
         assert one.called("shop.ping", {}) == (200, {"result": "pong"})
         status, error = one.ask("POST", "/functions/shop.later", {}, prefer="respond-async")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.calls.networks import Server, nats_server_program
-from tests.tasks.test_edges import Edge
+from tests.tasks.processes import TaskProcess
 from tests.waiting import wait_for
 
 APP = """
@@ -50,7 +50,7 @@ def started(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_a_server_with_a_full_disk_does_not_wait_its_grace_for_an_outcome_that_cannot_be_stored(
     folder: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    server = Edge(folder, "app.py", "--tasks", "t.db", "--grace", "600")
+    server = TaskProcess(folder, "app.py", "--tasks", "t.db", "--grace", "600")
     started.append(server.process)
     task_id = server.order("shop.report", {"year": 1})
     wait_for((folder / "effects").exists)
@@ -61,7 +61,7 @@ def test_a_server_with_a_full_disk_does_not_wait_its_grace_for_an_outcome_that_c
     server.process.terminate()
     assert server.process.wait(PATIENCE) == 0
     assert LOST in server.log.read_text()
-    again = Edge(folder, "app.py", "--tasks", "t.db")
+    again = TaskProcess(folder, "app.py", "--tasks", "t.db")
     started.append(again.process)
     assert again.result(task_id) == (200, {"result": 1})
     assert (folder / "effects").read_text() == "begun\n" * 2
@@ -82,7 +82,7 @@ def test_a_worker_whose_nats_server_is_gone_ends_and_another_takes_over(
         return started[-1]
 
     try:
-        worker, edge = work("first"), Edge(folder, "--nats", server.url)
+        worker, edge = work("first"), TaskProcess(folder, "--nats", server.url)
         started.append(edge.process)
         task_id = edge.order("shop.report", {"year": 1})
         wait_for((folder / "effects").exists)

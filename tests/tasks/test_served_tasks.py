@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import re
 import resource
 import sqlite3
 import subprocess
@@ -19,14 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import IS_FULL, ROOT, say
-from tests.waiting import wait_for
+from tests.tasks.processes import TaskProcess
 
 from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
@@ -58,55 +56,6 @@ async def plain(size: int) -> str:
 async def sign(context: Context) -> str:
     return (await context.ask("Sure?")).action
 """
-MCP = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {
-        "elicitation": {},
-        "extensions": {"io.modelcontextprotocol/tasks": {}},
-    },
-}
-
-
-class Served:
-    """`enfold serve` in a process of its own."""
-
-    def __init__(self, folder: Path, *words: str, target: str = "app.py") -> None:
-        command = [sys.executable, "-m", "enfold", "serve", target, "--port", "0", *words]
-        self.log = folder / f"log-{os.urandom(4).hex()}"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stderr=log)
-        self.port = int(wait_for(self._address)[1])
-
-    def _address(self) -> re.Match[str] | None:
-        assert self.process.poll() is None, self.log.read_text()
-        return re.search(r"http://127\.0\.0\.1:(\d+)/functions", self.log.read_text())
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        spelled = {
-            "Content-Type": "application/json",
-            **{name.replace("_", "-"): text for name, text in headers.items()},
-        }
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), spelled)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def start(self, name: str, body: Any, **headers: str) -> Any:
-        status, task = self.ask("POST", f"/functions/shop.{name}", body, prefer="respond-async", **headers)
-        assert status == 202, task
-        return task
-
-    def mcp(self, method: str, params: dict[str, Any], **headers: str) -> Any:
-        wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": MCP}}
-        own = {"mcp_method": method, "mcp_protocol_version": "2026-07-28"}
-        return self.ask("POST", "/mcp", wire, **own, **headers)[1]["result"]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -117,19 +66,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def servers(folder: Path) -> Iterator[list[Served]]:
-    running: list[Served] = []
+def servers(folder: Path) -> Iterator[list[TaskProcess]]:
+    running: list[TaskProcess] = []
     yield running
     for each in running:
         each.kill()
 
 
 def test_a_key_of_what_is_no_task_is_kept_on_nats_with_the_tasks(
-    folder: Path, servers: list[Served], jetstream: Server
+    folder: Path, servers: list[TaskProcess], jetstream: Server
 ) -> None:
     """One store for tasks and first results: commands and servers of several machines share both."""
     store, key = ("--tasks", jetstream.url), f"k{folder}"
-    servers += [Served(folder, *store) for _ in range(2)]
+    servers += [TaskProcess(folder, "app.py", *store) for _ in range(2)]
     told = [each.ask("POST", "/functions/shop.plain", {"size": 1}, idempotency_key=key) for each in servers]
     assert told == [(200, {"result": "x"})] * 2
     words = ["call", "app.py", "shop.plain", "size=1", "--idempotency-key", f"{key} of the shell", *store]
@@ -164,12 +113,16 @@ async def _asked_over(url: str, task_id: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["sqlite", "nats"])
 def test_one_task_is_the_same_on_every_surface(
-    folder: Path, servers: list[Served], kind: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+    folder: Path,
+    servers: list[TaskProcess],
+    kind: str,
+    request: pytest.FixtureRequest,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Check 10: begun over HTTP, asked over HTTP, MCP, the shell and by the verbs of calls, over NATS too; each in every state."""
     jetstream: Server | None = None if kind == "sqlite" else request.getfixturevalue("jetstream")
     store = ["--tasks", "t.db" if jetstream is None else jetstream.url]
-    server = Served(folder, *store)
+    server = TaskProcess(folder, "app.py", *store)
     servers.append(server)
     if jetstream is not None:
         worker = _worker_of(folder, jetstream.url)
@@ -221,7 +174,7 @@ def _without_poll(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_task(
-    folder: Path, servers: list[Served]
+    folder: Path, servers: list[TaskProcess]
 ) -> None:
     """Checks 17, 18, 25, 36: whoever dies, the other server has the task; and nothing that is written holds a token."""
     count, dice, unanswered = 20 if IS_FULL else 1, random.Random(25), 0  # noqa: S311  # to be thrown again
@@ -229,13 +182,15 @@ def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_tas
     other = add_token(folder / "tokens.json", "bob")
     words = ("--tasks", "t.db", "--tokens", "tokens.json", "--store", "prov.db", "--record", "all", "--provenance")
     hers, his = {"authorization": f"Bearer {token}"}, {"authorization": f"bearer {other}"}
-    stays, dies = Served(folder, *words), Served(folder, *words)
+    stays, dies = TaskProcess(folder, "app.py", *words), TaskProcess(folder, "app.py", *words)
     servers += [stays, dies]
     for n in range(count):
         answers: list[Any] = []
         asked = {**hers, "idempotency_key": f"k{n}"}
 
-        def order(server: Served = dies, n: int = n, asked: dict[str, str] = asked, answers: Any = answers) -> None:
+        def order(
+            server: TaskProcess = dies, n: int = n, asked: dict[str, str] = asked, answers: Any = answers
+        ) -> None:
             with suppress(OSError, HTTPException):
                 answers.append(server.start("report", {"year": n}, **asked))
 
@@ -250,7 +205,7 @@ def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_tas
         assert stays.ask("GET", f"/tasks/{task['taskId']}/result?wait=30", **hers) == (200, {"result": {"year": n}})
         assert stays.ask("GET", f"/tasks/{task['taskId']}", **his)[0] == 404
         assert stays.ask("POST", "/functions/shop.report", {"year": -n - 1}, **asked)[0] == 400
-        dies = Served(folder, *words)
+        dies = TaskProcess(folder, "app.py", *words)
         servers.append(dies)
         plain = dies.ask("POST", "/functions/shop.report", {"year": n}, **asked)
         assert plain == (200, {"result": {"year": n}})
@@ -279,11 +234,11 @@ def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_tas
 
 
 def test_what_callers_ordered_who_were_killed_at_that_moment_is_done_and_found_by_id_and_key(
-    folder: Path, servers: list[Served]
+    folder: Path, servers: list[TaskProcess]
 ) -> None:
     """Check 18: a caller dies, and its connection with it, while the server accepts its task."""
     count = 2000 if IS_FULL else 40
-    server = Served(folder, "--tasks", "t.db")
+    server = TaskProcess(folder, "app.py", "--tasks", "t.db")
     servers.append(server)
     killing = [sys.executable, "-m", "tests.tasks.fault_process", "call", str(server.port), str(count)]
     subprocess.run(killing, cwd=ROOT, check=True)
@@ -301,9 +256,9 @@ def test_what_callers_ordered_who_were_killed_at_that_moment_is_done_and_found_b
 
 
 def test_a_disk_that_is_full_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
-    folder: Path, servers: list[Served]
+    folder: Path, servers: list[TaskProcess]
 ) -> None:
-    server = Served(folder, "--tasks", "t.db")
+    server = TaskProcess(folder, "app.py", "--tasks", "t.db")
     servers.append(server)
     kept = server.start("report", {"year": 1})
     assert server.ask("GET", f"/tasks/{kept['taskId']}?wait=20")[1]["status"] == "completed"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
-from tests.tasks.test_served_tasks import Served
+from tests.tasks.processes import TaskProcess
 from tests.waiting import PATIENCE
 
 from enfold import CallError, OperationRegistry
@@ -74,13 +74,13 @@ async def test_a_gateway_that_is_killed_and_started_again_goes_on_with_the_serve
     tmp_path: Path, on_crash: str
 ) -> None:
     server = TaskServer({"slow": [working(20), working(20)]})
-    running: list[Served] = []
+    running: list[TaskProcess] = []
     async with serve(server) as url:
         config = f'[sources.far]\nurl = "{url}/mcp"\ndurable = true\non_crash = "{on_crash}"\n'
         (tmp_path / "enfold.toml").write_text(config)
 
-        async def started() -> Served:
-            running.append(await asyncio.to_thread(Served, tmp_path, target="enfold.toml"))
+        async def started() -> TaskProcess:
+            running.append(await asyncio.to_thread(TaskProcess, tmp_path, "enfold.toml"))
             return running[-1]
 
         async def ask(method: str, path: str, **more: Any) -> Any:

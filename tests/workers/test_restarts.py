@@ -13,8 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests.calls.networks import Server, nats_server_program
-from tests.commands.test_serve import LITTLE, WORKED, two_sessions, workers_of
-from tests.served import Served, serving
+from tests.served import LITTLE, WORKED, Served, serving, two_sessions, workers_of
 from tests.waiting import wait_for
 
 SLOW = f"""\
@@ -112,7 +111,7 @@ def test_streams_that_were_passed_on_to_a_worker_that_dies_end_without_a_stack_i
     (tmp_path / "app.py").write_text(WORKED)
     with serving("app.py", "--workers", "2", cwd=tmp_path) as served:
         victim, session = next(iter(two_sessions(served).items()))
-        headers = session._headers | {"Accept": "text/event-stream"}
+        headers = session.headers | {"Accept": "text/event-stream"}
         streams = [urlopen(Request(f"{served.base}/mcp", headers=headers), timeout=30) for _ in range(8)]  # noqa: S310
         os.kill(victim, signal.SIGKILL)
         for stream in streams:

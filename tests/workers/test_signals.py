@@ -14,8 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from tests.commands.test_serve import APP, LITTLE, WORKED, is_running, two_sessions, workers_of
-from tests.served import Served, serving
+from tests.served import APP, LITTLE, WORKED, Served, is_running, serving, two_sessions, workers_of
 from tests.waiting import wait_for
 
 from enfold import CallError
