@@ -3,13 +3,12 @@
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, OperationRegistry, testing
 from enfold.app.reconciler import open_reconciler
@@ -61,7 +60,7 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-async def until(registry: OperationRegistry, is_true: Callable[[], bool]) -> None:
+async def until_changed(registry: OperationRegistry, is_true: Callable[[], bool]) -> None:
     """Wait for a change of a source or an operation after which something is true."""
     changed = asyncio.Event()
 
@@ -83,9 +82,9 @@ async def test_only_what_changed_is_reopened_and_its_calls_end_in_peace(tmp_path
     async with served(tmp_path, same + shop) as (registry, write), testing.mcp(registry) as client:
         pid = (await registry.execute("same.told")).data["pid"]
         running = asyncio.create_task(registry.execute("shop.slow"))
-        await asyncio.to_thread(wait_for_file, tmp_path / "begun")
+        await until((tmp_path / "begun").exists)
         write(f"# a line more\n{same}[sources.other]\ncommand = {little()}\n")
-        await until(registry, lambda: "other.add" in registry and "shop.slow" not in registry)
+        await until_changed(registry, lambda: "other.add" in registry and "shop.slow" not in registry)
         assert [source.name for source in registry.sources] == ["same", "other"]
         assert not running.done()
         (tmp_path / "go").touch()
@@ -109,7 +108,7 @@ async def test_a_changed_source_goes_on_until_its_successor_is_there(tmp_path: P
         calling = asyncio.create_task(call())
         for timeout in (31, 32, 33):
             write(text.format(little("--slow", "0.2"), timeout))
-            await until(registry, lambda timeout=timeout: registry.get_spec("a.add").timeout == timeout)  # type: ignore[misc]
+            await until_changed(registry, lambda timeout=timeout: registry.get_spec("a.add").timeout == timeout)  # type: ignore[misc]
         assert not calling.done()  # no call has failed
         calling.cancel()
         assert (await registry.execute("a.told")).data["pid"] != first
@@ -136,8 +135,8 @@ async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_
         for number in range(3):
             names = [f"program{number}", f"server{number}"]
             write(program.format(names[0]) + server.format(names[1]))
-            await until(registry, lambda names=names: sorted(each.name for each in registry.sources) == names)  # type: ignore[misc]
-            await until(registry, lambda: all(each.state == "up" for each in registry.sources))
+            await until_changed(registry, lambda names=names: sorted(each.name for each in registry.sources) == names)  # type: ignore[misc]
+            await until_changed(registry, lambda: all(each.state == "up" for each in registry.sources))
         calling.cancel()
         assert failures == []
         assert registry.find("price").id == "shop.price"  # by its short name, which nobody else has kept
@@ -163,13 +162,13 @@ async def test_an_invalid_file_leaves_the_previous_configuration_active(
         assert told in caplog.messages[-1]
         assert (await registry.execute("shop.price")).data == 3
         write(right + "[sources.late]\nfunctions = 'shop.py:ops'\nnamespace = 'late'\n")
-        await until(registry, lambda: "late.shop.price" in registry)
+        await until_changed(registry, lambda: "late.shop.price" in registry)
 
 
 async def test_a_successor_that_cannot_be_opened_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     async with served(tmp_path, f"[sources.a]\ncommand = {little()}\n") as (registry, write):
         write('[sources.a]\ncommand = "no-such-program"\n')
-        await until(registry, lambda: registry.sources["a"].state == "down")
+        await until_changed(registry, lambda: registry.sources["a"].state == "down")
         with pytest.raises(CallError, match="Operation not found"):
             await registry.execute("a.add", {"x": 1, "y": 2})
 
@@ -189,13 +188,4 @@ async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_to
 
 
 async def until_told(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not any(words in message for message in caplog.messages):  # noqa: ASYNC110  # a log has no event
-            await asyncio.sleep(0.01)
-
-
-def wait_for_file(path: Path) -> None:
-    ends_at = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < ends_at
-        time.sleep(0.01)
+    await until(lambda: any((words in message for message in caplog.messages)))

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, model_serializer
+from tests.waiting import until
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, build_env, mcp_envelope
 from enfold.operations import Progress
@@ -28,12 +29,6 @@ async def code_of(ops: Registry, operation_id: str, input: dict[str, Any], conte
     with pytest.raises(CallError) as caught:
         await ops.execute(operation_id, input, context)
     return caught.value.code
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Wait for what a thread does, which no event of the loop announces."""
-    while not happened():  # noqa: ASYNC110  # as above
-        await asyncio.sleep(0)
 
 
 # waiting
@@ -787,7 +782,7 @@ async def test_closing_a_call_that_waits_is_quiet() -> None:
 
     @ops.query
     async def wait() -> int:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return 1
 
     call = ops.execute("t.wait")
@@ -804,7 +799,7 @@ async def test_a_handler_that_ignores_its_deadline_keeps_its_result() -> None:
     @ops.query(timeout=0.01)
     async def stubborn() -> int:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             return 7
         return 0
@@ -819,7 +814,7 @@ async def test_a_limit_inside_a_limit_ends_the_inner_call_alone() -> None:
 
     @ops.query(timeout=0.01)
     async def inner() -> int:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return 1
 
     @ops.query

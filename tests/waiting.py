@@ -1,25 +1,35 @@
-"""Waits of tests, each with an end: what does not come in time fails its test, and says what came instead."""
+"""Bounded waits: a condition that does not become true in time fails the test."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
 from select import select
 from typing import IO, Any, Final
 
-PATIENCE: Final = 60.0  # seconds, on a machine that has much else to do
+PATIENCE: Final = 60.0  # seconds, for a busy machine
 
 
 def wait_for(is_true: Callable[[], Any], within: float = PATIENCE) -> Any:
-    """What a question gives as soon as that is true."""
+    """Poll until the condition is true, and return its value."""
     ends_at = time.monotonic() + within
     while not (found := is_true()):
-        assert time.monotonic() < ends_at, "it did not come to be"
+        assert time.monotonic() < ends_at, "The condition did not become true in time"
         time.sleep(0.01)
     return found
 
 
+async def until(is_true: Callable[[], Any], within: float = PATIENCE) -> Any:
+    """Poll until the condition is true while the event loop runs on, and return its value."""
+    ends_at = time.monotonic() + within
+    while not (found := is_true()):
+        assert time.monotonic() < ends_at, "The condition did not become true in time"
+        await asyncio.sleep(0.01)
+    return found
+
+
 class Said:
-    """What a process writes into a pipe, which nobody else reads."""
+    """The output of a process, read from its pipe."""
 
     def __init__(self, pipe: IO[Any] | None) -> None:
         assert pipe is not None
@@ -36,23 +46,23 @@ class Said:
         return line.decode() + "\n"
 
     def until(self, word: str) -> str:
-        """The lines up to the first that holds a word."""
+        """The lines up to the first that contains a word."""
         said = ""
         while line := self.line():
             said += line
             if word in line:
                 return said
-        raise AssertionError(f"It ended after saying: {said}")
+        raise AssertionError(f"The process ended after writing: {said}")
 
     def rest(self) -> str:
-        """What is said until nobody holds the pipe any more."""
+        """The output until the pipe is closed."""
         while self._read_on():
             pass
         said, self._unread = self._unread.decode(), b""
         return said
 
     def _read_on(self) -> bytes:
-        assert select([self._pipe], [], [], PATIENCE)[0], f"nothing more is said after {self._unread!r}"
+        assert select([self._pipe], [], [], PATIENCE)[0], f"The process writes nothing after {self._unread!r}"
         piece = os.read(self._pipe.fileno(), 65_536)
         self._unread += piece
         return piece

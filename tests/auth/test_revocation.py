@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.auth.little_issuer import AUDIENCE, ISSUER, Clock, LittleIssuer
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
-from enfold import CallError, OperationRegistry
+from enfold import CallError, Identity, OperationRegistry
 from enfold.auth import tokens as auth_tokens
 from enfold.auth.issuers import Issuer, Issuers
 from enfold.auth.token_file import TokenFile, add_token, list_tokens, revoke_tokens
@@ -36,12 +36,12 @@ DENIED = {"code": "ACCESS_DENIED", "message": "The token is not valid", "details
 async def ticks(silent: bool = False) -> AsyncIterator[int]:
     if not silent:
         yield 1
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @ops.mutation(durable=True)
 async def endless() -> None:
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @ops.mutation
@@ -56,6 +56,22 @@ gate: list[asyncio.Event] = []
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth_tokens, "RECHECK_INTERVAL", 0.02)
+
+
+class Checked(AnyOf):
+    """Verifiers whose checks can be awaited."""
+
+    checks = 0
+
+    async def identify(self, token: str) -> Identity | None:
+        identity = await super().identify(token)
+        self.checks += 1
+        return identity
+
+    async def rechecked(self) -> None:
+        """Wait until a check that began after this call has ended."""
+        before = self.checks
+        await until(lambda: self.checks >= before + 2)
 
 
 class Server:
@@ -140,12 +156,13 @@ async def test_an_open_stream_ends_when_its_token_does(name: str, how: str, tmp_
     clock, file = Clock(), tmp_path / "tokens.json"
     add_token(file, "bob", scopes=["read"])
     token = add_token(file, "ann", scopes=["read", "more"], seconds=300, now=clock.now)
-    server = Server(AnyOf([TokenFile(file, clock)]), token)
+    tokens = Checked([TokenFile(file, clock)])
+    server = Server(tokens, token)
     stream = await STREAMS[name](server)
     assert stream.status == 200
-    await asyncio.sleep(0.05)  # looks, at which it is good
-    add_token(file, "ann", scopes=["read"])  # another token of theirs, which this stream has not used
-    await asyncio.sleep(0.05)
+    await tokens.rechecked()
+    add_token(file, "ann", scopes=["read"])  # Another token of the same caller, which this stream does not use.
+    await tokens.rechecked()
     assert not stream.task.done()
     if how == "expired":
         clock.move(301)
@@ -183,15 +200,16 @@ async def test_a_jwt_that_expires_ends_its_stream_and_no_call_that_runs() -> Non
     await server.tasks.close()
 
 
-async def test_a_stream_goes_on_with_more_rights_and_without_any_token(tmp_path: Path) -> None:
+async def test_a_stream_goes_on_when_its_token_gains_rights_and_ends_when_it_loses_one(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = add_token(file, "ann", scopes=["read"], resources={"project:1": ["read"]})
-    server = Server(TokenFile(file), token)
+    tokens = Checked([TokenFile(file)])
+    server = Server(tokens, token)
     stream = await _http_events(server)
     entries = json.loads(file.read_bytes())
     entries[0] |= {"scopes": ["read", "write"], "resources": {"project:1": ["list", "read"], "project:2": ["read"]}}
     file.write_text(json.dumps(entries))
-    await asyncio.sleep(0.05)
+    await tokens.rechecked()
     assert not stream.task.done()
     entries[0]["resources"] = {"project:1": ["list"]}
     file.write_text(json.dumps(entries))

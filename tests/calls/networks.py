@@ -134,6 +134,10 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    def reconfigure(self, old: str, new: str) -> None:
+        """Change the configuration that the next start reads."""
+        self._file.write_text(self._file.read_text().replace(old, new))
+
     def restart(self) -> None:
         self.process = self._start()
         self.wait_until_ready()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -69,22 +69,46 @@ def request(operation_id: str = "shop.add", **fields: Any) -> Requested:
 
 
 async def post(transport: Transport, subject: str, payload: Any, reply: str | None = None) -> None:
-    """Send what a liar sends; a transport that refuses at once is as good as a server that does."""
-    try:
+    """Send a forged message; the client may reject it, or else the broker has handled it when this returns."""
+    with suppress(TransportError):
         await transport.publish(subject, write_event("e", payload), reply=reply)
-    except TransportError:
-        return
-    await asyncio.sleep(0.2)
+        await round_trip(transport)
 
 
-async def test_a_reply_cannot_be_forged(mallory: Transport, alice: PendingRequestMap) -> None:
-    heard = await listen(mallory, "op.*.shop.add")
-    call = asyncio.create_task(alice.call("shop.wait", {"seconds": 0.5}))
-    await asyncio.sleep(0.1)
-    request_id = next(iter(alice._waiting))  # the attacker is given what they could not know
-    forged = responded(request_id, local_envelope("forged", "shop.wait"))
-    await post(mallory, f"{alice._transport.inbox()}.{request_id}", forged)
-    assert ((await call).data, heard) == ("done", [])
+async def round_trip(transport: Transport) -> None:
+    """Wait until the broker has handled what this peer sent, and this peer has read what was sent to it before."""
+    subscription = await transport.subscribe(f"{transport.inbox()}.round-trip", lambda _: None)
+    await subscription.close()
+
+
+async def settle(network: Network) -> None:
+    """Wait until the worker has handled every message that the broker has handled."""
+    async with PendingRequestMap(network.peer("bob"), retry=NEVER) as bob:
+        assert (await bob.call("shop.add", {"x": 1, "y": 2})).data == 3
+
+
+async def test_a_reply_cannot_be_forged(mallory: Transport, wide_network: Network) -> None:
+    ops, request_ids, go_on = OperationRegistry("shop"), asyncio.Queue[str](), asyncio.Event()
+
+    @ops.query
+    async def wait(context: Context) -> str:
+        request_ids.put_nowait(context.request_id)
+        await go_on.wait()
+        return "done"
+
+    heard = await listen(mallory, "op.*.shop.wait")
+    transport = wide_network.peer("alice")
+    async with (
+        serve_calls(ops, wide_network.peer("worker")),
+        PendingRequestMap(transport, retry=NEVER) as alice,
+        asyncio.timeout(PATIENCE),
+    ):
+        call = asyncio.create_task(alice.call("shop.wait", {}))
+        request_id = await request_ids.get()  # The attacker gets an id that they could not guess.
+        forged = responded(request_id, local_envelope("forged", "shop.wait"))
+        await post(mallory, f"{transport.inbox()}.{request_id}", forged)
+        go_on.set()
+        assert ((await call).data, heard) == ("done", [])
 
 
 @pytest.mark.parametrize("subject", ["op.>", "op.*.shop.add", "_INBOX.>", "_INBOX.alice.>", "ctl.>", ">"])
@@ -111,10 +135,11 @@ async def test_what_is_not_granted_is_refused_at_once(wide_network: Network, ser
 
 
 async def test_a_reply_address_cannot_be_another_s_operation(
-    mallory: Transport, serving: Serving, alice: PendingRequestMap
+    mallory: Transport, serving: Serving, wide_network: Network
 ) -> None:
     before = serving.handler.counts.refused
     await post(mallory, "op.mallory.shop.add", request(), "op.alice.shop.pay")
+    await settle(wide_network)
     assert serving.handler.counts.refused == before + 1
     assert "shop.pay" not in serving.handler.operations
 
@@ -127,12 +152,15 @@ async def test_a_worker_cannot_be_made_to_write_to_another_s_inbox(
     heard = await listen(victim, f"{victim.inbox()}.*")
     payload = request()
     await post(mallory, "op.mallory.shop.add", payload, f"{victim.inbox()}.{payload.request_id}")
+    await settle(wide_network)
+    await round_trip(victim)
     assert (heard, serving.handler.counts.refused) == ([], 1)
 
 
 async def test_nobody_can_speak_for_another(wide_network: Network, mallory: Transport, serving: Serving) -> None:
     payload = Requested(new_request_id(), "shop.pay", {"amount": 1}, 5000)
     await post(mallory, "op.alice.shop.pay", payload, f"_INBOX.alice.x.{payload.request_id}")
+    await settle(wide_network)
     assert "shop.pay" not in serving.handler.operations
 
 
@@ -148,26 +176,38 @@ async def test_an_identity_in_the_body_counts_for_nothing(wide_network: Network,
         payload = request("shop.echo")
         wire = write_event("e", payload).replace(b'"input":{"x":1,"y":2}', b'"input":{},"identity":{"id":"alice"}')
         await mallory.publish("op.mallory.shop.echo", wire, reply=f"{mallory.inbox()}.{payload.request_id}")
-        async with asyncio.timeout(PATIENCE):
-            while not seen:  # noqa: ASYNC110  # the handler says when
-                await asyncio.sleep(0.01)
+        await until(lambda: seen)
     assert seen == ["mallory"]
 
 
-async def test_another_s_call_cannot_be_given_up(
-    mallory: Transport, serving: Serving, alice: PendingRequestMap
-) -> None:
-    call = asyncio.create_task(alice.call("shop.wait", {"seconds": 0.5}))
-    await asyncio.sleep(0.2)
-    guess = new_request_id()
-    await post(mallory, f"ctl.worker.{serving.handler.boot}.{guess}", Aborted(guess))
-    assert (await call).data == "done"
+async def test_another_s_call_cannot_be_aborted(mallory: Transport, wide_network: Network) -> None:
+    ops, request_ids, go_on = shop(), asyncio.Queue[str](), asyncio.Event()
+    ops.unregister("shop.wait")
+
+    @ops.query
+    async def wait(context: Context) -> str:
+        request_ids.put_nowait(context.request_id)
+        await go_on.wait()
+        return "done"
+
+    async with (
+        serve_calls(ops, wide_network.peer("worker")) as serving,
+        PendingRequestMap(wide_network.peer("alice"), retry=NEVER) as alice,
+        asyncio.timeout(PATIENCE),
+    ):
+        call = asyncio.create_task(alice.call("shop.wait", {}))
+        request_id = await request_ids.get()  # The attacker gets an id that they could not guess.
+        await post(mallory, f"ctl.worker.{serving.handler.boot}.{request_id}", Aborted(request_id))
+        await settle(wide_network)
+        go_on.set()
+        assert (await call).data == "done"
 
 
 async def test_the_subject_and_the_request_must_name_the_same_operation(mallory: Transport, serving: Serving) -> None:
     payload = Requested(new_request_id(), "shop.pay", {"amount": 1}, 5000)
     heard = await listen(mallory, f"{mallory.inbox()}.*")
     await post(mallory, "op.mallory.shop.add", payload, f"{mallory.inbox()}.{payload.request_id}")
+    await until(lambda: heard)
     assert "shop.pay" not in serving.handler.operations
     assert b"VALIDATION_ERROR" in heard[0].data
 
@@ -236,9 +276,7 @@ async def test_a_spoke_cannot_describe_what_it_may_not_offer() -> None:
         ):
             seen = OperationRegistry()
             found.keep(seen)
-            async with asyncio.timeout(PATIENCE):
-                while {"shop.pay", "bank.lend"} - {spec.id for spec in seen.list()}:  # noqa: ASYNC110  # peers come when they come
-                    await asyncio.sleep(0.01)
+            await until(lambda: not ({"shop.pay", "bank.lend"} - {spec.id for spec in seen.list()}))
             assert seen.get_spec("shop.pay").access_control.required_scopes == ("pay",)
 
 
@@ -281,10 +319,9 @@ async def test_a_token_that_is_withdrawn_ends_the_connection() -> None:
     async with WebSocketHub(tokens, recheck=0.05) as hub:
         await hub.listen()
         async with spoke(hub, "alice"):
+            assert len(hub.hub.clients) == 1
             tokens.known = False
-            async with asyncio.timeout(PATIENCE):
-                while hub.hub.clients:  # noqa: ASYNC110  # the hub says when
-                    await asyncio.sleep(0.01)
+            await until(lambda: not hub.hub.clients)
 
 
 async def test_pages_of_strangers_are_refused(hub: WebSocketHub) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.calls.networks import Server, nats_server_program, shop
 from tests.calls.processes import HubProcess
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import TransportError
@@ -25,15 +25,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made.close()
 
 
-async def test_a_worker_ends_in_peace_after_its_server_has_died(server: Server) -> None:
+async def test_closing_a_worker_does_not_hang_after_its_server_died(server: Server) -> None:
     async with asyncio.timeout(PATIENCE):
         async with NATSTransport(server.url) as transport, serve_calls(shop(), transport):
             server.kill()
-            while transport.client.is_connected:  # noqa: ASYNC110  # it tells those who listen, and we do not
-                await asyncio.sleep(0.01)
+            await until(lambda: not transport.client.is_connected)
 
 
-async def test_a_peer_ends_though_a_frozen_server_takes_nothing_from_it(server: Server) -> None:
+async def test_closing_a_transport_does_not_hang_on_a_frozen_server(server: Server) -> None:
     async with asyncio.timeout(PATIENCE):
         async with NATSTransport(server.url, ping_interval=3600) as transport:
             await transport.connect()
@@ -43,7 +42,7 @@ async def test_a_peer_ends_though_a_frozen_server_takes_nothing_from_it(server: 
                     await transport.publish("shop.news", b"x" * 500_000)
 
 
-async def test_a_worker_waits_once_for_a_frozen_hub_however_many_operations_it_serves() -> None:
+async def test_closing_a_worker_of_many_operations_waits_only_once_for_a_frozen_hub() -> None:
     hub = HubProcess()
     try:
         async with (

@@ -87,8 +87,7 @@ async def test_a_worker_serves_until_it_is_told_to_stop(
             shell = [sys.executable, "-m", "enfold", "call", server.url, "shop.add", "x=1", "y=2"]
             done = await asyncio.to_thread(subprocess.run, shell, capture_output=True, text=True, check=False)
             assert (done.stdout, done.stderr) == ('{"result":3}\n', "")
-            call = asyncio.create_task(caller.call("shop.wait", {"seconds": 0.5}))
-            await asyncio.sleep(0.1)
+            call = asyncio.create_task(caller.call("shop.wait", {"seconds": 1.0}))
             arguments = ["peers", "--nats", server.url, "--patience", "0.3"]
             assert await asyncio.to_thread(main, arguments) == 0
             assert re.search(r"w1 +shop\.add +1\.0\.0 +2 +0", capsys.readouterr().out)

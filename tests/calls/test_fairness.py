@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import IS_FULL, say
-from tests.waiting import wait_for
+from tests.waiting import until, wait_for
 
 from enfold import CallError
 from enfold.calls import PendingRequestMap
@@ -109,9 +109,7 @@ async def test_a_polite_caller_is_hardly_ever_refused_beside_callers_who_flood(p
         PendingRequestMap(transport, retry=NEVER) as polite,
         flood(peer, flooders) as flooded,
     ):
-        async with asyncio.timeout(60):
-            while not flooded["RESOURCE_EXHAUSTED"]:  # noqa: ASYNC110  # the worker is full now
-                await asyncio.sleep(0.01)
+        await until(lambda: flooded["RESOURCE_EXHAUSTED"])
         asked = []
         for _ in range(POLITE):
             asked.append(asyncio.create_task(outcome(polite)))
@@ -146,9 +144,7 @@ async def test_slots_are_shared_equally_between_callers_who_want_more_than_there
         tasks = [
             asyncio.create_task(call_on(name, calls)) for name, (calls, count) in wanted.items() for _ in range(count)
         ]
-        async with asyncio.timeout(60):
-            while done.total() < 600:  # noqa: ASYNC110  # calls that were done
-                await asyncio.sleep(0.01)
+        await until(lambda: done.total() >= 600)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

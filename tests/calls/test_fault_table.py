@@ -83,8 +83,15 @@ async def connect() -> AsyncIterator[Callable[..., PendingRequestMap]]:
     transports: list[NATSTransport] = []
     maps: list[PendingRequestMap] = []
 
-    def make(servers: str | list[str], retry: Retry = NEVER, silence: float = 2.0, **options: Any) -> PendingRequestMap:
+    def make(
+        servers: str | list[str],
+        retry: Retry = NEVER,
+        silence: float = 2.0,
+        opened: Callable[[NATSTransport], object] = lambda _: None,
+        **options: Any,
+    ) -> PendingRequestMap:
         transports.append(NATSTransport(servers, name="caller", **options))
+        opened(transports[-1])
         maps.append(PendingRequestMap(transports[-1], retry=retry, settings=CallSettings(silence=silence)))
         return maps[-1]
 
@@ -231,9 +238,9 @@ async def test_row_5_a_worker_is_frozen(
         5.0,
         {CALLS // 2: lambda: frozen.send_signal(signal.SIGSTOP)},
     )
-    await asyncio.sleep(5.5)
+    await asyncio.sleep(5.5)  # The deadline of every call that the frozen worker holds passes.
     frozen.send_signal(signal.SIGCONT)
-    await asyncio.sleep(0.5)
+    await _until_served(caller)
     verdict = judge(history, workers.log, 5.0)
     say("5", verdict)
     assert (verdict.failed, verdict.lost, verdict.after_ttl) == (0, 0, 0)
@@ -245,10 +252,12 @@ async def test_row_6_a_node_is_frozen(
     workers = start_workers(cluster[1].url)
     workers.start("--name", "w0")
     options = {} if IS_FULL else {"ping_interval": 0.5}
-    caller = connect([server.url for server in cluster], silence=1.0, dont_randomize=True, **options)
+    opened: list[NATSTransport] = []
+    urls = [server.url for server in cluster]
+    caller = connect(urls, silence=1.0, opened=opened.append, dont_randomize=True, **options)
     await _until_served(caller)
     line = Line()
-    await line.watch(caller._transport)
+    await line.watch(opened[0])
     cluster[0].freeze()
     frozen = time.monotonic()
     async with asyncio.timeout(60):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.calls.networks import Server, free_port
+from tests.waiting import until
 
 from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
@@ -107,9 +108,7 @@ class Paying:
         return local_envelope(self._data, "shop.pay")
 
     async def begun(self) -> None:
-        async with asyncio.timeout(10):
-            while not self.runs:  # noqa: ASYNC110  # it counts
-                await asyncio.sleep(0.01)
+        await until(lambda: self.runs)
 
 
 async def test_a_call_that_runs_longer_than_a_lease_is_not_taken_for_dead(stores: list[NATSIdempotencyStore]) -> None:

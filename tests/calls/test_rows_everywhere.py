@@ -178,8 +178,9 @@ async def test_row_8_sizes_around_the_limit(place: Place) -> None:
 
 async def _sizes(place: Place, over: int, header: int) -> None:
     sign = (lambda *_: {"Enfold-Test": "x" * header}) if header else None
-    async with PendingRequestMap(place.peer(), retry=NEVER, sign=sign) as caller:
-        size = caller._transport.capabilities.max_payload + over
+    transport = place.peer()
+    async with PendingRequestMap(transport, retry=NEVER, sign=sign) as caller:
+        size = transport.capabilities.max_payload + over
         others = [asyncio.create_task(caller.call("work.read", {"id": "x", "ms": 200})) for _ in range(20)]
         await asyncio.sleep(0.05)
         for operation, argument in (("work.large", {"size": size}), ("work.echo", {"value": "x" * size})):

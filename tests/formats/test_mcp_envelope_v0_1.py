@@ -265,6 +265,6 @@ anything = st.recursive(
 
 @settings(max_examples=150)
 @given(anything | st.builds(lambda field, value: envelope(**{field: value}), st.sampled_from(FIELDS), anything))
-def test_whatever_comes_is_read_refused_or_raised_as_a_failure(wire: Any) -> None:
+def test_reading_any_value_raises_nothing_but_format_and_call_errors(wire: Any) -> None:
     with suppress(FormatError, CallError):
         fmt.read(wire)

@@ -299,7 +299,7 @@ anything = st.recursive(
 
 @settings(max_examples=150)
 @given(anything | st.builds(block, anything) | st.builds(blocks, st.text(), st.builds(block, anything)))
-def test_whatever_comes_is_read_refused_or_raised_as_a_failure(wire: Any) -> None:
+def test_reading_any_value_raises_nothing_but_format_and_call_errors(wire: Any) -> None:
     with suppress(FormatError, CallError):
         fmt.read(wire)
 

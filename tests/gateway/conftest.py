@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 import uvicorn
 from tests.sources.mcp import sdk_server
+from tests.waiting import until
 
 from enfold import OperationRegistry
 from enfold.app.reconciler import open_config
@@ -69,8 +70,7 @@ async def serve(app: Any, stop: Callable[[], None] = lambda: None) -> AsyncItera
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     running = asyncio.create_task(server.serve(sockets=[listening]))
-    while not server.started:  # noqa: ASYNC110  # it tells nobody
-        await asyncio.sleep(0.01)
+    await until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:

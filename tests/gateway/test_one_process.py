@@ -14,7 +14,7 @@ import fastmcp
 import httpx2
 import pytest
 from tests.gateway.conftest import ERAS, serve
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError
 from enfold.app.file import read_config
@@ -142,9 +142,7 @@ async def test_the_process_of_a_session_ends_with_it(tmp_path: Path) -> None:
             await ann.call_tool("c_add", {})
             shared, own = (int(line) for line in pids.read_text().split())
             assert is_alive(own)
-        async with asyncio.timeout(PATIENCE):
-            while is_alive(own):  # noqa: ASYNC110  # another process
-                await asyncio.sleep(0.05)
+        await until(lambda: not is_alive(own))
         assert is_alive(shared)
 
 

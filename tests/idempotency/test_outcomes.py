@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, mcp_envelope
 from enfold.operations import Policy
@@ -83,9 +84,7 @@ class Shop:
         await asyncio.wait({leaving})
 
     async def has_begun(self, runs: int = 1) -> None:
-        async with asyncio.timeout(30):
-            while self.runs < runs:  # noqa: ASYNC110  # the handler counts
-                await asyncio.sleep(0.01)
+        await until(lambda: self.runs >= runs)
 
 
 @pytest.fixture
@@ -262,13 +261,13 @@ async def test_on_start_that_fails_uses_no_key(stores: tuple[IdempotencyStore, I
 
 
 def test_a_def_that_overran_is_not_started_a_second_time() -> None:
-    """Its thread cannot be stopped: whether it has its effect is not known when its time is over."""
-    ops, runs = OperationRegistry("shop"), []
+    """A thread cannot be stopped, so at the timeout it is unknown whether the call has its effect."""
+    ops, runs, go_on = OperationRegistry("shop"), [], threading.Event()
 
     @ops.mutation(timeout=0.1)
     def pay() -> None:
         runs.append(1)
-        time.sleep(0.3)
+        go_on.wait(PATIENCE)
 
     async def codes() -> list[str]:
         found = []
@@ -276,6 +275,7 @@ def test_a_def_that_overran_is_not_started_a_second_time() -> None:
             with pytest.raises(CallError) as raised:
                 await ops.execute("shop.pay", {}, Context(identity=ANN, idempotency_key="k"))
             found.append(raised.value.code)
+        go_on.set()
         return found
 
     assert asyncio.run(codes()) == ["TIMEOUT", "OUTCOME_UNKNOWN"]

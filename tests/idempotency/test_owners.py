@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.calls import conftest
 from tests.calls.networks import Network
+from tests.waiting import until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.sources.calls import from_calls
@@ -47,9 +48,7 @@ class Bank:
         return len(self.paid)
 
     async def has_begun(self) -> None:
-        async with asyncio.timeout(30):
-            while not self.paid:  # noqa: ASYNC110  # it counts
-                await asyncio.sleep(0.01)
+        await until(lambda: self.paid)
 
 
 @asynccontextmanager
@@ -65,9 +64,7 @@ async def edges(network: Network) -> AsyncIterator[tuple[Bank, OperationRegistry
             registry = OperationRegistry()
             operations.keep(registry)
             registries.append(registry)
-        async with asyncio.timeout(30):
-            while any("shop.add" not in registry for registry in registries):  # noqa: ASYNC110  # offers arrive
-                await asyncio.sleep(0.01)
+        await until(lambda: not any(("shop.add" not in registry for registry in registries)))
         yield bank, registries[0], registries[1]
 
 

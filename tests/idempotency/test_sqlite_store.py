@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
@@ -38,8 +39,7 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
         return EntryKey((owner, None), "shop.pay", name)
 
     first = asyncio.create_task(one.run_once(keyed(key("ann", "k"), run, 30)))
-    while not ran:  # noqa: ASYNC110  # until it runs
-        await asyncio.sleep(0.01)
+    await until(lambda: ran)
     first.cancel()  # its caller has gone; the call goes on
     with pytest.raises(CallError, match="has not ended yet"):
         await two.run_once(keyed(key("ann", "k"), run, 0.1))

@@ -75,7 +75,7 @@ async def test_the_loss_and_return_of_nats_is_a_line_each_and_a_changed_password
                 f"{place} is back",
             ]
             server.kill()
-            server._file.write_text(server._file.read_text().replace("right", "changed"))
+            server.reconfigure("right", "changed")
             with awaited_line(f"{place} refuses the connection: check the user, password or token") as told:
                 server.restart()
                 await asyncio.wait_for(told.wait(), PATIENCE)
@@ -124,12 +124,12 @@ async def test_a_server_that_is_dead_and_one_that_refuses_us_are_told_apart_wher
             peers.keep(registry)
             server.kill()
             await until("it cannot be reached")
-            server._file.write_text(server._file.read_text().replace("right", "changed"))
+            server.reconfigure("right", "changed")
             server.restart()
             await until("the connection is refused: check the user, password or token")
             server.kill()
             await until("it cannot be reached")
-            server._file.write_text(server._file.read_text().replace("changed", "right"))
+            server.reconfigure("changed", "right")
             server.restart()
             await until("")
     finally:

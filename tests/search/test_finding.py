@@ -110,7 +110,9 @@ def test_the_indexes_of_many_kinds_of_callers_stay_within_a_bound(monkeypatch: p
     for number in (*range(4), *range(4)):
         caller = Identity("me", frozenset({f"s{number}"}))
         assert [each.id for each in found.find("own thing", caller)] == [f"own.thing{number}"]
-    assert len(found._indexes) == 1
+    del ops
+    gc.collect()
+    assert sum(type(each) is Index for each in gc.get_objects()) == 1
 
 
 def test_only_what_changed_is_indexed_anew() -> None:
@@ -172,10 +174,18 @@ def test_a_schema_that_describes_the_world_is_still_one_short_line() -> None:
     assert msgspec.json.encode(Finder(registry()).describe("maps.geocode", None))
 
 
-def test_an_index_that_is_gone_has_closed_its_database() -> None:
+def test_an_index_closes_its_database_when_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def recorded(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", recorded)
     index = Index()
-    database = index._database
     del index
     gc.collect()
+    [database] = opened
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         database.execute("SELECT 1")

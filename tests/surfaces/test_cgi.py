@@ -61,7 +61,7 @@ async def failed():
 
 @ops.query(timeout=0.05)
 async def slow() -> None:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 @ops.query
 def proxy() -> str | None:

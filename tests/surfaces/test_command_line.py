@@ -54,7 +54,7 @@ def secret() -> int:
 
 @ops.query(timeout=0.05)
 async def slow() -> None:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 @ops.query
 async def failed():

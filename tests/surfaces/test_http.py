@@ -723,7 +723,7 @@ def test_when_the_client_goes_the_handler_is_cancelled(kind: str) -> None:
     async def wait() -> None:
         started.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.set()
 
@@ -749,7 +749,8 @@ def test_when_the_client_of_a_known_operation_goes_its_handler_is_cancelled() ->
     async def wait(forever: bool) -> None:
         try:
             started.set()
-            await asyncio.sleep(60 if forever else 0)
+            if forever:
+                await asyncio.Event().wait()
         finally:
             ended.set()
 

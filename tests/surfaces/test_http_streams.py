@@ -47,7 +47,7 @@ def counter() -> OperationRegistry:
 
     @ops.subscription
     async def silent() -> AsyncIterator[int]:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         yield 1
 
     return ops

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.calls.processes import IS_FULL, say
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -32,7 +32,8 @@ STOCK: dict[str, Any] = {"code": "SOLD_OUT", "description": "Nothing left", "htt
 async def report(year: int) -> str:
     if year < 0:
         raise CallError("SOLD_OUT", "No such year")
-    await asyncio.sleep(60 if year == 9999 else 0)
+    if year == 9999:
+        await asyncio.Event().wait()
     return f"report of {year}"
 
 
@@ -165,8 +166,7 @@ async def test_nothing_is_left_of_who_follows_a_task_and_goes_away(client: Clien
         stream.leave()
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(each.task for each in (*streams, *waits)))
-        while task_id in waiting.values():  # noqa: ASYNC110  # of the server
-            await asyncio.sleep(0.01)
+        await until(lambda: task_id not in waiting.values())
     assert (await client.ask("GET", f"/tasks/{task_id}"))[1]["status"] == "working"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.waiting import until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -150,8 +151,7 @@ async def test_an_outcome_that_utf_8_cannot_hold_is_kept_as_a_failure(shop: Shop
 async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
     shop.go_on.clear()
     calls = [asyncio.create_task(shop.http("pay", {"amount": 5}, "k")) for _ in range(20)]
-    while not shop.effects:  # noqa: ASYNC110  # until the first has begun
-        await asyncio.sleep(0)
+    await until(lambda: shop.effects)
     late = await shop.http("pay", {"amount": 5}, "k", enfold_timeout_ms="20")
     assert late == (504, "The first call with this idempotency key has not ended yet: repeat it with the same key")
     shop.go_on.set()
@@ -162,8 +162,7 @@ async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
 async def test_a_caller_whose_deadline_comes_first_is_told_that_the_call_is_in_progress(shop: Shop) -> None:
     shop.go_on.clear()
     first = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))
-    while not shop.effects:  # noqa: ASYNC110  # until it runs
-        await asyncio.sleep(0)
+    await until(lambda: shop.effects)
     hurried = {"idempotency_key": "k", "enfold_timeout_ms": "20", "enfold_format": "envelope"}
     answer = await shop.start("pay", {"amount": 5}, **hurried).began()
     error = (await answer.json())["error"]
@@ -187,8 +186,7 @@ async def test_an_unknown_outcome_is_told_alike_on_every_surface(shop: Shop) -> 
 async def test_a_caller_who_lost_the_connection_finds_the_result_and_not_a_second_effect(shop: Shop) -> None:
     shop.go_on.clear()
     lost = shop.start("pay", {"amount": 5}, idempotency_key="k")
-    while not shop.effects:  # noqa: ASYNC110  # until it runs
-        await asyncio.sleep(0)
+    await until(lambda: shop.effects)
     lost.leave()
     await asyncio.wait({lost.task})
     again = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))

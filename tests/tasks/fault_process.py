@@ -15,6 +15,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from enfold import CallError, Context, OperationRegistry
@@ -95,13 +97,19 @@ def operations(log: Log) -> OperationRegistry:
     return ops
 
 
-def open_store(address: str) -> TaskStore:
+@asynccontextmanager
+async def opened_store(address: str) -> AsyncIterator[TaskStore]:
+    """The store at a path or at `nats://host:port?ack_wait=seconds`; its connection is closed at the end."""
     if not address.startswith("nats://"):
-        return SQLiteTasks(address)
+        yield SQLiteTasks(address)
+        return
     urls, _, query = address.partition("?")
     options = dict(pair.split("=") for pair in query.split("&"))
     transport = NATSTransport(urls.split(","), name=f"p{os.getpid()}")
-    return NATSTasks(transport, ack_wait=float(options["ack_wait"]), replicas=int(options.get("replicas", 1)))
+    try:
+        yield NATSTasks(transport, ack_wait=float(options["ack_wait"]), replicas=int(options.get("replicas", 1)))
+    finally:
+        await transport.close()
 
 
 async def main(role: str, address: str, path: str, *rest: str) -> None:
@@ -109,7 +117,12 @@ async def main(role: str, address: str, path: str, *rest: str) -> None:
     if role == "work" and rest:
         real, ahead = time.time_ns, int(rest[0]) * 1_000_000_000
         time.time_ns = lambda: real() + ahead
-    tasks = Tasks(operations(log), open_store(address), at_once=0 if role == "order" else 8, limit=1_000_000)
+    async with opened_store(address) as store:
+        tasks = Tasks(operations(log), store, at_once=0 if role == "order" else 8, limit=1_000_000)
+        await _play(role, tasks, log, *rest)
+
+
+async def _play(role: str, tasks: Tasks, log: Log, *rest: str) -> None:
     if role != "order":  # `both` runs what it orders, as a server does
         _log_records(tasks, log)
         tasks.begin()

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from tests.calls.networks import Server, nats_server_program
 from tests.calls.processes import IS_FULL, ROOT, say
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.token_file import TokenFile, add_token
@@ -33,7 +33,7 @@ from enfold.tasks import Status, TaskHandle, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.model import new_task_id
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_streams import Names, owner_token, slot_key, task_key
+from enfold.tasks.nats_streams import Names, Streams, owner_token, slot_key, task_key
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskLimits, TaskStore, check_kept_bytes, is_large_share, now_ms
 from enfold.testing.asgi import Conversation
@@ -79,7 +79,7 @@ async def large(size: int) -> str:
 
 @ops.mutation(durable=True)
 async def wait() -> None:
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @ops.mutation(durable=True)
@@ -416,6 +416,7 @@ async def test_a_row_that_somebody_has_written_over_ends_its_own_task_and_no_oth
     path = tmp_path / "t.db"
     edge = Tasks(ops, SQLiteTasks(path), at_once=0, deadline=0.3)
     lost = [await edge.start("shop.large", {"size": 1}, identity=ANN) for _ in range(2)]
+    deadline = now_ms() + 300
     edge = Tasks(ops, edge.store, at_once=0)
     good = await edge.start("shop.large", {"size": 2}, identity=ANN)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -428,7 +429,7 @@ async def test_a_row_that_somebody_has_written_over_ends_its_own_task_and_no_oth
         assert (await (await tasks.get(str(good.id), identity=ANN)).result()).data == "xx"
         for each in lost:
             assert (await refused(each.state())).code == "DATA_LOSS"
-        await asyncio.sleep(0.35)
+        await until(lambda: now_ms() > deadline)
         await tasks.store.expire()
         with closing(sqlite3.connect(path)) as connection, connection:  # nobody tries to run them again
             left = connection.execute("SELECT COUNT(*) FROM tasks WHERE outcome IS NULL").fetchone()
@@ -616,9 +617,9 @@ async def messages(transport: NATSTransport, stream: str) -> list[bytes]:
 async def test_garbage_and_forged_orders_are_kept_aside_and_the_others_go_on(peers: dict[str, NATSTransport]) -> None:
     names = Names()
     edge = Tasks(ops, NATSTasks(peers["edge"]), at_once=0)
-    async with Tasks(ops, NATSTasks(peers["worker"], ack_wait=2)) as tasks:
+    async with Tasks(ops, NATSTasks(peers["worker"], ack_wait=2)):
         good = (await (await edge.start("shop.large", {"size": 1})).state()).order
-        streams = tasks.store._streams  # type: ignore[attr-defined]
+        streams = Streams(peers["worker"], names, None)
         context = await streams.open()
         forged = [
             msgspec.structs.replace(good, **{"id": new_task_id(), **change})
@@ -642,14 +643,20 @@ async def test_garbage_and_forged_orders_are_kept_aside_and_the_others_go_on(pee
 
 
 @pytest.fixture
-async def emptied(jetstream: Server) -> AsyncIterator[tuple[Tasks, Tasks, Any, Names]]:
-    """An edge, a worker that does not run yet, and somebody with all rights on the server."""
+async def edge_transport(jetstream: Server) -> AsyncIterator[NATSTransport]:
+    async with NATSTransport(jetstream.url) as transport:
+        yield transport
+
+
+@pytest.fixture
+async def emptied(jetstream: Server, edge_transport: NATSTransport) -> AsyncIterator[tuple[Tasks, Tasks, Any, Names]]:
+    """An edge, a worker that does not run yet, and JetStream with all permissions."""
     name = f"t{os.urandom(4).hex()}"
-    async with NATSTransport(jetstream.url) as one, NATSTransport(jetstream.url) as other:
-        edge = Tasks(ops, NATSTasks(one, ack_wait=0.2, name=name), at_once=0, limit=5)
+    async with NATSTransport(jetstream.url) as other:
+        edge = Tasks(ops, NATSTasks(edge_transport, ack_wait=0.2, name=name), at_once=0, limit=5)
         worker = Tasks(ops, NATSTasks(other, ack_wait=0.2, name=name))
         await edge.store.list(None)
-        yield edge, worker, one.client.jetstream(), Names(name)
+        yield edge, worker, edge_transport.client.jetstream(), Names(name)
         await worker.close()
         await edge.close()
 
@@ -707,8 +714,8 @@ async def test_garbage_in_the_bucket_ends_its_own_task_and_no_other(emptied: tup
     assert worker.runner.counted.fenced == 1
 
 
-async def test_places_of_edges_that_died_are_given_up_when_they_are_missed(
-    emptied: tuple[Tasks, Tasks, Any, Names],
+async def test_slots_of_edges_that_died_are_released_when_they_are_needed(
+    emptied: tuple[Tasks, Tasks, Any, Names], edge_transport: NATSTransport
 ) -> None:
     edge, _, jetstream, names = emptied
     kept = [await edge.start("shop.large", {"size": 1}) for _ in range(2)]
@@ -719,7 +726,7 @@ async def test_places_of_edges_that_died_are_given_up_when_they_are_missed(
     for _ in range(2):
         await edge.start("shop.large", {"size": 1})
     assert [(await handle.state()).status for handle in kept] == [Status.WORKING] * 2
-    sent = edge.store._streams.client.stats["out_msgs"]  # type: ignore[attr-defined]
-    for _ in range(20):  # whoever asks again and again costs the server no more than a look at the limit
+    sent = edge_transport.client.stats["out_msgs"]
+    for _ in range(20):  # A rejected order costs the server no more than reading the limit.
         assert (await refused(edge.start("shop.large", {"size": 1}))).code == "RESOURCE_EXHAUSTED"
-    assert edge.store._streams.client.stats["out_msgs"] - sent <= 20 * 2  # type: ignore[attr-defined]
+    assert edge_transport.client.stats["out_msgs"] - sent <= 20 * 2

@@ -297,7 +297,7 @@ def later() -> str: return "done"
 async def work():
     async with NATSTransport(sys.argv[1]) as transport, serve_calls(ops, transport):
         print("ready", flush=True)
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 
 asyncio.run(work())
 """

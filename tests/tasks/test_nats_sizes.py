@@ -16,6 +16,7 @@ from enfold.calls.nats import NATSTransport
 from enfold.operations.questions import ask, elicitation
 from enfold.tasks import Status, Task, TaskHandle, Tasks
 from enfold.tasks.nats import NATSTasks
+from enfold.tasks.nats_streams import Names
 from enfold.tasks.store import Answers
 
 FORM = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -35,11 +36,19 @@ async def two(text: str, context: Context) -> int:
 
 
 @pytest.fixture
-async def tasks(jetstream: Server) -> AsyncIterator[Tasks]:
-    async with (
-        NATSTransport(jetstream.url) as transport,
-        Tasks(ops, NATSTasks(transport, name=f"t{os.urandom(4).hex()}")) as made,
-    ):
+async def transport(jetstream: Server) -> AsyncIterator[NATSTransport]:
+    async with NATSTransport(jetstream.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names(f"t{os.urandom(4).hex()}")
+
+
+@pytest.fixture
+async def tasks(transport: NATSTransport, names: Names) -> AsyncIterator[Tasks]:
+    async with Tasks(ops, NATSTasks(transport, name=names.name)) as made:
         yield made
 
 
@@ -62,13 +71,14 @@ async def code_of(call: Any) -> str:
     return raised.value.code
 
 
-async def test_an_input_that_the_server_cannot_hold_is_refused_and_nothing_is_queued(tasks: Tasks) -> None:
+async def test_an_input_that_the_server_cannot_hold_is_refused_and_nothing_is_queued(
+    tasks: Tasks, transport: NATSTransport, names: Names
+) -> None:
     for size in (1_043_000, 1_047_000, 1_100_000, 3_000_000):
         refused = tasks.start("shop.echo", {"text": "x" * size}, idempotency_key="k")
         assert await code_of(refused) == "PAYLOAD_TOO_LARGE"
     assert await tasks.store.list(None) == []
-    streams = tasks.store._streams  # type: ignore[attr-defined]
-    assert (await (await streams.open()).stream_info(streams.names.queue)).state.messages == 0
+    assert (await transport.client.jetstream().stream_info(names.queue)).state.messages == 0
     handle = await tasks.start("shop.echo", {"text": "x"}, idempotency_key="k")  # the key has not been used
     assert (await handle.result()).data == "x"
 

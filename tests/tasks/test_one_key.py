@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -164,8 +164,7 @@ async def test_one_key_is_one_run_whatever_way_it_is_asked(shop: Shop) -> None:
     ran = len(shop.effects)
     shop.go_on.clear()
     together = [asyncio.create_task(way(shop, 99, "all")) for way in WAYS]  # all at once
-    while len(shop.effects) == ran:  # noqa: ASYNC110  # until it runs
-        await asyncio.sleep(0.01)
+    await until(lambda: len(shop.effects) != ran)
     shop.go_on.set()
     async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*together) == [{"amount": 99, "nth": ran + 1}] * len(WAYS)
@@ -189,9 +188,7 @@ async def test_a_plain_call_under_a_key_tells_how_far_it_is_and_is_asked(shop: S
     context = Context(identity=ANN, idempotency_key="far", notify=heard.append)
     shop.go_on.clear()
     calling = asyncio.create_task(shop.ops.guarded().execute("shop.pay", {"amount": 1}, context))
-    async with asyncio.timeout(PATIENCE):
-        while not heard:  # noqa: ASYNC110  # until it is told
-            await asyncio.sleep(0.01)
+    await until(lambda: heard)
     shop.go_on.set()
     await calling
     assert (heard[0].progress, heard[0].total, heard[0].message) == (1, 10, "paying")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.tasks.fastmcp_server import INTERVAL
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import Connection, from_mcp
@@ -34,7 +34,8 @@ FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 async def report(year: int) -> dict[str, int]:
     if year < 0:
         raise CallError("SOLD_OUT", "No such year")
-    await asyncio.sleep(3600 if year == 9999 else 0)
+    if year == 9999:
+        await asyncio.Event().wait()
     return {"year": year}
 
 @ops.mutation(durable="required")
@@ -158,6 +159,4 @@ async def test_tasks_of_fastmcp_are_driven_to_their_result_question_failure_and_
         with pytest.raises(CallError) as late:
             await registry.execute("slow", {"seconds": 3600}, Context(timeout=1))
         assert late.value.code == "TIMEOUT"
-        async with asyncio.timeout(PATIENCE):
-            while not heard.times("tasks/cancel"):  # noqa: ASYNC110  # it is told by a line of the server
-                await asyncio.sleep(0.01)
+        await until(lambda: heard.times("tasks/cancel"))

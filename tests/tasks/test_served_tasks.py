@@ -43,7 +43,8 @@ async def report(year: int, context: Context) -> dict[str, int]:
         effects.write(f"{year}\\n")
     if year < 0:
         raise CallError("SOLD_OUT", "No such year", {"year": year})
-    await asyncio.sleep(3600 if year == 9999 else 0)
+    if year == 9999:
+        await asyncio.Event().wait()
     return {"year": year}
 
 @ops.mutation

@@ -43,7 +43,7 @@ async def report(year: int, context: Context) -> str:
 @ops.mutation(durable=True)
 async def endless(context: Context) -> None:
     context.progress(1, 2, "half way")
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @ops.mutation(durable=True)

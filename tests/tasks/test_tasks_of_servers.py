@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
 from tests.tasks.processes import TaskProcess
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, OperationRegistry
 from enfold.sources.mcp import Connection, from_mcp
@@ -40,12 +40,6 @@ async def worker(
         tasks.begin()
         yield tasks
         await tasks.runner.stop()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  # of another process
-            await asyncio.sleep(0.01)
 
 
 async def seen(handle: TaskHandle, status: Status) -> Task:

@@ -64,4 +64,4 @@ async def test_a_call_that_ended_before_a_sibling_was_listened_to_is_seen_once(t
         first = (await anext(calls)).data
         await theirs.execute("shop.add", {"x": 2})
         second = (await anext(calls)).data
-    assert [each.record.request_id for each in log._kept] == [first["request_id"], second["request_id"]]
+    assert [each["record"]["request_id"] for each in log.kept()] == [first["request_id"], second["request_id"]]

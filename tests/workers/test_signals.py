@@ -129,7 +129,7 @@ async def stay() -> None:
     Path("begun").touch()
     while True:
         try:
-            await asyncio.sleep(600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
 """
@@ -137,7 +137,7 @@ HANGS = """
 @ops.on_stop
 async def hang() -> None:
     Path("stopping").touch()
-    await asyncio.sleep(600)
+    await asyncio.Event().wait()
 """
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import uvicorn
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 
@@ -65,8 +66,7 @@ def serve() -> Serve:
         listening = socket.create_server(("127.0.0.1", port))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         running = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started:  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0.01)
+        await until(lambda: server.started)
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 import uvloop
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
@@ -123,16 +123,14 @@ async def test_a_server_killed_while_nobody_calls_is_started_again_and_the_call_
     async with from_mcp(little("--marks", str(marks))) as operations:
         ops = registry_of(operations)
         os.kill((await ops.execute("told", {})).data["pid"], signal.SIGKILL)
-        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before they call
-            await asyncio.sleep(0.01)
+        await until(lambda: not operations.is_up)
         assert (await ops.execute("mark", {})).data == [{"type": "text", "text": "marked"}]
     assert marks.read_text() == "ran\n"
 
 
 async def test_a_server_that_closes_its_input_is_started_again(little: Little, tmp_path: Path) -> None:
     async with from_mcp(little("--deaf-once", str(tmp_path / "was deaf"))) as operations:
-        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before they call
-            await asyncio.sleep(0.01)
+        await until(lambda: not operations.is_up)
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
@@ -171,7 +169,7 @@ async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytes
 
 
 @pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
-async def test_progress_of_nothing_is_passed_over(token: str) -> None:
+async def test_progress_for_an_invalid_token_does_not_raise(token: str) -> None:
     dispatcher = Dispatcher("odd", lambda *_: None, cast("Any", None), MCPLimits())
     text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
     dispatcher.take_text(text.encode())

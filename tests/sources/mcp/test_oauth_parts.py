@@ -12,6 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.waiting import PATIENCE
 
 from enfold import CallError
 from enfold.auth.token_endpoint import GrantRefusedError, authorization_server_urls
@@ -370,8 +371,8 @@ async def test_the_page_is_gone_after_the_login() -> None:
             await browser.get(page.redirect_uri)
 
 
-async def test_a_visitor_who_says_nothing_does_not_hold_up_the_end() -> None:
-    async with open_callback_page("http://127.0.0.1/back", 0) as page:
+async def test_closing_the_callback_page_does_not_hang_on_a_silent_connection() -> None:
+    async with asyncio.timeout(PATIENCE), open_callback_page("http://127.0.0.1/back", 0) as page:
         port = int(page.redirect_uri.split(":")[2].split("/")[0])
         _, silent = await asyncio.open_connection("127.0.0.1", port)
         silent.write(b"GET /")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.sources.mcp.conftest import Serve
 from tests.sources.mcp.task_server import CAPABILITIES, EXTENSION, TaskServer, asking, completed, text, working
+from tests.waiting import until
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.operations import Progress
@@ -110,8 +111,7 @@ async def test_whoever_gives_up_takes_the_task_with_them(serve: Serve, how: str)
         context = Context(timeout=0.3 if how == "deadline" else None)
         running = asyncio.create_task(registry.execute("slow", {}, context))
         if how == "abort":
-            while not server.times:  # noqa: ASYNC110  # until it is driven
-                await asyncio.sleep(0.01)
+            await until(lambda: server.times)
             running.cancel()
         expected = {"abort": asyncio.CancelledError, "deadline": CallError, "unaskable": CallError}[how]
         with pytest.raises(expected) as ended:

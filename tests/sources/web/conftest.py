@@ -18,17 +18,17 @@ class Line:
     """One connection, from the server's side."""
 
     def __init__(self, raw: Raw, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._raw, self._reader, self.writer = raw, reader, writer
+        self._raw, self.reader, self.writer = raw, reader, writer
 
     async def request(self) -> bytes:
         """The next request, whole; empty where the client has gone."""
         try:
-            head = await self._reader.readuntil(b"\r\n\r\n")
+            head = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
             return b""
         fields = [line.partition(b":") for line in head.split(b"\r\n")]
         length = next((int(value) for name, _, value in fields if name.lower() == b"content-length"), 0)
-        request = head + (await self._reader.readexactly(length) if length else b"")
+        request = head + (await self.reader.readexactly(length) if length else b"")
         self._raw.requests.append(request)
         return request
 
@@ -38,7 +38,7 @@ class Line:
 
     async def gone(self) -> None:
         """Wait until the client has gone."""
-        while await self._reader.read(65536):
+        while await self.reader.read(65536):
             pass
 
 

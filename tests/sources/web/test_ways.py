@@ -255,7 +255,7 @@ def proxy(words: Any) -> Any:
             host, _, port = request.split(b" ")[1].decode().rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             await line.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            await asyncio.gather(_pipe(line._reader, writer), _pipe(reader, line.writer))
+            await asyncio.gather(_pipe(line.reader, writer), _pipe(reader, line.writer))
             return
 
     return talk

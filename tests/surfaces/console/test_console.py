@@ -218,7 +218,7 @@ def test_tasks_show_how_far_they_are_take_answers_and_are_cancelled(browser: Bro
     @shop.mutation(durable=True)
     async def endless(context: Context) -> None:
         context.progress(1, 2, "half way")
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     tokens = Tokens({"good": Identity("ann", frozenset({"enfold:read"}))})
     with served(to_http(shop, tokens=tokens, tasks=Tasks(shop, MemoryTasks()))) as address:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 from enfold import CallError, OperationRegistry
 from enfold.auth.tokens import Tokens
@@ -92,9 +92,7 @@ async def follow_in_session(client: Client, uri: str) -> Any:
 
 async def let_go(source: Source) -> None:
     """Wait until nobody listens to the source; a source that is never let go of ends in a timeout."""
-    async with asyncio.timeout(PATIENCE):
-        while source.followed:  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0)
+    await until(lambda: not source.followed)
 
 
 async def test_whoever_follows_is_told_in_the_way_of_his_era(

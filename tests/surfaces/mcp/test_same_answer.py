@@ -56,7 +56,7 @@ def _add_plain_tools(ops: OperationRegistry, runs: list[str]) -> None:
 
     @ops.query(timeout=0.05)
     async def slow() -> int:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return 1
 
 

@@ -39,7 +39,8 @@ async def report(year: int, context: Context) -> str:
     await context.progress(1, 2, "reading")
     if year < 0:
         raise CallError("SOLD_OUT", "No such year")
-    await asyncio.sleep(60 if year == 9999 else 0)
+    if year == 9999:
+        await asyncio.Event().wait()
     return f"report of {year}"
 
 
