@@ -193,7 +193,7 @@ def test_what_is_wrong_is_one_sentence_with_file_and_line(tmp_path: Path, name: 
     ("name", "text"),
     [("mcp.json", '{\n"mcpServers": {\n"a": }}'), ("enfold.toml", "[sources.a]\n\ncommand = ")],
 )
-def test_a_file_that_cannot_be_parsed_tells_its_line(tmp_path: Path, name: str, text: str) -> None:
+def test_a_file_that_cannot_be_parsed_is_reported_with_its_line(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(CallError) as caught:
         read_config(write(tmp_path, name, text), {})
     assert "line 3" in caught.value.message
@@ -216,7 +216,7 @@ def test_a_file_that_no_parser_can_take_is_one_sentence(tmp_path: Path, name: st
     assert caught.value.message.startswith(f"{path}, line 1: {sentence}")
 
 
-def test_a_file_that_is_not_there_is_told() -> None:
+def test_a_file_that_is_not_there_is_reported() -> None:
     with pytest.raises(CallError, match=r"nowhere\.json cannot be read: No such file or directory"):
         read_config("nowhere.json", {})
 
@@ -304,9 +304,7 @@ async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: py
         assert [state.state for state in registry.sources] == ["up"]
 
 
-async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_source_that_comes_back_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '[sources.late]\nfunctions = "late.py"'
     async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
         assert caplog.messages == ["late is down: There is no file late.py"]
@@ -325,7 +323,9 @@ async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.Log
     assert caplog.messages == ["slow has not answered yet"]
 
 
-async def test_filters_and_new_names_for_nothing_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_filters_and_renames_that_match_nothing_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path, "shop.py", SHOP)
     text = """\
 [sources.shop]

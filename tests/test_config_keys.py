@@ -116,7 +116,7 @@ def test_the_command_prints_what_is_published(capsys: pytest.CaptureFixture[str]
         ('[sources.a]\nurl = "https://x"\nkinds = ["tools"]', '"kinds" must be a list of tool, resource and prompt'),
     ],
 )  # fmt: skip
-def test_a_mistake_below_a_key_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_below_a_key_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "enfold.toml").write_text(text)
     with pytest.raises(CallError, match=re.escape(f"line 3: {message}")):
         read_config(tmp_path / "enfold.toml", {})

@@ -243,7 +243,7 @@ def test_extra_keys_beside_data_and_meta_are_a_warning() -> None:
 
 
 @pytest.mark.parametrize("source", RESPONSE_SOURCES)
-def test_meta_fields_nobody_knows_are_dropped_and_told(source: str) -> None:
+def test_unknown_meta_fields_are_dropped_and_reported(source: str) -> None:
     meta = {"source": source, "brand": 1, "a/b~c": 2}
     envelope = from_wire({"data": 1, "meta": meta})
     jsonschema_rs.validate(RESPONSE_ENVELOPE_SCHEMA, to_wire(envelope))
@@ -253,13 +253,13 @@ def test_meta_fields_nobody_knows_are_dropped_and_told(source: str) -> None:
     ]
 
 
-def test_a_meta_field_of_another_source_is_one_nobody_knows() -> None:
+def test_a_meta_field_of_another_source_is_unknown() -> None:
     envelope = from_wire({"data": 1, "meta": {"source": "local", "isError": True, "dataEncoding": "base64"}})
     assert [warning.path for warning in envelope.warnings] == ["/meta/isError", "/meta/dataEncoding"]
     assert not envelope.is_error
 
 
-def test_a_flood_of_unknown_fields_is_told_in_a_few_words() -> None:
+def test_very_many_unknown_fields_are_reported_briefly() -> None:
     flood = {f"{number}{'x' * 1000}": 1 for number in range(10_000)}
     envelope = from_wire({"data": 1, "meta": {"source": "local", **flood}, **flood})
     assert len(envelope.warnings) == 50
@@ -395,7 +395,7 @@ def test_typed_access_as_a_typed_dict_is_the_data() -> None:
     assert local_envelope({"x": 3}, "a").as_(PointDict) == {"x": 3}
 
 
-def test_absent_and_null_structured_content_are_told_apart() -> None:
+def test_absent_and_null_structured_content_are_distinguished() -> None:
     absent, null = mcp_envelope(1).meta, mcp_envelope(1, structured_content=None).meta
     assert isinstance(absent, MCPResponseMeta)
     assert isinstance(null, MCPResponseMeta)

@@ -149,7 +149,7 @@ def test_what_an_inner_operation_declares_reaches_the_caller_of_the_outer_one() 
 
 
 @pytest.mark.parametrize("wrong", [{"category": "modell"}, {"exit": 0}, {"exit": 256}], ids=str)
-def test_a_wrong_declaration_is_told_at_registration(wrong: dict[str, Any]) -> None:
+def test_a_wrong_declaration_is_reported_at_registration(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"category|exit code"):
         OperationSpec(name="a", error_schemas=[{"code": "MINE", **wrong}])
 
@@ -203,7 +203,7 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("failure", "message", "details"), PROGRAMS.values(), ids=PROGRAMS)
-def test_a_failed_program_is_told_without_its_command_line(
+def test_a_failed_program_is_reported_without_its_command_line(
     failure: Callable[[], BaseException], message: str, details: dict[str, Any]
 ) -> None:
     ops = failing([], failure)
@@ -273,9 +273,7 @@ async def test_details_of_any_kind_reach_every_caller_alike(
 
 @pytest.mark.parametrize("surface", testing.SURFACES)
 @pytest.mark.parametrize("give", [validation_faults, endless], ids=["faults of pydantic", "details within themselves"])
-async def test_details_that_nobody_can_write_whole_leave_the_rest_standing(
-    surface: str, give: Callable[[], Any]
-) -> None:
+async def test_details_that_cannot_be_serialized_leave_the_rest_intact(surface: str, give: Callable[[], Any]) -> None:
     ops = failing([], lambda: CallError("VALIDATION_ERROR", "wrong", give()))
     async with testing.open_client(surface, ops) as client:
         reply = await client.call("t.fail", {}, format="envelope")
@@ -297,7 +295,7 @@ async def test_a_timeout_of_a_handlers_own_is_a_timeout(exception: TimeoutError,
     assert (raised.value.code, raised.value.retryable) == ("TIMEOUT", True)
 
 
-async def test_an_exception_that_cannot_be_printed_is_told_by_its_name() -> None:
+async def test_an_exception_that_cannot_be_printed_is_reported_by_its_name() -> None:
     class OddError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -306,7 +304,7 @@ async def test_an_exception_that_cannot_be_printed_is_told_by_its_name() -> None
         await failing([], OddError).execute("t.fail", {})
 
 
-async def test_the_one_failure_in_a_task_group_is_told_as_itself() -> None:
+async def test_the_one_failure_in_a_task_group_is_reported_as_itself() -> None:
     ops = OperationRegistry("t")
 
     @ops.query

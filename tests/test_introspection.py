@@ -37,7 +37,7 @@ def shop() -> OperationRegistry:
     return ops
 
 
-async def test_sources_are_told_now_and_after_every_change() -> None:
+async def test_the_states_of_sources_are_sent_now_and_after_every_change() -> None:
     ops = shop()
     introduce(ops, {})
     alone = (await ops.execute("enfold.sources")).data
@@ -53,7 +53,7 @@ async def test_sources_are_told_now_and_after_every_change() -> None:
     assert seen == ["starting", "up", "down"]
 
 
-async def test_calls_are_told_as_they_end_each_identity_its_own_and_never_a_value() -> None:
+async def test_calls_are_streamed_as_they_end_to_their_own_identity_and_without_values() -> None:
     ops = shop()
     keep_calls(ops)
     async with testing.open_client("http", ops) as client:
@@ -241,7 +241,7 @@ async def test_a_record_that_was_changed_is_shown_with_its_verdict_among_the_oth
                     }
 
 
-async def test_no_call_pays_for_what_nobody_has_asked_for() -> None:
+async def test_no_call_pays_for_introspection_that_is_not_used() -> None:
     ops = shop()
     introduce(ops, {})
     tool_names(ops)  # which looks at the names of all operations, those about the program too

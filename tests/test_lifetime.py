@@ -81,7 +81,7 @@ async def test_two_apps_of_one_server_share_what_is_opened(shop: Shop) -> None:
     assert shop.events == ["open", "close"]
 
 
-async def test_a_start_that_fails_is_told_and_tried_again() -> None:
+async def test_a_start_that_fails_is_reported_and_tried_again() -> None:
     ops, tries = OperationRegistry("t"), list[int]()
 
     @ops.on_start
@@ -109,7 +109,7 @@ async def test_what_is_registered_after_the_start_is_refused() -> None:
 # options, streams and failures of composed calls
 
 
-def test_a_misspelt_option_is_told_with_the_right_one() -> None:
+def test_a_misspelt_option_is_reported_with_the_right_one() -> None:
     ops = OperationRegistry()
     with pytest.raises(TypeError, match="Unknown option timout for f: did you mean timeout"):
 

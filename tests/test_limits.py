@@ -120,7 +120,7 @@ def test_http_says_when_to_come_again() -> None:
         assert client.get("/functions/shop.now", Authorization="Bearer bob-token").status == 200
 
 
-async def test_an_mcp_client_is_told_in_the_result_of_its_call() -> None:
+async def test_an_mcp_client_gets_it_in_the_result_of_its_call() -> None:
     shop = Shop()
     app = to_mcp(shop.limited(per_second=0.01), tokens=TOKENS)
     ann, bob = Client(app, "2026-07-28", "ann-token"), Client(app, "2026-07-28", "bob-token")

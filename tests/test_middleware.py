@@ -419,7 +419,7 @@ async def test_an_outer_one_sees_the_errors_of_an_inner_one_as_call_errors() -> 
     assert seen == ["EXECUTION_ERROR", "SOLD_OUT"]
 
 
-async def test_one_that_returns_no_envelope_is_told_what_to_return() -> None:
+async def test_middleware_that_returns_no_envelope_fails_with_advice() -> None:
     ops = shop()
 
     @ops.middleware

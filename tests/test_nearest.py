@@ -43,7 +43,7 @@ def test_a_right_name_of_any_length_costs_nothing() -> None:
     assert steps_of(lambda: nearest("x" * 100, [f"{'x' * 1_000_000}{number}" for number in range(5)])) < 5_000
 
 
-def test_an_unknown_operation_argument_and_path_are_told_with_the_nearest_over_http() -> None:
+def test_an_unknown_operation_argument_and_path_are_reported_with_the_nearest_over_http() -> None:
     ops = OperationRegistry()
     fields: dict[str, Any] = {f"field_{number}": {"type": "integer"} for number in range(2_500)}
     schema = {"type": "object", "properties": fields, "additionalProperties": False}
@@ -63,7 +63,7 @@ def test_an_unknown_operation_argument_and_path_are_told_with_the_nearest_over_h
         assert "did you mean field_2345?" in select.json["error"]
 
 
-async def test_several_unknown_arguments_are_told_together() -> None:
+async def test_several_unknown_arguments_are_reported_together() -> None:
     ops = OperationRegistry("shop")
 
     @ops.query

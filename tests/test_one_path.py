@@ -223,7 +223,7 @@ async def test_a_websocket_on_the_path_of_an_operation_is_closed() -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_a_refused_token_is_told_in_the_format_and_under_the_id_that_the_caller_asked_for() -> None:
+async def test_a_refused_token_is_reported_in_the_format_and_under_the_id_that_the_caller_asked_for() -> None:
     headers = {"authorization": "Bearer wrong", "enfold-format": "envelope", "content-type": "application/json"}
     status, text = await ask(HTTP, "POST", "/functions/t.at_once", headers, b'{"n": 1}')
     assert (status, json.loads(text)["error"]["code"]) == (401, "ACCESS_DENIED")
@@ -237,7 +237,7 @@ class Slow:
         return ANN if token == TOKEN else None
 
 
-async def test_a_body_is_whole_however_long_it_takes_to_know_who_sends_it() -> None:
+async def test_a_body_is_complete_however_long_authentication_takes() -> None:
     headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json", "x-request-id": "a"}
     for app, path in ((to_http(OPS, tokens=Slow()), "/functions/t.at_once"),):
         for _ in range(2):  # once before and once after its path is known

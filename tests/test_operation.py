@@ -110,12 +110,12 @@ def test_a_field_that_is_missing_or_misspelt_is_named(fields: dict[str, Any], sa
     ],
     ids=["type", "access key", "access value"],
 )
-def test_a_wrong_field_is_told_at_once(fields: dict[str, Any], said: str) -> None:
+def test_a_wrong_field_is_reported_at_once(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         spec(**fields)
 
 
-def test_a_wrong_policy_is_told_at_once() -> None:
+def test_a_wrong_policy_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="Unknown normalize policy 'fix'"):
         Policy(normalize="fix")  # type: ignore[arg-type]  # the point of the test
 
@@ -174,7 +174,7 @@ def test_a_child_context_carries_the_caller_the_time_and_the_parents_id() -> Non
     assert child.cancelled
 
 
-def test_a_context_tells_its_listener_of_progress_and_messages() -> None:
+def test_a_context_passes_progress_and_messages_to_its_listener() -> None:
     heard: list[Any] = []
     context = Context(notify=heard.append)
     context.progress(1, 2, "half")

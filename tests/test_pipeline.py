@@ -265,7 +265,7 @@ async def test_what_an_mcp_result_carries_beside_its_data_is_made_plain_too() ->
     assert json.loads(envelope.to_bytes())["meta"]["structuredContent"] == {"id": 1, "note": "x"}
 
 
-async def test_a_mapping_that_claims_to_be_an_envelope_is_told() -> None:
+async def test_a_mapping_that_claims_to_be_an_envelope_is_reported() -> None:
     claimed = await finish({"data": {"id": 1}, "meta": {"source": "http", "statusCode": 200}}, {})
     assert (claimed.meta.source, [warning.code for warning in claimed.warnings]) == ("http", ["detected"])
     assert (await finish(http_envelope({"id": 1}), {})).warnings == ()

@@ -120,7 +120,7 @@ async def test_an_unknown_id_is_named() -> None:
         ops.unregister("shop.nothing")
 
 
-async def test_the_wrong_door_is_told() -> None:
+async def test_executing_a_subscription_or_subscribing_to_a_query_fails_with_advice() -> None:
     ops = shop()
     with pytest.raises(CallError, match="subscribe to it") as caught:
         await ops.execute("shop.count", {"to": 1})
@@ -175,7 +175,7 @@ def test_what_is_registered_later_and_has_no_place_in_a_view_is_left_out_of_it()
     assert [spec.name for spec in view.list()] == ["plus", "clear", "count"]
 
 
-def test_a_watcher_hears_of_every_change_until_it_stops() -> None:
+def test_a_watcher_is_called_for_every_change_until_it_stops() -> None:
     ops, heard = shop(), []
     stop = ops.only(lambda _: True).watch(lambda: heard.append(ops.version))
     ops.unregister("shop.add")

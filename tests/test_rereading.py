@@ -75,7 +75,7 @@ async def until_changed(registry: OperationRegistry, is_true: Callable[[], bool]
         end()
 
 
-async def test_only_what_changed_is_reopened_and_its_calls_end_in_peace(tmp_path: Path) -> None:
+async def test_only_changed_sources_are_reopened_and_their_running_calls_finish(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     same = f"[sources.same]\ncommand = {little()}\n"
     shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
@@ -173,7 +173,7 @@ async def test_a_successor_that_cannot_be_opened_takes_the_place_of_what_was_the
             await registry.execute("a.add", {"x": 1, "y": 2})
 
 
-async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_told(
+async def test_a_changed_policy_applies_to_all_sources_and_changes_that_need_a_restart_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "shop.py").write_text(SHOP)

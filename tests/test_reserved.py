@@ -51,7 +51,7 @@ REGISTERING: dict[str, Callable[[OperationRegistry], Any]] = {
 
 
 @pytest.mark.parametrize("register", REGISTERING.values(), ids=REGISTERING)
-def test_nobody_else_registers_in_the_namespace(register: Callable[[OperationRegistry], Any]) -> None:
+def test_the_namespace_is_reserved(register: Callable[[OperationRegistry], Any]) -> None:
     def named(ops: OperationRegistry) -> None:
         with pytest.raises(ValueError, match="The namespace enfold is reserved for Enfold's own operations"):
             register(ops)
@@ -84,7 +84,7 @@ async def test_a_surface_without_identities_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("anonymous", [False, True], ids=["closed", "open to strangers"])
-async def test_where_there_are_identities_strangers_learn_nothing(anonymous: bool) -> None:
+async def test_where_there_are_identities_anonymous_callers_see_nothing(anonymous: bool) -> None:
     app = to_http(shop(), tokens=Tokens({"r": READER}), allow_anonymous=anonymous)
     async with living(app):
         assert (await _get(app, "/functions/enfold.kitchen.tea"))[0] == 401
@@ -131,7 +131,7 @@ async def test_a_users_tool_of_the_same_name_wins() -> None:
         assert "version" in (await client.call("enfold.about")).data
 
 
-async def test_a_wrong_name_is_told_with_the_nearest_of_the_namespace() -> None:
+async def test_a_wrong_name_is_reported_with_the_nearest_of_the_namespace() -> None:
     ops = shop()
     introduce(ops, {})
     with pytest.raises(CallError, match=r"Operation not found: enfold.abut. Did you mean enfold.about\?"):

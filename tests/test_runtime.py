@@ -101,7 +101,7 @@ async def test_a_def_gets_what_was_checked_although_its_caller_changes_it() -> N
     ],
     ids=["missing", "text", "fraction", "boolean", "null", "unknown", "several"],
 )
-async def test_bad_input_is_told_by_argument_reason_and_expectation(
+async def test_bad_input_is_reported_by_argument_reason_and_expectation(
     input: dict[str, Any], details: dict[str, Any]
 ) -> None:
     ops = registry()
@@ -311,7 +311,7 @@ async def test_cancelling_the_caller_reaches_the_handler() -> None:
 # failures
 
 
-async def test_an_unexpected_exception_is_told_by_its_text_and_its_stack_stays_in_the_log(
+async def test_an_unexpected_exception_gives_its_text_and_its_stack_stays_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ops = registry()
@@ -407,7 +407,7 @@ async def test_each_item_of_a_stream_is_an_envelope_of_its_own() -> None:
     assert [warning.code for warning in found[1].warnings] == ["convert"]
 
 
-async def test_a_stream_nobody_reads_any_more_is_closed() -> None:
+async def test_a_stream_without_a_reader_is_closed() -> None:
     ops, closed = registry(), asyncio.Event()
 
     @ops.subscription
@@ -439,7 +439,7 @@ async def test_a_stream_has_ids_and_can_be_resumed() -> None:
     assert seen == [("2", 2), ("3", 3)]
 
 
-async def test_a_stream_keeps_the_callers_deadline_and_tells_of_failures() -> None:
+async def test_a_stream_keeps_the_callers_deadline_and_raises_failures() -> None:
     ops = registry()
 
     @ops.subscription
@@ -688,7 +688,7 @@ async def test_a_def_run_in_place_calls_others_in_place() -> None:
     assert (await ops.execute("t.two", {})).data == 2
 
 
-async def test_a_failure_inside_is_told_under_the_callers_own_id() -> None:
+async def test_a_failure_of_an_inner_call_has_the_callers_request_id() -> None:
     ops = registry()
     shared = CallError("SOLD_OUT", "None left")
 
@@ -913,7 +913,7 @@ async def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> 
         ({"id": "12"}, 'Argument "id" must be a UUID such as 123e4567-e89b-12d3-a456-426614174000'),
     ],
 )
-async def test_a_text_of_the_wrong_format_is_told_with_what_would_be_right(
+async def test_a_text_of_the_wrong_format_is_reported_with_what_would_be_right(
     argument: dict[str, str], words: str
 ) -> None:
     ops = OperationRegistry()

@@ -45,7 +45,7 @@ def test_all_who_open_a_new_file_at_once_get_in(tmp_path: Path) -> None:
         assert connection.execute("SELECT COUNT(*) FROM a").fetchone() == (8,)
 
 
-def test_a_file_that_is_there_is_opened_while_somebody_writes_to_it(tmp_path: Path) -> None:
+def test_an_existing_file_is_opened_while_another_connection_writes(tmp_path: Path) -> None:
     writer = opened(tmp_path / "busy.db")
     writer.execute("BEGIN IMMEDIATE")
     opened(tmp_path / "busy.db", patience=0.0).close()
@@ -53,7 +53,7 @@ def test_a_file_that_is_there_is_opened_while_somebody_writes_to_it(tmp_path: Pa
     writer.close()
 
 
-def test_who_opens_a_file_again_lets_go_of_no_lock_that_their_process_holds_on_it(tmp_path: Path) -> None:
+def test_opening_a_file_again_releases_no_lock_of_the_process(tmp_path: Path) -> None:
     """The kernel drops all locks of a process on a file when it closes any descriptor of it: others would remove its log."""
     first = opened(tmp_path / "twice.db")
     first.execute("INSERT INTO a VALUES (1)")
@@ -68,7 +68,7 @@ def test_who_opens_a_file_again_lets_go_of_no_lock_that_their_process_holds_on_i
     first.close()
 
 
-def test_one_that_somebody_keeps_to_themselves_is_told_after_a_while(tmp_path: Path) -> None:
+def test_a_file_that_stays_locked_is_reported(tmp_path: Path) -> None:
     keeper = sqlite3.connect(tmp_path / "kept.db", isolation_level=None)
     keeper.execute("BEGIN EXCLUSIVE")
     with pytest.raises(sqlite3.OperationalError, match="locked"):

@@ -52,7 +52,7 @@ class Changes:
             await asyncio.wait_for(self._next.wait(), PATIENCE)
 
 
-async def test_a_process_that_dies_is_told_at_once_and_a_call_brings_it_back() -> None:
+async def test_a_process_that_dies_is_reported_at_once_and_a_call_restarts_it() -> None:
     registry = OperationRegistry()
     changes = Changes(registry.sources)
     async with from_mcp(LITTLE, namespace="little") as operations:
@@ -71,7 +71,7 @@ async def test_a_process_that_dies_is_told_at_once_and_a_call_brings_it_back() -
     assert changes.states == ["up", "down", "up", "down"]  # the last because it was closed
 
 
-async def test_peers_are_down_while_their_transport_is_cut_and_sources_of_one_name_are_told_apart() -> None:
+async def test_peers_are_down_while_their_transport_is_cut_and_sources_of_one_name_are_distinguished() -> None:
     registry = OperationRegistry()
     changes = Changes(registry.sources)
     wire = FaultyTransport(MemoryTransport("edge"), Faults(), 1)

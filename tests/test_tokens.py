@@ -10,7 +10,7 @@ from enfold.operations import Identity
 ANN = Identity("ann", frozenset({"task:write"}))
 
 
-def test_a_token_stands_for_its_identity_and_any_other_for_nobody() -> None:
+def test_a_known_token_gives_its_identity_and_any_other_none() -> None:
     tokens = Tokens({"secret-of-ann": ANN})
     assert tokens.identify("secret-of-ann") == ANN
     assert [tokens.identify(token) for token in ("", "secret-of-an", "secret-of-ann ", "\ud800")] == [None] * 4
@@ -70,7 +70,7 @@ def test_no_variable_means_no_tokens() -> None:
         pytest.param('[{"id": "bob", "token": "sha256:xy"}]', "hexadecimal", id="no hash"),
     ],
 )
-def test_a_list_that_cannot_be_read_is_told_in_one_sentence(text: str, told: str) -> None:
+def test_a_list_that_cannot_be_read_is_reported_in_one_sentence(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         tokens_from_environment({"ENFOLD_TOKENS": text})
 

@@ -62,7 +62,7 @@ def test_addresses_of_one_network_count_as_one(clock: Clock) -> None:
     assert [mapped.failed(each) for each in ["192.0.2.1", "::ffff:192.0.2.1"] * FREE][-1] > 0
 
 
-def test_who_stops_guessing_is_forgiven(clock: Clock) -> None:
+def test_an_address_that_stops_guessing_is_unblocked(clock: Clock) -> None:
     attempts = Attempts(clock)
     for _ in range(20):
         attempts.failed("192.0.2.1")

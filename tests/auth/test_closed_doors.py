@@ -128,7 +128,7 @@ def test_what_is_public_is_open_and_alone_in_the_document() -> None:
         assert [client.get(path).status for path in ("/functions/price", "/functions/none", "/none")] == [401] * 3
 
 
-def test_who_allows_it_lets_strangers_call_what_has_no_rules() -> None:
+def test_anonymous_callers_may_call_operations_without_rules_where_that_is_allowed() -> None:
     with serve(gateway(shop(), allow_anonymous=True)) as client:
         assert client.get("/functions/price?item=pen").json == {"result": 3}
         assert client.post("/functions/order", {}).status == 401
@@ -164,7 +164,7 @@ def ask(client: Client, method: str, name: str) -> tuple[int, bytes, dict[str, s
     return essence(client.request(method, f"/functions/{name}", b"{}", headers), name)
 
 
-def test_two_tokens_at_once_let_nobody_in() -> None:
+def test_two_tokens_in_one_request_are_rejected() -> None:
     import socket
 
     with serve(gateway(shop())) as client:

@@ -140,7 +140,7 @@ def test_where_something_is_public_handshake_and_lists_answer_with_that_alone(pu
 
 
 @pytest.mark.parametrize("name", ["shop_price", "shop.price", "shop_order", "price", "nothing", "shop_hour"])
-def test_a_stranger_calls_what_is_public_and_needs_a_token_for_the_rest(public: Client, name: str) -> None:
+def test_anonymous_callers_may_call_public_operations_and_need_a_token_for_others(public: Client, name: str) -> None:
     assert ask(public, "tools/call", {"name": "shop_hours"}).json["result"]["structuredContent"] == {"result": "9 to 5"}
     wrong = ask(public, "tools/call", {"name": "shop_hours", "arguments": {"day": 7}})
     assert (wrong.status, wrong.json["result"]["isError"]) == (200, True)
@@ -148,7 +148,7 @@ def test_a_stranger_calls_what_is_public_and_needs_a_token_for_the_rest(public: 
     assert (refused.status, "error=" in refused.headers["www-authenticate"]) == (401, False)
 
 
-def test_a_stranger_with_a_session_has_a_session_of_strangers(public: Client) -> None:
+def test_a_session_opened_without_a_token_stays_anonymous(public: Client) -> None:
     begun = ask(public, "initialize", METHODS["initialize"], HANDSHAKE)
     session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
     assert "prompts" not in begun.json["result"]["capabilities"]
@@ -203,7 +203,7 @@ def test_a_wrong_token_is_refused_although_something_is_public(public: Client) -
     assert (refused.status, 'error="invalid_token"' in refused.headers["www-authenticate"]) == (401, True)
 
 
-def test_who_allows_it_lets_strangers_call_what_has_no_rules() -> None:
+def test_anonymous_callers_may_call_operations_without_rules_where_that_is_allowed() -> None:
     with serve(to_mcp(shop(public=True), tokens=TOKENS, allow_anonymous=True)) as client:
         tools = ask(client, "tools/list", {}).json["result"]["tools"]
         assert [tool["name"] for tool in tools] == ["shop_price", "shop_hours"]
@@ -229,7 +229,7 @@ def test_a_visible_tool_whose_resource_is_not_granted_is_denied() -> None:
     assert refused.json["result"]["_meta"]["enfold/error"]["code"] == "ACCESS_DENIED"
 
 
-def test_a_wrong_tool_name_is_told_with_the_nearest_that_the_caller_may_use() -> None:
+def test_a_wrong_tool_name_is_reported_with_the_nearest_that_the_caller_may_use() -> None:
     with serve(to_mcp(shop(public=False), tokens=TOKENS)) as client:
         told = {
             token: ask(client, "tools/call", {"name": "shop_ordr"}, Authorization=f"Bearer {token}").json["error"]

@@ -163,7 +163,7 @@ def own_jwk() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
-async def test_a_forged_token_lets_nobody_in(
+async def test_a_forged_token_is_rejected(
     issuer: LittleIssuer, forge: Callable[[LittleIssuer], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     verifier = issuers(issuer)

@@ -190,7 +190,7 @@ def issuers(*prefixes: str | None) -> Issuers:
     return Issuers([Issuer(issuer=url, audiences=("shop",), prefix=prefix) for url, prefix in named])
 
 
-def test_a_program_is_told_as_well(tmp_path: Path) -> None:
+def test_issuers_and_token_lists_whose_ids_could_overlap_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="set its prefix"):
         issuers(None, None)
     with pytest.raises(ValueError, match="listed twice"):

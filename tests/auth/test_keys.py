@@ -73,7 +73,7 @@ async def test_a_withdrawn_key_is_refused(issuer: LittleIssuer, verifier: Issuer
     assert await lets_in(verifier, issuer.token("e1"))
 
 
-async def test_a_key_that_was_withdrawn_while_nobody_called_is_refused_at_once(
+async def test_a_key_that_was_withdrawn_between_calls_is_refused_at_once(
     issuer: LittleIssuer, verifier: Issuers
 ) -> None:
     assert await lets_in(verifier, issuer.token())
@@ -117,7 +117,7 @@ async def test_while_it_is_away_one_call_waits_and_the_others_go_on(issuer: Litt
     assert await first
 
 
-async def test_an_issuer_that_was_never_reached_lets_nobody_in_until_it_is(
+async def test_tokens_of_an_issuer_are_rejected_until_it_has_been_reached(
     issuer: LittleIssuer, verifier: Issuers
 ) -> None:
     issuer.is_away = True
@@ -214,6 +214,6 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changed", WRONG.values(), ids=WRONG.keys())
-def test_what_an_operator_says_wrongly_is_told(changed: dict[str, Any]) -> None:
+def test_mistakes_in_the_configuration_of_issuers_are_reported(changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w{4}"):
         read_issuers({"issuer": ISSUER, "audiences": [AUDIENCE], **changed})

@@ -55,7 +55,7 @@ def test_over_http_a_name_means_what_its_caller_may_see(first: str) -> None:
     assert answers[2].json == {"result": "shop"}
 
 
-def test_over_http_the_nearest_visible_name_is_told() -> None:
+def test_over_http_the_nearest_visible_name_is_reported() -> None:
     with serve(to_http(registry(), tokens=TOKENS)) as client:
         told = [
             client.get(f"/functions/{name}", Authorization=f"Bearer {caller}-token").json["error"]
@@ -120,7 +120,7 @@ async def test_over_calls_too() -> None:
     ]
 
 
-async def test_a_wrong_name_in_the_process_is_told_with_the_nearest() -> None:
+async def test_a_wrong_name_in_the_process_is_reported_with_the_nearest() -> None:
     with pytest.raises(CallError, match=r"Did you mean depot\.secret\?"):
         await registry().execute("depot.secrt")
     with pytest.raises(CallError, match=r"not found: depot\.secrt$"):

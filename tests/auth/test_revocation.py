@@ -218,7 +218,7 @@ async def test_a_stream_goes_on_when_its_token_gains_rights_and_ends_when_it_los
     await server.tasks.close()
 
 
-async def test_a_waiting_task_of_somebody_without_a_token_does_not_run(tmp_path: Path) -> None:
+async def test_a_waiting_task_whose_owner_has_no_token_left_does_not_run(tmp_path: Path) -> None:
     """Even where the operation has no rules: who may not come in may not have it run."""
     file = tmp_path / "tokens.json"
     token = add_token(file, "ann")

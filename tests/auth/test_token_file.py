@@ -95,7 +95,7 @@ def test_two_who_add_at_the_same_time_both_find_their_token(path: Path) -> None:
     ],
     ids=["no token", "in clear", "half a hash", "no time", "a word nobody knows", "no list"],
 )
-def test_a_file_that_is_wrong_is_told_at_the_start(path: Path, entries: object) -> None:
+def test_a_file_that_is_wrong_is_reported_at_the_start(path: Path, entries: object) -> None:
     path.write_text(json.dumps(entries))
     with pytest.raises(ValueError, match=r"tokens\.json|hash") as raised:
         TokenFile(path)

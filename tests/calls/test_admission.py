@@ -43,7 +43,7 @@ def test_for_a_moment_after_standing_still_every_message_is_suspect() -> None:
     assert made.deadline(request(5000), SPEC, 107.6) == pytest.approx(112.6)
 
 
-def test_before_the_first_moment_nobody_stood_still() -> None:
+def test_no_pause_is_assumed_before_the_first_wake_up() -> None:
     fresh = AdmissionControl(WorkerLimits(), Counts())
     assert fresh.deadline(request(300), SPEC, 100.0) == pytest.approx(100.3)
     fresh.wake(107.0)
@@ -69,7 +69,7 @@ def test_a_request_is_taken_once() -> None:
 @pytest.mark.parametrize(
     "reply", [None, "_INBOX.bob.boot.a", "_INBOX.alice.boot.b", "_INBOX.alice.boot.ba", "op.alice.shop.add.a"]
 )
-def test_a_request_whose_answer_would_go_to_somebody_else_is_refused(reply: str | None) -> None:
+def test_a_request_whose_reply_would_go_to_another_peer_is_refused(reply: str | None) -> None:
     counts = Counts()
     message = Message("op.alice.shop.add", reply=reply, peer="alice")
     assert not AdmissionControl(WorkerLimits(), counts).accepts(message, Requested("a", "shop.add", {}))

@@ -94,7 +94,7 @@ async def test_only_an_envelope_is_published_and_only_once(peers: tuple[PendingR
     assert (await call).data == 3
 
 
-async def test_an_answer_that_cannot_be_sent_is_told_to_its_sender(peers: tuple[PendingRequestMap, ByHand]) -> None:
+async def test_an_answer_that_cannot_be_sent_raises_at_its_sender(peers: tuple[PendingRequestMap, ByHand]) -> None:
     caller, worker = peers
     call = asyncio.create_task(caller.call("shop.add", {}, timeout=20))
     request = await worker.requests.get()

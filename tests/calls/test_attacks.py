@@ -157,7 +157,7 @@ async def test_a_worker_cannot_be_made_to_write_to_another_s_inbox(
     assert (heard, serving.handler.counts.refused) == ([], 1)
 
 
-async def test_nobody_can_speak_for_another(wide_network: Network, mallory: Transport, serving: Serving) -> None:
+async def test_a_peer_cannot_impersonate_another(wide_network: Network, mallory: Transport, serving: Serving) -> None:
     payload = Requested(new_request_id(), "shop.pay", {"amount": 1}, 5000)
     await post(mallory, "op.alice.shop.pay", payload, f"_INBOX.alice.x.{payload.request_id}")
     await settle(wide_network)
@@ -227,13 +227,13 @@ def spoke(hub: WebSocketHub, token: str | None) -> WebSocketTransport:
 
 
 @pytest.mark.parametrize("token", [None, "nobody", ""])
-async def test_a_hub_lets_nobody_in_without_a_token(hub: WebSocketHub, token: str | None) -> None:
+async def test_a_hub_rejects_clients_without_a_token(hub: WebSocketHub, token: str | None) -> None:
     with pytest.raises(CallError) as raised:
         await spoke(hub, token).connect()
     assert raised.value.code == "ACCESS_DENIED"
 
 
-async def test_a_spoke_offers_only_what_its_token_grants(hub: WebSocketHub) -> None:
+async def test_a_client_offers_only_what_its_token_grants(hub: WebSocketHub) -> None:
     bank = OperationRegistry("bank")
     bank.register(lambda: 1, name="pay")
     bank.register(lambda: 1, name="shopping", namespace="shopkeeper")
@@ -242,7 +242,7 @@ async def test_a_spoke_offers_only_what_its_token_grants(hub: WebSocketHub) -> N
         assert hub.hub.router.listeners("op.*.bank.pay") == []
 
 
-async def test_a_spoke_cannot_replace_what_exists(hub: WebSocketHub) -> None:
+async def test_a_client_cannot_replace_what_exists(hub: WebSocketHub) -> None:
     own = OperationRegistry("shop")
     own.register(lambda: "the hub's", name="add")
     async with (
@@ -256,7 +256,7 @@ async def test_a_spoke_cannot_replace_what_exists(hub: WebSocketHub) -> None:
         assert set(other.refused) == {spec.id for spec in shop().list()}
 
 
-async def test_a_spoke_cannot_describe_what_it_may_not_offer() -> None:
+async def test_a_client_cannot_describe_what_it_may_not_offer() -> None:
     """A false description with no scopes would open an operation on whatever surface the hub has."""
     guarded, false = OperationRegistry("shop"), OperationRegistry()
     guarded.mutation(name="pay", access={"required_scopes": ["pay"]})(_pay)
@@ -294,7 +294,7 @@ async def _answering_for(transport: Transport, registry: OperationRegistry) -> A
     await announcer.close()
 
 
-async def test_a_spoke_cannot_take_the_hub_s_name() -> None:
+async def test_a_client_cannot_take_the_hub_s_name() -> None:
     async with WebSocketHub(Tokens({"token": Identity("hub")})) as hub:
         await hub.listen()
         async with spoke(hub, "token") as claiming:
@@ -324,7 +324,7 @@ async def test_a_token_that_is_withdrawn_ends_the_connection() -> None:
             await until(lambda: not hub.hub.clients)
 
 
-async def test_pages_of_strangers_are_refused(hub: WebSocketHub) -> None:
+async def test_pages_of_other_origins_are_refused(hub: WebSocketHub) -> None:
     transport = WebSocketTransport(f"ws://127.0.0.1:{hub.port}", token="alice", origin="https://evil.example")
     with pytest.raises(CallError) as raised:
         await transport.connect()
@@ -337,7 +337,7 @@ class Silent:
     def write(self, frame: bytes) -> None: ...
 
 
-def test_noise_on_a_spoke_s_wire_is_counted_and_dropped() -> None:
+def test_noise_on_a_client_s_wire_is_counted_and_dropped() -> None:
     hub = Hub()
     attached = hub.attach(Silent(), PEERS["mallory"])
     for noise in [b"", b"\x00", b"\xff" * 10, b"\x00\x00\x00\x02[]", b'\x00\x00\x00\x07["hi"]', "text", None]:
@@ -356,14 +356,14 @@ def test_noise_on_a_spoke_s_wire_is_counted_and_dropped() -> None:
     ],
     ids=["deep", "long", "wide", "the rest in the middle", "wide controls"],
 )
-def test_a_spoke_cannot_make_the_hub_s_way_to_listeners_long(subject: str) -> None:
+def test_a_client_cannot_slow_down_the_hub_s_routing(subject: str) -> None:
     hub = Hub()
     attached = hub.attach(Silent(), Identity("mallory", resources={"namespace:m": ["offer"]}))
     attached.receive(write_frame(Frame(Op.SUBSCRIBE, 1, subject)))
     assert hub.router.listeners(subject) == []
 
 
-def test_what_a_spoke_says_into_the_void_is_not_kept() -> None:
+def test_publishing_where_a_client_has_no_permission_is_denied() -> None:
     hub = Hub()
     attached = hub.attach(Silent(), PEERS["mallory"])
     for number in range(100):
@@ -375,7 +375,7 @@ def test_what_a_spoke_says_into_the_void_is_not_kept() -> None:
 # --- NATS ---------------------------------------------------------------------------------------------------------
 
 
-async def test_on_an_open_server_nobody_has_an_identity(nats_program: str, tmp_path: Path) -> None:
+async def test_on_a_server_without_users_callers_have_no_identity(nats_program: str, tmp_path: Path) -> None:
     server = Server(nats_program, tmp_path)
     server.wait_until_ready()
     try:

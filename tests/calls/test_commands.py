@@ -53,7 +53,7 @@ def test_an_address_says_which_transport(address: str, kind: type) -> None:
     assert isinstance(open_transport(address), kind)
 
 
-def test_an_unknown_scheme_is_refused() -> None:
+def test_another_address_is_reported() -> None:
     with pytest.raises(CallError, match="not an address of peers"):
         open_transport("http://a")
 
@@ -71,7 +71,7 @@ def start_worker(url: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-async def test_a_worker_serves_until_it_is_told_to_stop(
+async def test_a_worker_serves_until_it_is_asked_to_stop(
     nats_program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server(nats_program, tmp_path)
@@ -118,7 +118,7 @@ async def test_a_worker_knows_from_a_file_what_each_user_may_do(nats_url: str, t
         worker.communicate()
 
 
-def test_who_may_not_serve_is_told_so(nats_url: str) -> None:
+def test_a_worker_without_permission_to_serve_says_so(nats_url: str) -> None:
     worker = start_worker(with_user(nats_url, "bob"))
     _, said = worker.communicate(timeout=60)
     assert worker.returncode == 4
@@ -126,7 +126,7 @@ def test_who_may_not_serve_is_told_so(nats_url: str) -> None:
     assert said.count("\n") == 1
 
 
-def test_a_server_that_is_not_there_or_refuses_us_is_told(nats_url: str) -> None:
+def test_a_server_that_is_not_there_or_refuses_us_is_reported(nats_url: str) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     absent = f"UNAVAILABLE: NATS at nats://{nowhere} cannot be reached within 5 s"
     refused = f"ACCESS_DENIED: NATS at {nats_url} refuses the connection: check the user, password or token"
@@ -171,7 +171,7 @@ def test_users_who_would_share_a_password_are_refused(tmp_path: Path, ids: tuple
 
 
 @pytest.mark.parametrize("content", ["", "{}", '[{"id": 1}]', '[{"id": "owner"}]', '[{"id": "a", "secret": "x"}]'])
-def test_a_file_of_users_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+def test_a_file_of_users_that_is_none_is_reported(tmp_path: Path, content: str) -> None:
     users = tmp_path / "users.json"
     users.write_text(content)
     with pytest.raises(CallError) as raised:

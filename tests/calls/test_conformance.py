@@ -77,7 +77,7 @@ async def test_an_exception_of_the_handler_comes_as_a_sentence(alice: PendingReq
     assert (raised.value.code, raised.value.message) == ("EXECUTION_ERROR", "out of stock")
 
 
-async def test_what_nobody_ever_offered_is_not_found_at_once(alice: PendingRequestMap) -> None:
+async def test_an_operation_that_was_never_offered_is_not_found_at_once(alice: PendingRequestMap) -> None:
     with pytest.raises(CallError) as raised:
         await alice.call("shop.nothing", {})
     assert (raised.value.code, raised.value.details["reason"]) in {
@@ -307,7 +307,7 @@ async def test_what_is_too_much_is_refused_at_once(network: Network) -> None:
     assert (len(done), set(refused), len(refused)) == (16, {"RESOURCE_EXHAUSTED"}, 144)
 
 
-async def test_one_peer_cannot_take_all_the_room(network: Network) -> None:
+async def test_one_peer_cannot_take_all_slots(network: Network) -> None:
     async with (
         serve_calls(shop(), network.peer("worker"), limits=WorkerLimits(per_peer=2)) as serving,
         PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
@@ -338,7 +338,7 @@ async def test_what_is_too_large_is_refused_and_other_calls_go_on(
 
 
 @pytest.mark.parametrize("operation", ["shop.wait", "shop.count"])
-async def test_a_failure_with_giant_details_is_told_in_short(network: Network, operation: str) -> None:
+async def test_a_failure_with_very_large_details_is_shortened(network: Network, operation: str) -> None:
     ops = OperationRegistry("shop")
 
     @ops.query
@@ -370,7 +370,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize(("fault", "code", "message"), UNWRITABLE.values(), ids=UNWRITABLE)
-async def test_a_failure_that_cannot_be_written_as_it_is_reaches_its_caller_and_harms_nobody(
+async def test_a_failure_that_cannot_be_serialized_reaches_its_caller_and_affects_no_other_call(
     wide_network: Network, fault: Callable[[], Exception], code: str, message: str
 ) -> None:
     ops = OperationRegistry("shop")
@@ -562,7 +562,7 @@ async def test_a_subscription_that_is_idle_for_too_long_ends(network: Network) -
         await until(lambda: not serving.handler.running)
 
 
-async def test_a_consumer_who_takes_their_time_is_not_idleness(alice: PendingRequestMap) -> None:
+async def test_a_slow_consumer_does_not_count_as_idle(alice: PendingRequestMap) -> None:
     items = []
     async for item in alice.subscribe("shop.count", {"to": 3}, timeout=1.0):
         items.append(item.data)
@@ -703,7 +703,7 @@ async def test_what_register_all_took_stays_current(network: Network) -> None:
         await until(lambda: "shop.add" not in mine)
 
 
-async def test_an_id_of_one_s_own_is_never_replaced(imported: CallOperations) -> None:
+async def test_an_existing_id_is_never_replaced(imported: CallOperations) -> None:
     mine = OperationRegistry("shop")
     mine.register(lambda: "mine", name="add")
     imported.keep(mine)

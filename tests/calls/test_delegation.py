@@ -44,7 +44,7 @@ async def test_the_callee_sees_the_peer_and_on_whose_behalf_it_calls(network: Ne
         assert (await alice.call("shop.echo", {})).data == ["alice", None]
 
 
-async def test_a_statement_of_a_stranger_is_refused(network: Network) -> None:
+async def test_a_statement_of_an_unknown_signer_is_refused(network: Network) -> None:
     stranger = signer(Ed25519PrivateKey.generate(), "edge")
     async with (
         serve_calls(whoami(), network.peer("worker"), verify=verifier(KEYS)),

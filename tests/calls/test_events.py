@@ -123,7 +123,7 @@ def test_any_json_input_crosses(value: Any) -> None:
     assert payload.input == {"value": value}
 
 
-def test_what_is_no_json_is_told() -> None:
+def test_what_is_no_json_is_reported() -> None:
     with pytest.raises(FormatError):
         write_event("e", Requested(ID, "shop.echo", {"value": object()}))
 

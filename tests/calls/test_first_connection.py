@@ -50,7 +50,7 @@ async def test_a_server_that_does_not_let_us_in_says_so_at_once(nats_url: str, o
     assert "check the user, password or token" in error.message
 
 
-async def test_a_server_that_is_not_there_is_told_in_time() -> None:
+async def test_a_server_that_is_not_there_is_reported_in_time() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     error = await _failure(f"nats://ann:{PASSWORD}@{nowhere}", connect_within=0.3)
     assert error.code == "UNAVAILABLE"
@@ -58,7 +58,7 @@ async def test_a_server_that_is_not_there_is_told_in_time() -> None:
     assert PASSWORD not in error.message
 
 
-async def test_a_server_that_says_nothing_is_told_in_time(mute: str) -> None:
+async def test_a_server_that_says_nothing_is_reported_in_time(mute: str) -> None:
     error = await _failure(mute, connect_within=0.3)
     assert (error.code, error.message) == ("UNAVAILABLE", f"NATS at {mute} cannot be reached within 0.3 s")
 
@@ -81,7 +81,7 @@ async def test_a_token_is_not_shown_to_a_server_whose_address_names_a_user(nats_
     await transport.close()
 
 
-async def test_who_wants_to_wait_for_a_server_waits(nats_url: str) -> None:
+async def test_a_client_can_wait_for_its_server(nats_url: str) -> None:
     nowhere = f"nats://127.0.0.1:{free_port()}"
     transport = NATSTransport(nowhere, connect_within=None)
     with pytest.raises(TimeoutError):
@@ -114,7 +114,7 @@ def test_an_address_is_shown_without_its_secrets(address: str) -> None:
     assert address_name(address) == SHOWN[address]
 
 
-async def test_a_hub_that_is_not_there_is_told_without_the_secrets_of_its_address() -> None:
+async def test_a_hub_that_is_not_there_is_reported_without_the_secrets_of_its_address() -> None:
     transport = open_transport(f"ws://ann:p@ss@127.0.0.1:{free_port()}")
     with pytest.raises(CallError) as raised:
         await transport.connect()

@@ -38,7 +38,7 @@ from enfold.surfaces.http import to_http
 DAY = timedelta(days=1)
 
 
-async def test_what_spokes_offer_is_in_the_hub_s_registry_and_for_other_spokes() -> None:
+async def test_operations_of_clients_are_in_the_hub_s_registry_and_callable_by_other_clients() -> None:
     registry = OperationRegistry("hub")
 
     @registry.query
@@ -263,7 +263,7 @@ async def test_a_hub_that_comes_back_is_found_again() -> None:
         await again.close()
 
 
-async def test_a_refused_spoke_is_logged_and_slowed_down_like_any_other_caller(
+async def test_a_refused_client_is_logged_and_slowed_down_like_any_other_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with WebSocketHub(Tokens(PEERS)) as hub:

@@ -294,7 +294,7 @@ async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(
     assert (forged.count, true.count) == (0, 1)
 
 
-async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSIdempotencyStore]) -> None:
+async def test_on_nats_the_keys_of_an_identity_are_limited(stores: dict[str, NATSIdempotencyStore]) -> None:
     effects = _Effects()
     for number in range(3):
         await stores["shop"].run_once(_call(_key("mallory", str(number)), effects, 5))
@@ -308,7 +308,7 @@ async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSI
 # --- connections of a hub -----------------------------------------------------------------------------------------
 
 
-async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> None:
+async def test_the_connections_of_a_token_are_limited_and_others_still_connect() -> None:
     async with WebSocketHub(Tokens(PEERS), per_token=3) as hub:
         await hub.listen()
         url = f"ws://127.0.0.1:{hub.port}"
@@ -329,7 +329,7 @@ async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> N
             pass
 
 
-async def test_an_open_hub_has_so_many_connections() -> None:
+async def test_the_connections_of_an_open_hub_are_limited() -> None:
     async with WebSocketHub(connections=2) as hub:
         await hub.listen()
         url = f"ws://127.0.0.1:{hub.port}"

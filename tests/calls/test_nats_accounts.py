@@ -105,7 +105,7 @@ async def test_calls_streams_and_discovery_cross_accounts(url: str) -> None:
         assert [item.data async for item in mine.subscribe("shop.count", {"to": 500})] == list(range(500))
 
 
-async def test_without_an_import_nobody_serves_it(url: str) -> None:
+async def test_without_an_import_no_worker_serves_it(url: str) -> None:
     async with (
         connect(url, "worker") as worker,
         serve_calls(shop(), worker),

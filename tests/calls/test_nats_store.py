@@ -203,7 +203,7 @@ async def told(store: NATSIdempotencyStore, run: Run) -> str:
         return error.code
 
 
-async def test_the_workers_of_a_library_share_their_store_without_being_told(server: Server) -> None:
+async def test_workers_in_one_process_share_their_store_without_configuration(server: Server) -> None:
     runs: list[str] = []
 
     def shop(name: str) -> OperationRegistry:

@@ -61,7 +61,7 @@ async def test_a_call_that_is_given_up_ends_at_once() -> None:
     assert raised.value.code == "ABORTED"
 
 
-async def test_answers_nobody_waits_for_are_ignored() -> None:
+async def test_answers_to_unknown_requests_are_ignored() -> None:
     pending = PendingRequestMap(MemoryTransport())
     await pending.respond("0123456789abcdef", local_envelope(1, "x"))
     await pending.emit_error("0123456789abcdef", CallError("TIMEOUT", "late"))

@@ -156,7 +156,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 # --- the rows -----------------------------------------------------------------------------------------------------
 
 
-async def test_row_7_nobody_serves_it(place: Place) -> None:
+async def test_row_7_no_worker_serves_it(place: Place) -> None:
     async with PendingRequestMap(place.peer(), retry=NEVER) as caller:
         caller.remember("work.add")  # it was offered before
         history = await paced(lambda _: caller.call("work.add", {}, timeout=30), CALLS, RATE, 30, {})
@@ -289,7 +289,7 @@ def _stopped_after(log: Path, given_up: dict[str, float]) -> list[float]:
     return [ended.get(run.id, float("inf")) - given_up[run.id] for run in read_log(log) if run.id in given_up]
 
 
-async def test_row_15_noise_harms_nobody(place: Place) -> None:
+async def test_row_15_noise_affects_no_call(place: Place) -> None:
     frames = int(100_000 * SCALE)
     await place.start_worker()
     async with PendingRequestMap(place.peer()) as caller:

@@ -190,7 +190,7 @@ def little_issuer(folder: Path) -> Any:
         ("record = 'some'", '"record" must be mutations or all'),
     ],
 )
-def test_a_wrong_auth_table_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_wrong_auth_table_is_reported_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "enfold.toml").write_text(text)
     refused = enfold("serve", str(tmp_path / "enfold.toml"))
     assert refused.returncode == 2
@@ -254,7 +254,7 @@ def test_stdio_records_unasked(app: str) -> None:
     assert called["result"]["_meta"]["enfold/runId"]
 
 
-def test_a_task_of_the_shell_needs_no_token_and_nobody_else_is_taken_for_the_shell() -> None:
+def test_a_task_of_the_shell_needs_no_token_and_no_other_caller_is_taken_for_the_shell() -> None:
     known = current_rights(AnyOf([Tokens({"secret": Identity("ann", frozenset({"read"}))})]))
     assert known is not None
     assert known(LOCAL) is None  # it keeps what it had

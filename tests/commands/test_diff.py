@@ -50,7 +50,9 @@ def programs(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "old.py"), str(tmp_path / "new.py")
 
 
-def test_each_change_is_told_with_its_reasons(programs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_change_is_reported_with_its_reasons(
+    programs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["diff", *programs]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "- shop.gone  removed, breaking",
@@ -66,7 +68,7 @@ def test_each_change_is_told_with_its_reasons(programs: tuple[str, str], capsys:
     ]
 
 
-def test_what_breaks_nobody_ends_well_and_the_json_says_the_same(
+def test_diff_exits_with_0_only_without_breaking_changes_and_prints_json(
     programs: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = programs

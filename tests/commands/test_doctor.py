@@ -52,7 +52,9 @@ def test_a_healthy_program_ends_well(folder: Path, capsys: pytest.CaptureFixture
     assert out.endswith("0 errors, 0 warnings\n")
 
 
-def test_what_is_down_left_out_or_lacks_a_credential_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_that_are_down_skipped_or_lack_a_credential_are_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["doctor", str(folder / "enfold.toml"), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["healthy"] is False

@@ -238,7 +238,7 @@ def test_a_list_of_nothing_is_empty(tmp_path: Path) -> None:
     ],
     ids=["syntax", "failure", "import", "exit"],
 )
-def test_an_app_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_app_that_cannot_be_imported_is_reported_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "app.py").write_text(text)
     done = enfold("list", str(tmp_path / "app.py"))
     assert (done.returncode, done.stdout) == (1, "")
@@ -246,7 +246,7 @@ def test_an_app_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path, te
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -258,7 +258,7 @@ def test_a_port_in_use_is_told() -> None:
     )
 
 
-def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
+def test_serve_prints_its_address_answers_and_ends_on_a_signal() -> None:
     words = [
         "serve",
         SHOP,

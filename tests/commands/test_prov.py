@@ -106,7 +106,7 @@ def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
     assert answer("list", "--store", store, "--caller", "nobody")[0] == 3
 
 
-def test_a_vector_that_is_not_what_it_says_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vector_that_is_not_what_it_says_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"_vector_meta": {"id": "x", "expect": "fail", "reason": "a hyphen"}, "method_id": "adapter.fine"}
     (tmp_path / "wrong.json").write_text(json.dumps(good))
     pair = tmp_path / "integrity.digest.sha256"

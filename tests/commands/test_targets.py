@@ -220,7 +220,7 @@ def test_a_target_that_cannot_be_used_is_one_sentence(words: list[str], code: in
 @pytest.mark.parametrize(
     "words", [["list", "pets.yaml"], ["inspect", "pets.yaml"], ["serve", "pets.yaml", "--port", "0"]]
 )
-def test_a_missing_extra_is_told_with_what_installs_it(words: list[str], tmp_path: Path) -> None:
+def test_a_missing_extra_is_reported_with_what_installs_it(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "pets.yaml").write_text("openapi: 3.1.0\n")
     program = (
         "import sys\nsys.modules['yaml'] = None\nfrom enfold.commands.main import main\nsys.exit(main(sys.argv[1:]))"

@@ -128,7 +128,7 @@ def test_a_task_is_ordered_run_elsewhere_and_found_again(folder: Path, capfd: py
         (["call", "app.py", "shop.report", "year=x", "--detach"], 2),
     ],
 )
-def test_what_cannot_be_is_told(folder: Path, words: list[str], code: int) -> None:
+def test_impossible_combinations_are_reported(folder: Path, words: list[str], code: int) -> None:
     assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 0  # so that there is a store
     assert main(words) == code
 
@@ -138,7 +138,7 @@ def test_who_says_nothing_is_asked_for_a_verb_alone(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err.endswith("the following arguments are required: verb\n")
 
 
-def test_one_key_is_one_run_in_the_shell_and_who_runs_it_is_told(
+def test_one_key_is_one_run_in_the_shell_and_its_worker_is_named(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Checks 10 and 25 in the shell: ordered and called, called and ordered; nobody else's task is run by a call."""
@@ -182,7 +182,7 @@ def test_nothing_is_detached_that_would_end_with_the_command(folder: Path, capfd
     assert main(["call", "app.py", "shop.report", "year=1"]) == 0
 
 
-def test_a_file_of_an_older_version_is_taken_over_and_others_are_told(
+def test_a_file_of_an_older_version_is_taken_over_and_others_are_reported(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 0
@@ -221,7 +221,7 @@ def test_a_file_of_an_older_version_is_taken_over_and_others_are_told(
     ],
 )
 @pytest.mark.parametrize("command", [("work",), ("serve", "--port", "0")], ids=["work", "serve"])
-def test_a_file_that_is_none_of_tasks_is_told_at_the_start_and_left_as_it_was(
+def test_a_file_that_is_none_of_tasks_is_reported_at_the_start_and_left_as_it_was(
     folder: Path, command: tuple[str, ...], statements: str | None, words: str
 ) -> None:
     file = folder / "mine.db"

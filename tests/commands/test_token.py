@@ -29,7 +29,7 @@ def test_a_token_is_made_listed_and_revoked(tmp_path: Path, capsys: pytest.Captu
     [["revoke", "nobody"], ["new", "--id", "ann", "--expires", "soon"], ["new", "--id", "ann", "--resource", "x"]],
     ids=["nobody", "no time", "no resource"],
 )
-def test_what_cannot_be_done_is_told(tmp_path: Path, words: list[str]) -> None:
+def test_impossible_requests_are_reported(tmp_path: Path, words: list[str]) -> None:
     with pytest.raises(CallError) as raised:
         run([*words, "--file", str(tmp_path / "tokens.json")], None)
     assert raised.value.code == "VALIDATION_ERROR"

@@ -59,7 +59,7 @@ def test_what_the_target_has_no_place_for_is_named() -> None:
     ]
 
 
-def test_a_target_with_a_place_for_warnings_tells_of_the_loss_itself() -> None:
+def test_a_format_with_warnings_reports_the_loss_itself() -> None:
     wire = FORMATS["envelope"].write(local_envelope(1, "shop.add"))
     converted = convert(wire, FORMATS["envelope"], FORMATS["mcp_envelope_v0_1"])
     assert {warning["code"] for warning in converted.wire["warnings"]} == {"ENFOLD.CONVERSION_LOST"}

@@ -197,7 +197,7 @@ def test_its_sentence_and_nothing_encoded_is_what_people_see(
     assert "__ENVELOPE" not in failed.text()
 
 
-def test_a_code_that_would_forge_a_line_is_shown_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_that_would_forge_a_line_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"enfold/error": {"code": "X\r\n\x1b[2JOK"}}
     seen = in_the_shell(registry_with(mcp_envelope(None, is_error=True, _meta=told), {}), "up.get", "result")
     assert (seen.messages + capsys.readouterr().err).startswith("UNKNOWN_ERROR: ")

@@ -91,7 +91,7 @@ def test_a_captured_record_is_attached(schema_faults: Faults) -> None:
     assert schema_faults("mcp.envelope", wire) == []
 
 
-def test_a_warning_tells_place_type_and_size_but_no_value(schema_faults: Faults) -> None:
+def test_a_warning_has_path_type_and_size_but_no_value(schema_faults: Faults) -> None:
     stripped = ResultWarning("strip", "/token", old="s3cret", type="string", size=8)
     wire = fmt.write(msgspec.structs.replace(local_envelope({}, "shop.add"), warnings=(stripped,)))
     assert wire["warnings"] == [

@@ -157,7 +157,7 @@ def test_a_call_without_a_request_has_default_preferences_and_no_artifacts() -> 
 
 
 @pytest.mark.parametrize("call", [over_http, over_cgi])
-def test_a_wrong_version_of_the_tool_is_told(call: Call) -> None:
+def test_a_wrong_version_of_the_tool_is_reported(call: Call) -> None:
     seen = call(echoing(), "/call", "result", request(tool={"name": "shop.add", "version": "2.0.0"}))
     error = seen.body["errors"][0]
     assert (seen.status, error["code"]) == (400, "ENFOLD.VALIDATION_ERROR")
@@ -165,7 +165,7 @@ def test_a_wrong_version_of_the_tool_is_told(call: Call) -> None:
     assert call(echoing(), "/call", "result", request(tool={"name": "shop.add", "version": "2.1.0"})).status == 200
 
 
-def test_the_version_of_what_the_caller_may_not_see_is_not_told() -> None:
+def test_the_version_of_what_the_caller_may_not_see_is_not_reported() -> None:
     seen = over_http(echoing(), "/call", "result", request(tool={"name": "shop.secret", "version": "9"}))
     assert "3.0.0" not in str(seen.body)
     assert seen.body["errors"][0]["code"] != "ENFOLD.VALIDATION_ERROR"

@@ -235,13 +235,13 @@ def test_the_blocks_of_a_tool_leave_as_they_came(call: Call, version: int) -> No
         assert body == {"content": blocks, "isError": False}
 
 
-def test_a_version_nobody_knows_is_told_where_it_comes_in() -> None:
+def test_an_unknown_version_is_reported_where_it_is_read() -> None:
     envelope = from_server({"content": tool_blocks("words", 2)})
     assert [(warning.code, warning.path) for warning in envelope.warnings] == [("envelope_version", "/content/1")]
     assert envelope.data == tool_blocks("words", 2)
 
 
-def test_a_broken_block_is_told_where_it_comes_in() -> None:
+def test_a_broken_block_is_reported_where_it_is_read() -> None:
     blocks = [*tool_blocks("words")[:1], {"type": "text", "text": "__ENVELOPE_V1__:!"}]
     envelope = from_server({"content": blocks})
     assert ([warning.code for warning in envelope.warnings], envelope.data) == (["envelope_block"], blocks)

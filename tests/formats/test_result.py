@@ -49,7 +49,7 @@ def test_bytes_become_base64_text() -> None:
     assert result.write(http_envelope(b"\x00\xff", content_type="image/png")) == {"result": "AP8="}
 
 
-def test_a_result_that_tells_of_a_failure_is_written_as_its_text() -> None:
+def test_a_result_that_is_a_failure_is_written_as_its_text() -> None:
     failed: ResponseEnvelope[Any] = mcp_envelope(
         [], is_error=True, content=[TextContent(text="disk full"), TextContent(text="really")]
     )

@@ -214,7 +214,7 @@ def test_beside_a_broken_block_a_failure_is_raised_with_the_summary() -> None:
     [block({"payload": 1, "meta": META}, "__ENVELOPE_V2__:"), block({"payload": 1, "meta": {**META, "version": 2}})],
     ids=["prefix", "meta"],
 )
-def test_a_version_nobody_knows_is_refused_by_name_even_beside_a_summary(text: str) -> None:
+def test_an_unknown_version_is_refused_by_name_even_beside_a_summary(text: str) -> None:
     for wire in (text, blocks("The summary", text)):
         with pytest.raises(FormatError, match="version 2"):
             fmt.read(wire)
@@ -228,7 +228,7 @@ def test_what_has_not_two_text_blocks_is_refused(wire: Any) -> None:
         fmt.read(wire)
 
 
-def test_details_that_are_plain_text_and_a_category_nobody_knows_are_read() -> None:
+def test_plain_text_details_and_an_unknown_category_are_read() -> None:
     payload = {
         "category": "weather",
         "code": "E1",

@@ -107,7 +107,7 @@ async def test_a_question_of_an_older_server_reaches_the_client_and_its_tool_run
         assert open_gateway.marks.read_text() == "ran\n"
 
 
-async def test_an_older_servers_question_is_put_to_nobody_when_it_may_be_anothers(gateway: Open) -> None:
+async def test_a_question_of_an_older_server_is_declined_when_its_call_is_ambiguous(gateway: Open) -> None:
     """On the standard streams a question does not say to which call it belongs."""
     async with (
         gateway() as open_gateway,

@@ -89,7 +89,7 @@ async def test_a_server_is_asked_once_for_what_many_follow_and_let_go_by_the_las
             pass
 
 
-async def test_nobody_is_told_of_what_he_does_not_follow(gateway: Open, era: Any) -> None:
+async def test_clients_get_no_notifications_of_resources_they_do_not_follow(gateway: Open, era: Any) -> None:
     async with gateway("--notes") as open_gateway, following(open_gateway.mcp, era, "memo://old") as (client, news):
         await client.call_tool("both_touch", {})
         await client.call_tool("old_touch", {})
@@ -124,7 +124,7 @@ async def test_a_resource_that_is_not_there_cannot_be_followed(gateway: Open) ->
                 await client.subscribe_resource("memo://no")
 
 
-async def test_a_list_that_its_server_says_has_changed_is_told_of_even_if_it_looks_the_same(gateway: Open) -> None:
+async def test_a_changed_list_is_notified_even_if_it_looks_the_same(gateway: Open) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp) as client:
         await client.call_tool("old_grow", {"name": "plus"})
         async with asyncio.timeout(PATIENCE), client.listen(tools_list_changed=True) as subscription:

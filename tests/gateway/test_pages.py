@@ -42,7 +42,7 @@ def test_the_files_on_the_page_are_read(tmp_path: Path) -> None:
     assert sources["shop"].entry["base_url"] == "https://shop.example.org"
 
 
-def test_the_mistake_on_the_page_is_told_as_it_says(tmp_path: Path) -> None:
+def test_the_mistake_on_the_page_is_reported_as_the_page_shows(tmp_path: Path) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text('[sources.files]\ncommand = "x"\ntimeot = 30\n')
     with pytest.raises(CallError) as caught:

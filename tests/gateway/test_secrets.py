@@ -133,7 +133,7 @@ def leaks(text: str) -> list[str]:
     return [each for each in (*SECRETS.values(), *encoded) if each in plain]
 
 
-def test_a_secret_that_is_too_short_to_be_hidden_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_secret_that_is_too_short_to_be_hidden_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "enfold.toml").write_text(CONFIG.replace(FIXED, "sh0rt"))
     client = Client(tmp_path / "enfold.toml", tmp_path / "stderr")
     client.close()

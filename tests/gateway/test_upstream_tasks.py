@@ -142,14 +142,14 @@ async def test_a_client_that_knows_tasks_follows_that_of_the_server_behind_the_g
         ([working(), working("often", ttlMs=-1, lastUpdatedAt="9999-12-31T23:59:59-12:00")], {"pollIntervalMs": 1_000}),
     ],
 )
-async def test_every_end_of_a_task_is_told(script: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+async def test_every_end_of_a_task_is_notified(script: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     async with gateway(TaskServer({"slow": script})) as talk:
         handle = await talk.start("far.slow")
         told = await talk.ask("tasks/get", {"taskId": handle})
     assert {name: told.get(name) for name in expected} == expected
 
 
-async def test_whoever_cannot_take_a_task_or_wants_more_of_the_result_waits_for_it() -> None:
+async def test_clients_without_tasks_wait_for_the_result() -> None:
     long = {**working(), "taskId": "x" * 900}
     scripts = {f"slow{i}": [working(), DONE] for i in range(5)} | {"long": [long, DONE]}
     async with gateway(TaskServer(scripts)) as talk:
@@ -170,7 +170,7 @@ async def test_whoever_cannot_take_a_task_or_wants_more_of_the_result_waits_for_
         assert "taskId" not in too_long
 
 
-async def test_who_prefers_not_to_wait_gets_the_task_of_the_server_over_http() -> None:
+async def test_respond_async_gives_the_task_of_the_server_over_http() -> None:
     names = ("slow", "soon", "keyed", "quick")
     server = TaskServer({name: [working(40), DONE] for name in names} | {"quick": [text("at once")]})
     async with gateway(server) as talk:
@@ -204,7 +204,7 @@ async def ask_now(context: Context) -> str:
     return (await context.ask("Sure?")).action
 
 
-async def test_who_prefers_not_to_wait_answers_the_questions_of_the_servers_task_over_http() -> None:
+async def test_questions_of_the_servers_task_are_answered_over_http() -> None:
     registry = OperationRegistry()
     async with Tasks(shop, MemoryTasks()) as behind:
         app = to_http(shop, mounts={"/mcp": to_mcp(shop, tasks=behind)}, tasks=behind)
@@ -291,7 +291,7 @@ async def test_a_cancel_reaches_the_server_over_mcp_and_http() -> None:
     assert [each["taskId"] for each in server.said("tasks/cancel")] == ["id-of-slow"] * 2
 
 
-async def test_a_stream_tells_of_a_task_until_its_end_and_grants_no_other() -> None:
+async def test_a_stream_follows_a_task_until_its_end_and_grants_no_other() -> None:
     server = TaskServer({"slow": [working(), working(statusMessage="one"), DONE]})
     async with gateway(server) as talk:
         handle = await talk.start("far.slow")

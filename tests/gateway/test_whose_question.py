@@ -151,7 +151,7 @@ TOGETHER = [("stdio", time_out), ("stdio", disconnect), ("http", cancel), ("http
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize(("transport", "give_up"), TOGETHER)
-async def test_a_question_is_put_to_nobody_while_a_call_given_up_may_ask_it(
+async def test_a_question_is_declined_while_a_cancelled_call_may_have_asked_it(
     give_up: Any, question: str, transport: str
 ) -> None:
     async with puppet_at(transport) as puppet, house(puppet) as bank:
@@ -193,7 +193,7 @@ async def test_a_cancelled_call_counts_until_the_server_has_answered_it(question
 
 
 @pytest.mark.parametrize(("transport", "give_up"), TOGETHER)
-async def test_a_log_line_and_progress_of_a_call_given_up_are_told_to_nobody(give_up: Any, transport: str) -> None:
+async def test_log_messages_and_progress_of_a_cancelled_call_are_dropped(give_up: Any, transport: str) -> None:
     async with puppet_at(transport) as puppet, house(puppet) as bank:
         paying = await give_up(bank, puppet)
         bob = await bank.person()
@@ -342,7 +342,7 @@ async def test_the_newest_revision_has_no_questions_of_servers(question: str) ->
     assert ann.met == []
 
 
-async def test_a_question_while_nobody_calls_is_put_to_nobody() -> None:
+async def test_a_question_without_a_running_call_is_declined() -> None:
     async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
         ann = await bank.person()
         napping, nap = ann.call("bank_nap"), await puppet.call_of("nap")

@@ -165,7 +165,7 @@ async def test_a_key_with_another_input_is_refused_while_the_first_runs_and_afte
 
 
 @pytest.mark.parametrize("process", [0, 1], ids=["the same process", "another process"])
-async def test_whoever_stops_waiting_is_told_that_the_call_is_in_progress(shop: Shop, process: int) -> None:
+async def test_a_caller_that_stops_waiting_gets_in_progress(shop: Shop, process: int) -> None:
     """The first caller, too: the call goes on, and a repeat gets its result."""
     contexts = [Context(identity=ANN, idempotency_key="k", timeout=timeout) for timeout in (3.0, 0.1)]
     first = asyncio.create_task(shop.registries[0].execute("shop.slow", {}, contexts[0]))

@@ -94,7 +94,7 @@ def test_the_outcome_of_a_frozen_worker_replaces_the_unknown_one(started: Proces
     assert started.had("a") == 1
 
 
-def test_a_worker_that_is_told_to_stop_ends_calls_whose_callers_have_left(started: Processes, nats: Server) -> None:
+def test_a_worker_that_is_asked_to_stop_ends_calls_whose_callers_have_left(started: Processes, nats: Server) -> None:
     worker, _ = started.work("--nats", nats.url)
     edge = started.serve("--nats", nats.url)
     assert call(edge.base, "pay", "k", within_ms=500, id="a", seconds=2).is_in_progress
@@ -168,7 +168,7 @@ def test_a_frozen_server_is_not_taken_for_dead(started: Processes) -> None:
     assert started.had("a") == 1
 
 
-def test_a_server_that_is_told_to_stop_ends_calls_whose_callers_have_left(started: Processes) -> None:
+def test_a_server_that_is_asked_to_stop_ends_calls_whose_callers_have_left(started: Processes) -> None:
     first = started.serve("app.py")
     assert call(first.base, "pay", "k", within_ms=500, id="a", seconds=2).is_in_progress
     assert first.end(signal.SIGTERM) == 0

@@ -19,7 +19,7 @@ from enfold.mcp.json_rpc import (
 )
 
 
-def test_a_request_a_notification_and_an_answer_are_told_apart() -> None:
+def test_a_request_a_notification_and_an_answer_are_distinguished() -> None:
     asked = parse(b'{"jsonrpc":"2.0","id":"a","method":"ping"}')
     told = parse(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     answer = parse(b'{"jsonrpc":"2.0","id":1,"result":{}}')
@@ -47,7 +47,7 @@ WRONG: dict[str, tuple[bytes, int, Any]] = {
 
 
 @pytest.mark.parametrize(("text", "code", "request_id"), WRONG.values(), ids=WRONG)
-def test_what_is_no_message_is_told_with_a_code(text: bytes, code: int, request_id: Any) -> None:
+def test_an_invalid_message_is_answered_with_a_code(text: bytes, code: int, request_id: Any) -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(text)
     assert (caught.value.code, caught.value.request_id) == (code, request_id)

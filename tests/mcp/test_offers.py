@@ -30,14 +30,14 @@ def test_other_facts_about_an_operation_are_kept() -> None:
     assert ops.get_spec("review").meta == {"team": "red", "mcp": {"kind": "prompt"}}
 
 
-def test_a_name_the_function_does_not_take_is_told_at_once() -> None:
+def test_a_name_the_function_does_not_take_is_reported_at_once() -> None:
     ops = OperationRegistry()
     with pytest.raises(ValueError, match="has no argument 'id'"):
         resource(ops, "shop://items/{id}", name="item")(lambda number: number)
     assert len(ops) == 0
 
 
-def test_a_template_that_cannot_be_read_is_told_at_once() -> None:
+def test_a_template_that_cannot_be_read_is_reported_at_once() -> None:
     ops = OperationRegistry()
     with pytest.raises(ValueError, match="is not understood"):
         resource(ops, "shop://items/{;sku}", name="item")(lambda sku: sku)

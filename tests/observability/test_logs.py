@@ -55,7 +55,7 @@ def status_of(port: int, path: str) -> int:
         return connection.getresponse().status
 
 
-def test_the_line_of_a_call_has_every_fact_once_and_strangers_words_stay_words() -> None:
+def test_the_log_line_of_a_call_has_every_fact_once_and_escapes_untrusted_text() -> None:
     assert call_line(record()) == "http shop.add OK 1.2 ms request_id=r-1 source=files"
     hostile = record(caller=f'ann code=OK "{FORGED}' + "z" * 9_999, warnings=2, first_warning="strip")
     line = call_line(hostile)

@@ -131,7 +131,7 @@ async def test_where_there_are_identities_a_reader_needs_a_scope(token: str | No
     assert (b"enfold_calls_in_flight" in text) == (status == 200 and method == "GET")
 
 
-async def test_another_method_is_told_which_there_are() -> None:
+async def test_another_method_gets_the_allowed_ones() -> None:
     answer = await testing.Conversation(served(shop())[0], "PUT", "/metrics", {"host": "localhost"}).began()
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
 
@@ -147,7 +147,7 @@ async def test_another_method_is_told_which_there_are() -> None:
         "a," * 3000,
     ],
 )
-async def test_whoever_asks_for_what_is_no_version_gets_the_classic_format(accept: str) -> None:
+async def test_an_invalid_version_gets_the_classic_format(accept: str) -> None:
     answer = await testing.Conversation(
         served(shop())[0], "GET", "/metrics", {"host": "localhost", "accept": accept}
     ).began()
@@ -189,7 +189,7 @@ async def test_ten_thousand_operations_and_hostile_names_stay_below_two_megabyte
     assert not any("fake" in key[0] for key in found)
 
 
-async def test_codes_of_strangers_take_no_place_from_ours_and_from_declared_ones() -> None:
+async def test_codes_of_other_services_do_not_displace_ours_or_declared_ones() -> None:
     ops = OperationRegistry("shop")
 
     @ops.query(error_schemas=[{"code": "SOLD_OUT"}])

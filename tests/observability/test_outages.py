@@ -103,7 +103,7 @@ async def test_the_loss_and_return_of_a_hub_is_a_line_each(caplog: pytest.LogCap
     await again.close()
 
 
-async def test_a_server_that_is_dead_and_one_that_refuses_us_are_told_apart_where_readiness_is_read(
+async def test_readiness_distinguishes_a_dead_server_from_one_that_rejects_the_credentials(
     tmp_path: Path,
 ) -> None:
     server = Server(nats_server_program(), tmp_path, USERS.format("right"))

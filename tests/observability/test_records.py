@@ -21,7 +21,7 @@ def watched(ops: OperationRegistry) -> list[CallRecord]:
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-async def test_each_call_is_told_once_with_its_code_and_never_its_values(surface: str) -> None:
+async def test_each_call_is_recorded_once_with_its_code_and_never_its_values(surface: str) -> None:
     ops = shop()
     seen = watched(ops)
     async with testing.open_client(surface, ops) as client:
@@ -54,7 +54,7 @@ async def test_each_call_is_told_once_with_its_code_and_never_its_values(surface
 
 
 @pytest.mark.parametrize("surface", ["direct", "http", "command_line", "calls"])
-async def test_a_stream_is_told_at_its_end_with_the_number_of_its_items(surface: str) -> None:
+async def test_a_stream_is_recorded_at_its_end_with_the_number_of_its_items(surface: str) -> None:
     ops = shop()
     seen = watched(ops)
     async with testing.open_client(surface, ops) as client:
@@ -103,7 +103,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_refused_before_it_begins_is_told_with_its_code(name: str) -> None:
+async def test_a_request_refused_before_the_call_is_recorded_with_its_code(name: str) -> None:
     method, path, headers, body, status, code = REFUSED[name]
     ops = shop()
     seen = watched(ops)
@@ -119,7 +119,7 @@ async def test_what_is_refused_before_it_begins_is_told_with_its_code(name: str)
     assert ops.observers.running == 0
 
 
-async def test_a_client_that_leaves_is_told_as_aborted() -> None:
+async def test_a_client_that_disconnects_is_recorded_as_aborted() -> None:
     ops = OperationRegistry("shop")
     begun = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_is_told_as_aborted() -> None:
     assert [(each.operation, each.code) for each in seen] == [("shop.wait", "ABORTED")]
 
 
-async def test_an_observer_that_fails_disturbs_nobody_and_one_that_ends_hears_no_more(
+async def test_a_failing_observer_affects_no_call_and_an_unsubscribed_one_is_not_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ops = shop()

@@ -47,7 +47,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         file_artifact("nothing", tmp_path)
 
 
-def test_a_json_file_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_json_file_that_is_none_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         file_artifact("a.json", tmp_path, "application/json")

@@ -60,7 +60,7 @@ def test_a_pointer_leads_to_its_value(pointer: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("pointer", ["/x", "/a~1b/2", "/a~1b/-", "/a~1b/01", "/a~1b/0/x", "/a~1b/１"])
-def test_a_pointer_that_leads_nowhere_is_told(pointer: str) -> None:
+def test_a_pointer_that_leads_nowhere_is_reported(pointer: str) -> None:
     with pytest.raises(LookupError):
         follow(DOCUMENT, pointer)
 

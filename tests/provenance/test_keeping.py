@@ -97,7 +97,7 @@ async def test_callers_who_go_do_not_fill_the_memory(tmp_path: Path, monkeypatch
         await asyncio.to_thread(wait_for, lambda: len(store) == 3)  # Their calls have run and are on record.
 
 
-def test_a_store_that_is_locked_from_the_beginning_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_locked_from_the_beginning_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.05)
     RecordStore(tmp_path / "r.db").close()
     with closing(sqlite3.connect(tmp_path / "r.db")) as other:

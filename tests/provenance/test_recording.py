@@ -261,7 +261,7 @@ def test_a_nested_result_that_is_passed_on_is_an_input_only_once(add: OperationS
     assert len(record_of(outer, add, passed_on)["inputs"]) == 2
 
 
-def test_nobody_can_take_the_place_of_our_own_record(add: OperationSpec, tmp_path: Path) -> None:
+def test_another_record_cannot_replace_our_own(add: OperationSpec, tmp_path: Path) -> None:
     with RecordStore(tmp_path / "r.db") as store:
         ours = begin(recorder=Recorder(store=store))
         stranger = record_of(begin(), add)
@@ -327,7 +327,7 @@ def test_the_wish_in_a_header_or_an_option() -> None:
     ],
     ids=["mode", "flag", "parents", "parent"],
 )
-def test_a_wish_nobody_understands_is_a_validation_error(ask: Callable[[], object]) -> None:
+def test_invalid_provenance_options_are_a_validation_error(ask: Callable[[], object]) -> None:
     with pytest.raises(CallError) as raised:
         ask()
     assert raised.value.code == "VALIDATION_ERROR"

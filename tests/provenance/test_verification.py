@@ -117,7 +117,7 @@ def test_a_changed_record_is_not_verified(wire: Wire) -> None:
     assert "NOT verified" in str(verdict)
 
 
-def test_a_record_signed_again_by_a_stranger_is_not_verified() -> None:
+def test_a_record_signed_again_with_an_unknown_key_is_not_verified() -> None:
     stranger = generate_key()
     assert verify(signed(stranger), public_keys([stranger.public_key])).ok
     assert verify(signed(stranger), KEYS).faults == (f"the signing key {stranger.key_id!r} is not known",)

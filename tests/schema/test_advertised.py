@@ -216,7 +216,7 @@ def test_a_schema_whose_type_is_none_is_shown_all_the_same(junk: Any) -> None:
     assert Advertising().useful(schema, short=True) is schema
 
 
-def test_a_loosened_schema_still_tells_what_there_is() -> None:
+def test_a_loosened_schema_still_lists_its_properties() -> None:
     loose = Advertising().loosened(WHOLE)
     assert list(loose["properties"]) == list(WHOLE["properties"])
     assert loose["properties"]["id"] == {"description": "Its number.", "$comment": "integer"}

@@ -52,13 +52,13 @@ def test_an_unknown_argument_is_reported_by_name() -> None:
 @pytest.mark.parametrize(
     ("given", "near"), [("bok", "book"), ("boook", "book"), ("Titel", "title"), ("pages", None), ("b" * 10_000, None)]
 )
-def test_a_wrong_name_is_told_with_the_nearest_right_one(given: str, near: str | None) -> None:
+def test_a_wrong_name_is_reported_with_the_nearest_right_one(given: str, near: str | None) -> None:
     schema = arguments(book=STRING, title=STRING)
     sentence = str(validation_error(faults(schema, {given: "x"}), schema))
     assert (f'": did you mean "{near}"?' in sentence) is (near is not None)
 
 
-def test_up_to_five_faults_are_told_together() -> None:
+def test_up_to_five_faults_are_reported_together() -> None:
     schema = arguments(book=STRING)
     error = validation_error(faults(schema, {"bok": "x"}), schema)
     assert str(error) == 'Argument "book" is missing (expected string); Unknown argument "bok": did you mean "book"?'
@@ -88,7 +88,7 @@ def test_the_first_fault_follows_the_schema_and_the_others_go_to_more() -> None:
     }
 
 
-def test_no_more_than_twenty_others_are_told() -> None:
+def test_no_more_than_twenty_others_are_reported() -> None:
     error = validation_error(faults(ADD, {f"z{number}": 1 for number in range(1_000)}), ADD)
     assert len(error.details["more"]) == 20
 
@@ -214,7 +214,7 @@ def test_each_keyword_names_its_fault(schema: Schema, value: Any, expected: list
     assert told(schema, value) == expected
 
 
-def test_a_fault_nobody_can_name_still_shows_what_was_asked_for() -> None:
+def test_a_fault_without_a_specific_reason_still_shows_the_expectation() -> None:
     [fault] = faults({"unevaluatedItems": False}, [1])
     assert (fault.argument, fault.reason) == ("", "constraint")
     assert fault.expected is not None

@@ -59,7 +59,7 @@ def test_a_default_is_given_out_as_a_copy() -> None:
     assert cast(schema, None) == {"tags": ["a"]}
 
 
-def test_equal_schemas_give_equal_answers_whoever_made_them() -> None:
+def test_equal_schemas_give_equal_casts() -> None:
     assert [cast(json.loads('{"type": "integer", "minimum": 3}'), None) for _ in range(3)] == [3, 3, 3]
 
 
@@ -236,7 +236,9 @@ FAILURES: dict[str, tuple[Any, Any, str, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "value", "kind", "message"), FAILURES.values(), ids=FAILURES)
-def test_where_typebox_throws_a_cast_error_tells_why(schema: Any, value: Any, kind: str, message: str) -> None:
+def test_where_typebox_throws_a_cast_error_has_the_same_type_and_message(
+    schema: Any, value: Any, kind: str, message: str
+) -> None:
     with pytest.raises(CastError) as failure:
         cast(schema, value)
     assert failure.value.kind == kind

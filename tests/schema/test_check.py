@@ -87,7 +87,7 @@ KEYWORDS: list[tuple[Any, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), KEYWORDS, ids=[json.dumps(case[0])[:60] for case in KEYWORDS])
-def test_a_keyword_tells_good_values_from_bad(schema: Any, good: list[Any], bad: list[Any]) -> None:
+def test_a_keyword_separates_valid_from_invalid_values(schema: Any, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if not is_valid(schema, value)] == []
     assert [value for value in bad if is_valid(schema, value)] == []
 
@@ -316,7 +316,7 @@ def test_what_one_caller_does_to_a_schema_changes_no_other_callers_result() -> N
     assert compiled.repair({}).data == {"a": {"n": [1]}}
 
 
-def test_equal_properties_are_told_apart_by_the_types_of_their_values() -> None:
+def test_equal_properties_are_distinguished_by_the_types_of_their_values() -> None:
     schema = {"properties": {"one": {"const": 1}, "true": {"const": True}, "whole": {"const": 1.0}}}
     assert compile_schema(schema).check({"one": 1, "true": True, "whole": 1})
     assert not compile_schema(schema).check({"true": 1})

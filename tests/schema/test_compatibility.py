@@ -149,7 +149,7 @@ def test_the_verdict_is_known(name: str) -> None:
     )
 
 
-def test_the_place_and_the_reason_are_told() -> None:
+def test_the_place_and_the_reason_are_reported() -> None:
     old = thing("a", a={"type": "array", "items": thing(kind={"enum": ["x", "y"]}, size=WHOLE)})
     new = thing(
         "a", "b", a={"type": "array", "items": thing(kind={"enum": ["x"]}, size={**WHOLE, "maximum": 9})}, b=TEXT
@@ -217,7 +217,7 @@ KEYWORDS = [
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
-def test_schemas_of_strangers_are_compared_whatever_they_hold(keyword: str) -> None:
+def test_untrusted_schemas_are_compared_whatever_they_contain(keyword: str) -> None:
     known = thing("a", a=WHOLE)
     for junk in JUNK:
         odd = {**known, keyword: junk}

@@ -127,7 +127,7 @@ async def test_a_deep_value_of_a_tagged_union_is_read(name: str, op: str, leaf: 
     assert len(seen) <= READINGS * DEEP
 
 
-async def test_the_fault_is_told_where_it_is() -> None:
+async def test_the_fault_is_reported_where_it_is() -> None:
     with pytest.raises(CallError) as refused:
         await ops.execute("deep.read_expr", {"e": _nested(15, "bad", op="and")})
 
@@ -203,7 +203,7 @@ def test_a_recursive_union_that_could_take_exponential_time_is_refused_with_advi
     assert "parameter 'e'" in str(refused.value)
 
 
-def test_many_errors_of_pydantic_are_told_by_the_schema() -> None:
+def test_many_errors_of_pydantic_are_reported_by_the_schema() -> None:
     with pytest.raises(DecodeError) as refused:
         as_type([{"op": "plus", "k": "bad"}] * 10_000, list[Plus])
 

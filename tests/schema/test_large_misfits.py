@@ -100,7 +100,7 @@ def test_extras_that_are_to_be_kept_stay_beyond_the_limit() -> None:
     assert told(listed(ROW), value, extras="keep") == (value, LIMIT)
 
 
-def test_below_the_limit_every_fault_is_repaired_and_told() -> None:
+def test_below_the_limit_every_fault_is_repaired_and_reported() -> None:
     data, warnings = told(listed(ROW), [{"id": "7", "secret": 1}] * 1_000)
     assert data == [{"id": 7}] * 1_000
     assert warnings == [("strip", "/*/secret"), ("convert", "/*/id")]

@@ -46,7 +46,7 @@ INPUTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("operation", "given"), INPUTS.values(), ids=INPUTS)
-async def test_a_few_of_many_faults_are_told(operation: str, given: dict[str, Any]) -> None:
+async def test_a_few_of_many_faults_are_reported(operation: str, given: dict[str, Any]) -> None:
     with pytest.raises(CallError) as caught:
         await ops.execute(operation, given)
     assert caught.value.code == "VALIDATION_ERROR"
@@ -100,7 +100,7 @@ async def plan_with_a_model(start: date, even: Even, other: Even | None, count: 
         ),
     ],
 )
-async def test_what_types_refuse_is_told_together_with_what_the_schema_refuses(
+async def test_what_types_refuse_is_reported_together_with_what_the_schema_refuses(
     function: Callable[..., Any], given: dict[str, Any], told: dict[str, str]
 ) -> None:
     own = OperationRegistry("t")

@@ -29,7 +29,7 @@ def test_only_the_definitions_that_are_reached_are_written() -> None:
     assert Packing(as_is).packed({"type": "string", "$defs": {"A": A}}) == {"type": "string"}
 
 
-def test_where_there_is_no_room_the_nearest_stay_and_the_others_allow_anything() -> None:
+def test_definitions_beyond_the_limit_allow_anything() -> None:
     room = len(msgspec.json.encode(A))
     packed = Packing(as_is).packed({**ROOT, "$defs": {"A": A, "B": B}}, room)
     assert written(packed) == {**ROOT, "$defs": {"A": A, "B": {}}}

@@ -148,7 +148,7 @@ def test_the_meaning_is_that_of_ecmascript() -> None:
     assert_same_answers(cases)
 
 
-def test_patterns_of_chance_mean_what_they_mean_in_ecmascript() -> None:
+def test_random_patterns_mean_what_they_mean_in_ecmascript() -> None:
     random = Random(20250101)  # noqa: S311 - the same cases each time, no secret
     cases = [(_chance_pattern(random), "".join(random.choices("ab-1é\n", k=random.randrange(8)))) for _ in range(3_000)]
     assert_same_answers(cases)

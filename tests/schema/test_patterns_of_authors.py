@@ -211,7 +211,7 @@ def test_a_hostile_text_in_the_shell_ends_with_the_code_of_bad_arguments(tmp_pat
     assert "VALIDATION_ERROR" in ended.stderr
 
 
-def test_a_hostile_result_is_told_with_a_warning(served: Served) -> None:
+def test_a_hostile_result_is_reported_with_a_warning(served: Served) -> None:
     answer = served.get("/functions/shop.result", b'{"length": 35}')
     assert answer == {"result": SHORT}
 

@@ -343,7 +343,7 @@ def test_two_keys_with_the_same_text_are_an_error_that_names_them() -> None:
         ({"\ud800": {"b": "\ud800"}}, ""),
     ],
 )
-def test_half_a_character_is_told_by_its_place(data: Any, path: str) -> None:
+def test_an_unpaired_surrogate_is_reported_with_its_path(data: Any, path: str) -> None:
     with pytest.raises(UnicodeEncodeError) as refused:
         encode(data)
     told = unwritable(data, refused.value)

@@ -185,7 +185,7 @@ def test_what_is_beyond_repair_is_kept(schema: Any, path: str) -> None:
     ],
     ids=lambda part: json.dumps(part)[:40],
 )
-def test_a_broken_constraint_is_told_and_nothing_is_padded_cut_or_removed(schema: Any, value: Any) -> None:
+def test_a_broken_constraint_is_reported_and_nothing_is_padded_cut_or_removed(schema: Any, value: Any) -> None:
     assert outcome(record(x=schema), {"x": value}) == ({"x": value}, [("constraint", "/x")])
 
 
@@ -256,7 +256,7 @@ def test_what_would_lose_something_or_invent_it_is_kept(schema: Any, value: Any)
     assert outcome(record(x=schema), {"x": value}) == ({"x": value}, [("type_mismatch", "/x")])
 
 
-def test_a_converted_value_that_breaks_a_constraint_is_told_twice() -> None:
+def test_a_converted_value_that_breaks_a_constraint_is_reported_twice() -> None:
     warnings = [("convert", "/x"), ("constraint", "/x")]
     assert outcome(record(x={"type": "integer", "minimum": 10}), {"x": "5"}) == ({"x": 5}, warnings)
 
@@ -330,7 +330,7 @@ def test_stripping_does_not_make_the_items_of_a_set_equal() -> None:
     assert repair({"type": "array", "uniqueItems": True, "items": record(a=INTEGER)}, value).data is value
 
 
-def test_a_refused_property_is_told_when_extras_are_kept() -> None:
+def test_a_refused_property_is_reported_when_extras_are_kept() -> None:
     repaired = repair({"properties": {"a": {}}, "additionalProperties": False}, {"a": 1, "b": 2}, extras="keep")
     assert (repaired.data, told(repaired)) == ({"a": 1, "b": 2}, [("constraint", "/b")])
 
@@ -526,7 +526,7 @@ def test_array_siblings_share_one_entry() -> None:
     assert (warning.code, warning.path, warning.count, warning.old) == ("strip", "/items/*/url", 20, "u0")
 
 
-def test_siblings_that_lose_different_properties_are_told_of_by_property() -> None:
+def test_siblings_that_lose_different_properties_are_reported_by_property() -> None:
     rows = [{"id": number, "a": 1, "url": "u"} | ({"b": 2} if number % 3 == 0 else {}) for number in range(9)]
     rows[4]["id"], rows[5] = "x", {"id": 5, "only": True}
     del rows[7]["id"]
@@ -569,7 +569,7 @@ def test_paths_are_json_pointers() -> None:
     assert told(repair(schema, {"a/b": {"c~d": "x"}})) == [("type_mismatch", "/a~1b/c~0d")]
 
 
-def test_old_values_are_cut_and_their_size_is_told() -> None:
+def test_old_values_are_cut_and_their_size_is_reported() -> None:
     schema = record([], a=INTEGER)
     text, entry = repair(schema, {"a": "x" * 1000, "b": [1] * 500}).warnings
     assert (text.code, text.old, text.type, text.size) == ("strip", ("[" + "1," * 500)[:200], "array", 1001)

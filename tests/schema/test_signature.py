@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("given", "path", "reason"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_wrong_with_the_arguments_is_told_by_name(
+def test_what_is_wrong_with_the_arguments_is_reported_by_name(
     given: dict[str, Any], path: str, reason: str, engine: Any
 ) -> None:
     with pytest.raises(DecodeError) as refused:
@@ -461,7 +461,7 @@ class Lost:
     home: Nowhere  # type: ignore[name-defined]  # noqa: F821 - that is the point
 
 
-def test_a_name_that_a_class_cannot_find_is_told() -> None:
+def test_a_name_that_a_class_cannot_find_is_reported() -> None:
     def visit(lost: Lost) -> None: ...
 
     with pytest.raises(TypeError, match=r"visit\(\): parameter 'lost': the name 'Nowhere' in Lost is not defined"):

@@ -537,7 +537,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "expected"), REFUSED)
-def test_what_only_the_type_refuses_is_told_alike_by_both_engines(
+def test_what_only_the_type_refuses_is_reported_alike_by_both_engines(
     annotation: Any, value: Any, expected: Any, engine: Literal["msgspec", "pydantic"]
 ) -> None:
     assert outcome(takes(annotation, engine), value) == expected
@@ -555,7 +555,7 @@ MODELS_REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "expected"), MODELS_REFUSED)
-def test_what_only_pydantic_refuses_is_told_by_place(annotation: Any, value: Any, expected: Any) -> None:
+def test_what_only_pydantic_refuses_is_reported_by_place(annotation: Any, value: Any, expected: Any) -> None:
     assert outcome(takes(annotation, "pydantic"), value) == expected
 
 
@@ -652,7 +652,7 @@ def test_the_output_of_a_model_is_what_it_writes() -> None:
     assert jsonschema_rs.is_valid(schema, to_plain(Sum(numbers=[1, 2])))
 
 
-def test_classes_of_the_same_name_are_told_apart() -> None:
+def test_classes_of_the_same_name_are_distinguished() -> None:
     dataclass_of_same_name: Any = dataclass(type("Point", (), {"__annotations__": {"z": str}}))
     model_of_same_name: Any = pydantic.create_model("Point", w=(bool, ...))
     schema = takes(tuple[Point, dataclass_of_same_name, model_of_same_name, list[model_of_same_name]]).input_schema

@@ -238,7 +238,7 @@ CASES: dict[str, tuple[Any, Any, Told, Any, Warned]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_value_is_told_of_and_repaired_as_the_variant_it_was_meant_for(name: str) -> None:
+def test_a_value_is_reported_and_repaired_as_the_variant_it_was_meant_for(name: str) -> None:
     schema, value, told, data, warned = CASES[name]
     assert [(fault.argument, fault.reason, fault.expected) for fault in faults(schema, value)] == told
     repaired = repair(schema, value)
@@ -272,7 +272,7 @@ def test_faults_and_defaults_come_in_the_order_of_this_schema(names: str, odd: t
     assert list(repair(schema, {}).data) == list(names)
 
 
-def test_many_variants_that_share_a_large_part_are_told_apart_once() -> None:
+def test_many_variants_that_share_a_large_part_are_distinguished_once() -> None:
     shared = record(**{f"p{i}": {"enum": ["x", "y"]} for i in range(100)})
     variants = [{"allOf": [{"$ref": "#/$defs/Shared"}, {"properties": {"tag": {"const": i}}}]} for i in range(100)]
     schema = {"anyOf": variants, "$defs": {"Shared": shared}}

@@ -37,7 +37,7 @@ def test_plurals_and_simple_endings_do_not_matter(one: str, other: str) -> None:
     assert search_words(one) == search_words(other)
 
 
-def test_no_long_word_of_a_stranger_is_kept() -> None:
+def test_long_search_words_are_not_cached() -> None:
     before = _stem.cache_info().currsize
     assert search_words("z" * 2_000) == ["z" * 2_000]
     assert _stem.cache_info().currsize == before

@@ -176,7 +176,7 @@ async def test_a_payload_of_its_own_schema_stays_whole() -> None:
     ("text", "expected"),
     [("titel", "title"), ("user/lgin", "user/login"), ("number/x", None), ("user/login/x", None), ("zzz", None)],
 )
-async def test_a_path_that_is_not_there_is_told_with_the_nearest_before_anything_runs(
+async def test_a_path_that_is_not_there_is_reported_with_the_nearest_before_anything_runs(
     text: str, expected: str | None
 ) -> None:
     ran = []

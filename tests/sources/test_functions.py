@@ -112,7 +112,7 @@ async def test_a_target_is_a_file_its_registry_or_a_module(folder: Path) -> None
         ("app_for_test.py:ONE", "has no operations"),
     ],
 )
-def test_a_wrong_target_is_told_in_a_sentence(
+def test_a_wrong_target_is_reported_in_a_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
 ) -> None:
     monkeypatch.chdir(folder)

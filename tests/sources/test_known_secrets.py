@@ -162,7 +162,7 @@ def test_secrets_on_a_command_line_are_hidden(words: list[str]) -> None:
     assert known.redact("very-secret") == "[hidden]"
 
 
-def test_a_short_secret_is_told_once_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_secret_is_reported_once_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
     known = KnownSecrets("shop")
     for _ in range(2):
         known.remember_named({"token": "1234567"}, "fix")

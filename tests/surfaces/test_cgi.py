@@ -147,14 +147,14 @@ def test_an_unknown_function_is_named(app: Path) -> None:
     assert reply.body == {"error": "Function not found: NonExistent"}
 
 
-def test_a_body_that_is_not_json_is_told(app: Path) -> None:
+def test_a_body_that_is_not_json_is_reported(app: Path) -> None:
     reply = cgi(app, "/Add", b"not json")
     assert reply.status == "400 Bad Request"
     assert reply.body["error"].startswith("Invalid JSON: ")
     assert cgi(app, "/Add", b"[1]").body == {"error": "Invalid JSON: the body must be an object"}
 
 
-def test_a_failing_function_is_told_with_the_seeds_prefix(app: Path) -> None:
+def test_a_failing_function_is_reported_with_the_seeds_prefix(app: Path) -> None:
     assert cgi(app, "/broken").body == {"error": "Error: no such disk"}
     assert cgi(app, "/broken").status == "500 Internal Server Error"
     assert cgi(app, "/sold_out").body == {"error": "Error: None left"}
@@ -231,7 +231,7 @@ def test_the_web_server_says_who_asks_and_a_header_never_does(app: Path) -> None
         to_cgi(OperationRegistry(), identity_variable="HTTP_X_USER", environ={}, stdin=BytesIO(), stdout=BytesIO())
 
 
-def test_a_clients_proxy_header_reaches_nobody(app: Path) -> None:
+def test_a_clients_proxy_header_is_dropped(app: Path) -> None:
     assert cgi(app, "/proxy", HTTP_PROXY="http://evil").body == {"result": None}
 
 
@@ -286,7 +286,7 @@ def test_a_program_that_cannot_start_answers_all_the_same(tmp_path: Path, text: 
         assert reply.body == {"error": "Error: The server failed to start"}
 
 
-def test_what_breaks_on_the_way_to_an_answer_is_told_without_a_stack() -> None:
+def test_what_breaks_on_the_way_to_an_answer_is_reported_without_a_stack() -> None:
     def identify(name: str) -> None:
         raise OSError(f"no directory of users for {name}")
 

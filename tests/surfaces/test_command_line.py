@@ -199,7 +199,7 @@ FAILURES = [
 ]
 
 
-def test_whoever_sits_at_a_local_target_may_call_all_of_it(app: Path) -> None:
+def test_the_local_user_may_call_everything_of_a_local_target(app: Path) -> None:
     assert call(app, "secret")[:2] == (0, [{"result": 1}])
 
 
@@ -224,7 +224,7 @@ def test_an_mcp_error_result_is_a_result_with_exit_code_1(app: Path) -> None:
     assert told == (1, [{"error": "disk full"}], "EXECUTION_ERROR: disk full\n")
 
 
-def test_a_stream_is_printed_line_by_line_and_a_failure_at_its_end_is_told(app: Path) -> None:
+def test_a_stream_is_printed_line_by_line_and_a_failure_at_its_end_is_reported(app: Path) -> None:
     assert call(app, "count", "to=2") == (0, [{"result": 0}, {"result": 1}], "")
     returned, printed, message = call(app, "count", "to=3")
     assert (returned, len(printed)) == (1, 3)
@@ -246,7 +246,7 @@ def test_an_error_with_odd_details_is_written_all_the_same(app: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["text=@-"], ["text:=@-"], ["@-"]], ids=["text", "json", "whole"])
-def test_standard_input_that_is_not_text_is_told(app: Path, words: list[str]) -> None:
+def test_standard_input_that_is_not_text_is_reported(app: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "enfold", "call", str(app), "echo", *words]
     done = subprocess.run(command, input=b'"\xff"', capture_output=True, check=False)
     assert done.returncode == 2
@@ -254,7 +254,7 @@ def test_standard_input_that_is_not_text_is_told(app: Path, words: list[str]) ->
 
 
 @pytest.mark.parametrize("word", ["text=\udcff", 'text:="\udcff"', '--json={"text":"\udcff"}'])
-def test_words_that_are_not_text_are_told(app: Path, word: str) -> None:
+def test_arguments_that_are_not_text_are_reported(app: Path, word: str) -> None:
     assert call(app, "echo", word) == (
         2,
         [],
@@ -300,7 +300,7 @@ def test_a_reader_that_stops_reading_is_no_error(app: Path, words: str, reader: 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("buffered", [True, False])
-def test_output_that_cannot_be_written_is_told_in_one_sentence(app: Path, buffered: bool) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_sentence(app: Path, buffered: bool) -> None:
     environ = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "enfold", "call", str(app), "add", "x=1"]
@@ -314,13 +314,13 @@ def test_every_warning_is_a_line_on_stderr(app: Path) -> None:
     assert messages == "warning: A property the schema does not know was removed: /*/secret (2 times)\n"
 
 
-def test_a_warning_does_not_speak_to_the_terminal(app: Path) -> None:
+def test_a_warning_sends_no_control_sequences_to_the_terminal(app: Path) -> None:
     code, printed, messages = call(app, "some")
     assert (code, printed) == (0, [{"result": {"id": 1}}])
     assert messages == "warning: A property the schema does not know was removed: /a\\x1b[2J b\n"
 
 
-def test_an_upstream_s_wrong_success_is_told_warned_of_and_exits_with_1(app: Path) -> None:
+def test_an_invalid_success_of_an_upstream_is_printed_with_a_warning_and_exits_with_1(app: Path) -> None:
     code, printed, messages = call(app, "page")
     assert (code, printed) == (1, [])
     assert "The service answered text/html where application/json was promised" in messages

@@ -165,7 +165,7 @@ def test_a_query_is_read_from_the_query_string(client: Client, query: str, resul
         ("total?prices=1&fees=1", "fees"),
     ],
 )
-def test_what_is_wrong_in_a_query_string_is_told_by_name(client: Client, query: str, argument: str) -> None:
+def test_what_is_wrong_in_a_query_string_is_reported_by_name(client: Client, query: str, argument: str) -> None:
     answer = client.get(f"/functions/{query}", Enfold_Format="envelope")
     assert answer.status == 400
     assert answer.json["error"]["code"] == "VALIDATION_ERROR"
@@ -237,7 +237,7 @@ def test_bytes_leave_as_text_and_private_headers_not_at_all(client: Client) -> N
 
 
 @pytest.mark.parametrize("body", [b"not json", b"", b'{"x":', b"[" * 50_000, b'{"x":"\xff"}'])
-def test_a_body_that_is_no_json_is_told_in_the_words_of_the_seed(client: Client, body: bytes) -> None:
+def test_a_body_that_is_no_json_is_reported_in_the_words_of_the_specification(client: Client, body: bytes) -> None:
     answer = client.request("POST", "/functions/add", body, {"Content-Type": "application/json"})
     assert told(answer) == (400, "VALIDATION_ERROR", {"error": "Invalid JSON body"})
     assert answer.headers["content-type"] == "application/json"
@@ -294,12 +294,12 @@ def test_a_code_that_would_break_the_headers_is_not_put_there(client: Client) ->
     assert "set-cookie" not in answer.headers
 
 
-def test_a_client_is_told_when_to_come_again(client: Client) -> None:
+def test_a_client_gets_retry_after(client: Client) -> None:
     answer = client.post("/functions/fail", {"code": "RESOURCE_EXHAUSTED", "status": 429})
     assert (answer.status, answer.headers["retry-after"]) == (429, "3")
 
 
-def test_an_exception_is_told_as_its_words_and_without_its_stack(client: Client) -> None:
+def test_an_exception_gives_its_text_without_its_stack(client: Client) -> None:
     answer = client.get("/functions/divide?x=1&y=0")
     assert told(answer)[:2] == (500, "EXECUTION_ERROR")
     assert answer.json == {"error": "Function error: integer division or modulo by zero"}
@@ -496,7 +496,7 @@ def test_without_an_identity_a_guarded_operation_asks_for_one(client: Client) ->
     assert answer.headers["www-authenticate"].startswith('Bearer realm="enfold", scope="')
 
 
-def test_who_may_not_is_refused_before_his_body_is_looked_at(client: Client) -> None:
+def test_a_caller_without_permission_is_refused_before_the_body_is_read(client: Client) -> None:
     headers = {"Authorization": "Bearer token-of-bob", "Content-Type": "application/json"}
     answer = client.request("POST", "/functions/create", b"not json", headers)
     assert told(answer) == (404, "OPERATION_NOT_FOUND", {"error": "Operation not found: create"})
@@ -517,7 +517,7 @@ def test_the_resource_is_the_one_the_input_names(client: Client) -> None:
     assert client.get("/functions/read?project=2", Authorization=ann).status == 403
 
 
-def test_nobody_says_who_he_is_in_a_header_or_a_body(client: Client) -> None:
+def test_identities_in_headers_and_bodies_are_ignored(client: Client) -> None:
     answer = client.post(
         "/functions/create", {"title": "x", "identity": {"id": "ann"}}, Remote_User="ann", Identity="ann"
     )
@@ -587,7 +587,7 @@ async def _give_more() -> int:
     return 2
 
 
-def test_an_app_mounted_at_the_root_gets_what_nobody_else_has() -> None:
+def test_an_app_mounted_at_the_root_gets_what_no_route_takes() -> None:
     async def site(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": f"site {scope['path']}".encode()})
@@ -623,7 +623,7 @@ def test_a_foreign_host_is_refused(client: Client, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9", "[::1]", "[::1]:80"])
-def test_the_loopback_goes_by_several_names(client: Client, host: str) -> None:
+def test_the_loopback_has_several_host_names(client: Client, host: str) -> None:
     assert client.request("GET", "/functions/echo", headers={"Host": host}).status == 200
 
 
@@ -823,7 +823,7 @@ def test_a_mounted_app_gets_its_paths_its_lifespan_and_the_identity() -> None:
     assert mounted.life == ["lifespan.startup", "lifespan.shutdown"]
 
 
-def test_a_mounted_app_that_knows_no_lifespan_does_no_harm() -> None:
+def test_a_mounted_app_without_lifespan_is_served() -> None:
     async def simple(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
         await send({"type": "http.response.start", "status": 204})

@@ -103,7 +103,7 @@ def test_a_stream_can_be_asked_for_by_post_and_in_another_format(client: Client)
     assert (first["data"], first["meta"]["operationId"]) == (0, "shop.count")
 
 
-def test_a_failure_in_the_middle_is_told_as_such(client: Client) -> None:
+def test_a_failure_in_the_middle_is_reported_as_such(client: Client) -> None:
     *_, last = events(client.get("/functions/count?to=3&fail_at=1").body)
     assert (last.fields["event"], last.data) == ("error", {"error": "Function error: no more numbers"})
     *_, last = events(client.get("/functions/count?to=3&fail_at=1", Enfold_Format="envelope").body)
@@ -176,7 +176,7 @@ def test_an_id_that_came_with_the_envelope_is_passed_on_and_not_given_twice(clie
     assert [event.fields.get("id") for event in events(client.get("/functions/relayed").body)[1:3]] == ["first", None]
 
 
-def test_a_stream_that_cannot_be_resumed_has_no_ids_and_hears_of_none(client: Client) -> None:
+def test_a_stream_that_cannot_be_resumed_has_no_ids_and_ignores_given_ones(client: Client) -> None:
     answer = client.get("/functions/forgetful", Last_Event_ID="7")
     assert [event.fields for event in events(answer.body)][1] == {"data": '{"result":null}'}
 

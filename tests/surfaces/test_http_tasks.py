@@ -154,7 +154,7 @@ async def test_a_task_can_be_followed(client: Client) -> None:
     assert "input_required" in seen
 
 
-async def test_nothing_is_left_of_who_follows_a_task_and_goes_away(client: Client) -> None:
+async def test_a_follower_of_a_task_that_disconnects_leaves_nothing_behind(client: Client) -> None:
     task_id = await client.start("report", {"year": 9999})
     waiting = client.tasks.store._wakeups._waiting  # type: ignore[attr-defined]
     streams = [await client.send("GET", f"/tasks/{task_id}", accept="text/event-stream") for _ in range(20)]
@@ -190,7 +190,7 @@ async def test_a_task_is_seen_by_its_owner_alone(client: Client) -> None:
     assert (await client.ask("GET", f"/tasks/{task_id}"))[1]["status"] == "working"
 
 
-async def test_nobody_guesses_an_id_at_any_door(client: Client) -> None:
+async def test_ids_cannot_be_guessed_at_any_endpoint(client: Client) -> None:
     """Check 32 through HTTP and MCP: by a stranger to the tasks, and by who sees all of them."""
     for _ in range(20):
         await client.start("clean")

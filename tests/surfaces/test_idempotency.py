@@ -159,7 +159,7 @@ async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
     assert shop.effects == [5]
 
 
-async def test_a_caller_whose_deadline_comes_first_is_told_that_the_call_is_in_progress(shop: Shop) -> None:
+async def test_a_caller_whose_deadline_comes_first_gets_in_progress(shop: Shop) -> None:
     shop.go_on.clear()
     first = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))
     await until(lambda: shop.effects)
@@ -174,7 +174,7 @@ async def test_a_caller_whose_deadline_comes_first_is_told_that_the_call_is_in_p
     assert shop.effects == [5]
 
 
-async def test_an_unknown_outcome_is_told_alike_on_every_surface(shop: Shop) -> None:
+async def test_an_unknown_outcome_is_reported_alike_on_every_surface(shop: Shop) -> None:
     assert (await shop.http("late", {}, "k"))[0] == 504
     status, sentence = await shop.http("late", {}, "k")
     told = (await shop.mcp("late", {}, "k"))["_meta"]["enfold/error"]

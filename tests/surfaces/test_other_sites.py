@@ -89,7 +89,7 @@ def test_a_form_of_another_site_is_refused(client: Client, site: str) -> None:
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
-def test_the_console_and_whoever_types_the_address_may_call(client: Client, site: str) -> None:
+def test_the_console_and_direct_visits_may_call(client: Client, site: str) -> None:
     assert asked(client, "/functions/shop.greet?name=Ann", site, "empty").json == {"result": "Hello Ann"}
 
 

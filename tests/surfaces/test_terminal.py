@@ -49,7 +49,7 @@ def test_progress_is_drawn_over_and_log_lines_stay_above_it() -> None:
     assert screen.lines() == ["warning: found \\x1b[2Jsomething", ""]
 
 
-def test_while_nobody_says_how_far_it_is_time_goes_by_and_others_write_above() -> None:
+def test_without_progress_the_elapsed_time_is_shown_and_other_lines_go_above_it() -> None:
     screen = Screen()
     line = ProgressLine(screen)
     with line.waiting("opening enfold.toml"):
@@ -79,7 +79,7 @@ def test_a_short_result_stays_on_its_line_and_a_long_one_is_indented() -> None:
     assert shown.lines() == ['{"result":"' + "x" * 60 + '"}', "{", '  "result": "' + "x" * 70 + '"', "}", ""]
 
 
-def test_who_starts_an_mcp_server_at_a_terminal_is_told_who_speaks_to_it() -> None:
+def test_an_mcp_server_started_at_a_terminal_explains_its_input() -> None:
     keys, terminal = pty.openpty()
     words = [sys.executable, "-m", "enfold", "mcp", str(Path(__file__).parents[2] / "examples/quickstart.py")]
     with subprocess.Popen(words, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -111,7 +111,7 @@ async def asked(tasks: Tasks, handle: Any) -> Any:
     raise AssertionError("it asks for nothing")
 
 
-async def test_nobody_guesses_an_id_or_says_anything_to_anothers_task(store: TaskStore) -> None:
+async def test_ids_cannot_be_guessed_and_tasks_of_others_cannot_be_reached(store: TaskStore) -> None:
     async with Tasks(ops, store) as tasks:
         handle = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
         before = await asked(tasks, handle)
@@ -282,7 +282,7 @@ def test_what_is_forgotten_counts_no_more() -> None:
     assert [is_large_share(kept, limits, now * hour) for now in (9, 10, 11)] == [True, True, False]
 
 
-async def test_a_key_is_any_text_and_tells_its_inputs_apart(store: TaskStore) -> None:
+async def test_a_key_is_any_text_and_distinguishes_its_inputs(store: TaskStore) -> None:
     odd = ["\x00", "a\nb", "é😀", "' OR 1=1 --", "../../x", "*", ">", ".", "a.b", " ", "%s%n", "x" * 256]
     tasks = Tasks(ops, store, at_once=0, limit=1_000)
     twice = [[await tasks.start("shop.wait", identity=ANN, idempotency_key=key) for _ in range(2)] for key in odd]
@@ -360,7 +360,7 @@ async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_bac
     assert broken.read_bytes() == b"no database" * 1000
 
 
-async def test_a_file_that_is_removed_or_replaced_takes_no_task_that_nobody_would_find(tmp_path: Path) -> None:
+async def test_a_removed_or_replaced_file_takes_no_task_that_would_be_lost(tmp_path: Path) -> None:
     path, other = tmp_path / "t.db", tmp_path / "other.db"
     async with Tasks(ops, SQLiteTasks(other), at_once=0) as elsewhere:
         left = await elsewhere.start("shop.large", {"size": 3})
@@ -410,9 +410,7 @@ async def _ordered(tasks: Tasks) -> TaskHandle:
 
 @pytest.mark.parametrize("column", ["state", "ordered"])
 @pytest.mark.parametrize("garbage", [b"\x00\xff", "text", b"{}"], ids=["bytes", "text", "json"])
-async def test_a_row_that_somebody_has_written_over_ends_its_own_task_and_no_other(
-    tmp_path: Path, column: str, garbage: Any
-) -> None:
+async def test_a_corrupted_row_ends_its_own_task_and_no_other(tmp_path: Path, column: str, garbage: Any) -> None:
     path = tmp_path / "t.db"
     edge = Tasks(ops, SQLiteTasks(path), at_once=0, deadline=0.3)
     lost = [await edge.start("shop.large", {"size": 1}, identity=ANN) for _ in range(2)]
@@ -661,7 +659,7 @@ async def emptied(jetstream: Server, edge_transport: NATSTransport) -> AsyncIter
         await edge.close()
 
 
-async def test_what_somebody_deletes_on_the_server_is_made_anew_and_no_known_task_is_lost(
+async def test_deleted_streams_are_created_again_and_no_known_task_is_lost(
     emptied: tuple[Tasks, Tasks, Any, Names],
 ) -> None:
     edge, worker, jetstream, names = emptied

@@ -337,7 +337,7 @@ async def test_what_was_accepted_is_found_after_the_edge_has_died(processes: Pro
     say("17, 18", f"{len(ended)} of {processes.accepted()} found and done")
 
 
-async def test_a_key_stands_for_one_task_whoever_has_died_meanwhile(
+async def test_a_key_stands_for_one_task_after_the_processes_that_knew_it_died(
     processes: Processes, request: pytest.FixtureRequest
 ) -> None:
     processes.work()

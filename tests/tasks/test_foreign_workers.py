@@ -234,7 +234,7 @@ async def test_its_own_tasks_run_with_the_rights_that_it_has(edge: Tasks, evil: 
 
 
 @pytest.mark.parametrize("server", [True], indirect=True, ids=["signed"])
-async def test_an_order_that_no_edge_has_signed_is_run_by_nobody(
+async def test_an_order_without_the_signature_of_an_edge_is_not_run(
     edge: Tasks, server: Server, worker: subprocess.Popen[str], folder: Path
 ) -> None:
     """Even of whoever can write the queue: unsigned, changed after it was signed, signed by another, or for another operation."""

@@ -83,7 +83,7 @@ async def test_an_input_that_the_server_cannot_hold_is_refused_and_nothing_is_qu
     assert (await handle.result()).data == "x"
 
 
-async def test_the_largest_input_leaves_room_for_a_result_of_any_size(tasks: Tasks) -> None:
+async def test_the_largest_input_leaves_space_for_a_result_of_any_size(tasks: Tasks) -> None:
     for size in (1, 60_000, 1_000_000):
         handle = await tasks.start("shop.echo", {"text": "x" * 1_000_000, "size": size})
         assert len((await handle.result()).data) == size

@@ -183,7 +183,7 @@ async def test_a_failure_is_kept_and_one_that_may_pass_is_tried_again(shop: Shop
     assert shop.effects == [13, 14, 14, 14]
 
 
-async def test_a_plain_call_under_a_key_tells_how_far_it_is_and_is_asked(shop: Shop) -> None:
+async def test_a_plain_call_under_a_key_reports_progress_and_can_ask(shop: Shop) -> None:
     heard: list[Any] = []
     context = Context(identity=ANN, idempotency_key="far", notify=heard.append)
     shop.go_on.clear()
@@ -250,7 +250,7 @@ async def test_what_asks_first_has_its_effect_once_for_a_key(shop: Shop, amount:
     assert shop.effects == [amount]
 
 
-async def test_who_has_no_identity_beside_those_who_have_one_uses_no_keys(shop: Shop) -> None:
+async def test_anonymous_callers_cannot_use_keys_where_others_have_identities(shop: Shop) -> None:
     given = {"operation": "shop.pay", "input": {"amount": 1}}
     begun, _ = await shop.http("/functions/enfold.tasks.start", given, None)
     refused, _ = await shop.http("/functions/enfold.tasks.start", {**given, "idempotency_key": "k"}, None)

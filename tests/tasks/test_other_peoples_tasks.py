@@ -63,7 +63,7 @@ def url(tmp_path: Path) -> Iterator[str]:
             server.wait(30)
 
 
-def test_the_client_of_fastmcp_calls_holds_cancels_answers_and_hears_of_failures(url: str) -> None:
+def test_the_client_of_fastmcp_calls_waits_cancels_answers_and_gets_failures(url: str) -> None:
     words = [sys.executable, str(HERE / "fastmcp_client.py"), url]
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr

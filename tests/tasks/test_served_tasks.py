@@ -256,7 +256,7 @@ def test_what_callers_ordered_who_were_killed_at_that_moment_is_done_and_found_b
     assert effects == dict.fromkeys((key[1:] for key in accepted), 1)
 
 
-def test_a_disk_that_is_full_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
+def test_a_full_disk_refuses_new_tasks_and_accepts_them_again_when_space_is_free(
     folder: Path, servers: list[TaskProcess]
 ) -> None:
     server = TaskProcess(folder, "app.py", "--tasks", "t.db")

@@ -130,7 +130,7 @@ def _durable() -> OperationRegistry:
     return ops
 
 
-async def test_the_verbs_are_operations_over_calls_and_no_operations_of_whoever_imports(jetstream: Server) -> None:
+async def test_the_task_operations_are_served_over_calls_and_not_imported(jetstream: Server) -> None:
     registry = _durable()
     async with (
         NATSTransport(jetstream.url, name="worker") as worker,
@@ -179,7 +179,7 @@ def in_place(context: Context) -> str:
 
 
 @pytest.mark.parametrize("way", ["shell", "cgi", "request over cgi", "calls"])
-async def test_what_must_be_a_task_is_one_where_nobody_knows_tasks_so_that_a_timeout_names_it(
+async def test_a_required_task_runs_as_one_for_callers_without_tasks_so_that_a_timeout_names_it(
     tmp_path: Path, way: str
 ) -> None:
     (tmp_path / "app.py").write_text(MUST, encoding="utf-8")

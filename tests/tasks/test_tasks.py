@@ -337,7 +337,7 @@ async def test_a_clock_that_is_set_by_hours_ends_and_forgets_nothing(
             go_on.clear()
 
 
-async def test_who_reads_a_task_ends_and_forgets_it_by_the_clock_where_nobody_works(
+async def test_reading_a_task_expires_it_by_the_clock_where_no_worker_runs(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -485,7 +485,7 @@ async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
         assert len(Traced.written) <= 2 * 20 + 2  # now and then something is forgotten
 
 
-async def test_what_was_refused_for_its_form_is_told_as_the_call_would_tell_it(store: TaskStore) -> None:
+async def test_a_result_that_breaks_its_schema_fails_as_a_plain_call_does(store: TaskStore) -> None:
     strict = OperationRegistry("shop", strict_output=True)
 
     @strict.query(durable=True)

@@ -140,7 +140,7 @@ async def test_the_task_of_an_older_server_is_fetched_by_the_next_worker(tmp_pat
     assert [server.methods.count(name) for name in ("tools/call", "tasks/result", "tasks/cancel")] == [1, 2, 0]
 
 
-async def test_a_question_of_the_server_is_answered_by_whoever_runs_the_task_then(store: TaskStore) -> None:
+async def test_a_question_of_the_server_is_answered_by_the_process_that_took_over_the_task(store: TaskStore) -> None:
     server = TaskServer({"asks": [working(20), asking("sure"), asking("sure"), asking("sure")]})
     async with serve(server) as url:
         async with worker(url, store) as first:
@@ -155,7 +155,7 @@ async def test_a_question_of_the_server_is_answered_by_whoever_runs_the_task_the
     assert [each["inputResponses"] for each in server.said("tasks/update")] == [{"sure": YES}]
 
 
-async def test_a_cancel_reaches_the_server_whoever_runs_the_task_then(store: TaskStore) -> None:
+async def test_a_cancel_reaches_the_server_after_another_process_took_over_the_task(store: TaskStore) -> None:
     server = TaskServer({"slow": [working(20), working(20)]})
     async with serve(server) as url:
         async with worker(url, store) as first:
@@ -173,7 +173,7 @@ async def test_a_cancel_reaches_the_server_whoever_runs_the_task_then(store: Tas
     assert [each["taskId"] for each in server.said("tasks/cancel")] == ["id-of-slow"]
 
 
-async def test_a_cancel_while_nobody_works_on_the_task_reaches_the_server(store: TaskStore) -> None:
+async def test_a_cancel_reaches_the_server_while_no_worker_runs_the_task(store: TaskStore) -> None:
     server = TaskServer({"asks": [working(20), asking("sure")]})
     async with serve(server) as url, worker(url, store) as tasks:
         handle = await tasks.start("far.asks")

@@ -58,7 +58,7 @@ async def test_a_failure_is_a_reply_with_its_code_and_facts(enfold_client: Open,
         _ = reply.data
 
 
-async def test_a_caller_is_who_the_test_says(enfold_client: Open, shop: OperationRegistry) -> None:
+async def test_the_identity_of_a_test_client_is_the_given_one(enfold_client: Open, shop: OperationRegistry) -> None:
     async with enfold_client(shop) as client:
         replies = [await client.call("shop.unlock", identity=identity) for identity in (ANN, BOB, None, ANN)]
     # To somebody known who may never call it, HTTP and CGI show no such operation.
@@ -114,7 +114,7 @@ async def test_what_operations_need_is_opened_and_closed(enfold_client: Open, sh
 # --- what the wire allows besides ---------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_nobody_reads_any_more_is_ended() -> None:
+async def test_a_stream_without_a_reader_is_ended() -> None:
     ops, ended = OperationRegistry("shop"), asyncio.Event()
 
     @ops.subscription

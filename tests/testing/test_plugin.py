@@ -31,7 +31,7 @@ def test_none(enfold_client):
 """
 
 
-def test_a_story_runs_once_for_each_surface(tmp_path: Path) -> None:
+def test_a_test_runs_once_for_each_surface(tmp_path: Path) -> None:
     (tmp_path / "test_story.py").write_text(STORY)
     words = ["-q", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:anyio"]
     done = subprocess.run(

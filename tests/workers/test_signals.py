@@ -111,7 +111,7 @@ def test_a_hangup_has_the_configuration_read_though_it_has_not_changed(tmp_path:
 
 
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["one process", "workers"])
-def test_however_often_a_server_is_told_to_end_it_ends_in_peace(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_repeated_signals_do_not_interrupt_the_shutdown_of_a_server(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving("app.py", *words, cwd=tmp_path) as served:
 

@@ -38,7 +38,7 @@ async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> N
     assert only_caller(possible, nap) is bob
 
 
-async def test_with_too_many_calls_given_up_nobody_is_asked_any_more() -> None:
+async def test_after_too_many_cancelled_calls_questions_are_declined() -> None:
     ann, possible = caller(), PossibleCallers(held=600)
     for number in range(MAX_ABANDONED + 1):
         possible.note_abandoned(call(number, ann))

@@ -28,7 +28,7 @@ def registry_of(operations: MCPOperations) -> OperationRegistry:
     return ops
 
 
-async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_words_to_the_log_alone(
+async def test_the_exit_code_and_last_output_of_a_server_that_dies_in_mid_call_are_only_logged(
     little: Little, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
@@ -42,7 +42,7 @@ async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_w
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_server_that_never_listens_tells_its_exit_code_and_its_last_words(
+def test_a_server_that_never_listens_is_reported_with_its_exit_code_and_last_output(
     new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import os, sys; os.close(0); print('  no   key  ', file=sys.stderr); sys.exit(3)"
@@ -65,7 +65,7 @@ def test_a_server_that_never_listens_tells_its_exit_code_and_its_last_words(
         pytest.param({"command": "/"}, "/: Permission denied", id="no permission"),
     ],
 )
-async def test_a_server_that_cannot_be_started_tells_why(command: dict[str, str], told: str) -> None:
+async def test_a_server_that_cannot_be_started_is_reported_with_the_reason(command: dict[str, str], told: str) -> None:
     with pytest.raises(CallError) as caught:
         async with from_mcp(command, namespace="pet"):
             pass
@@ -116,7 +116,7 @@ async def test_a_call_that_may_have_run_is_not_made_twice(little: Little, tmp_pa
     assert marks.read_text() == "ran\n"
 
 
-async def test_a_server_killed_while_nobody_calls_is_started_again_and_the_call_is_made_once(
+async def test_an_idle_server_that_was_killed_is_started_again_and_the_call_is_made_once(
     little: Little, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
@@ -134,7 +134,7 @@ async def test_a_server_that_closes_its_input_is_started_again(little: Little, t
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
-async def test_a_hung_call_ends_at_its_deadline_and_the_server_is_told(little: Little) -> None:
+async def test_a_hung_call_ends_at_its_deadline_and_is_cancelled_at_the_server(little: Little) -> None:
     async with from_mcp(little(), rules=Rules(timeout=0.3)) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
@@ -162,7 +162,7 @@ async def test_junk_on_the_output_is_passed_over_with_a_warning(
     assert warnings == ["pet wrote something that is no message, which is passed over: b'Loading the model...'"]
 
 
-async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_may_print_a_banner_first(little: Little, caplog: pytest.LogCaptureFixture) -> None:
     async with from_mcp(little("--banner"), namespace="pet") as operations:
         assert (await registry_of(operations).execute("pet.add", {"x": 1, "y": 2})).data == {"sum": 3}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -236,7 +236,7 @@ async def test_a_list_of_many_pages_is_read_to_its_end(little: Little) -> None:
         pytest.param(("--slow", "0.6", "--era", "stateless"), id="the newest, slow to start"),
     ],
 )
-async def test_whatever_a_server_speaks_is_found_out(little: Little, habits: tuple[str, ...]) -> None:
+async def test_the_revision_of_a_server_is_detected(little: Little, habits: tuple[str, ...]) -> None:
     async with from_mcp(little(*habits), connection=Connection(limits=MCPLimits(probe=0.3))) as operations:
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 

@@ -124,7 +124,7 @@ async def test_a_stream_that_can_be_taken_up_again_is(serve: Serve) -> None:
     assert odd.calls == ["resumed"]
 
 
-async def test_a_page_instead_of_an_answer_is_told(serve: Serve) -> None:
+async def test_a_page_instead_of_an_answer_is_reported(serve: Serve) -> None:
     async with serve(Odd()) as url, from_mcp(url) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("page", {})
@@ -141,7 +141,7 @@ async def test_an_answer_over_the_limit_is_refused(serve: Serve) -> None:
     assert caught.value.code == "PAYLOAD_TOO_LARGE"
 
 
-async def test_an_address_where_nobody_listens_is_unavailable(serve: Serve) -> None:
+async def test_an_address_without_a_listener_is_unavailable(serve: Serve) -> None:
     async with serve(Odd()) as url:
         pass
     with pytest.raises(CallError) as caught:

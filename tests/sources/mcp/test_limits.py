@@ -88,7 +88,7 @@ async def test_log_messages_and_progress_of_one_call_have_an_end() -> None:
     assert heard[-1].message == "RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)"
 
 
-async def test_a_line_that_is_too_long_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_line_that_is_too_long_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
         async with attacked("long line", limits=MCPLimits(message_bytes=1_000_000)) as registry:
             await registry.execute("bad.run", {})
@@ -141,7 +141,7 @@ async def test_a_configuration_says_what_a_process_inherits_and_what_it_may_cost
         assert (await registry.execute("bad.run0", {})).data["env"]["DB_PASSWORD"] == "hunter2"
 
 
-async def test_a_limit_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+async def test_an_unknown_limit_is_reported_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "enfold.toml"
     file.write_text('[sources.bad]\ncommand = "python"\nlimits = {papes = 3}\n')
     with pytest.raises(Exception, match='line 3: "papes" is not known here: did you mean "pages"'):

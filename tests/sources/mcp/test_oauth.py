@@ -279,7 +279,7 @@ async def test_a_page_that_calls_the_way_back_does_not_end_a_login(vault: Vault)
 
 
 @pytest.mark.parametrize("document", [b'{"issuer": "\xff"}', b'{"x":' + b"[" * 100_000, b"[]", b""])
-async def test_metadata_that_is_none_is_told_as_such(vault: Vault, document: bytes) -> None:
+async def test_metadata_that_is_none_is_reported_as_such(vault: Vault, document: bytes) -> None:
     vault.authority.raw = {"/.well-known/oauth-authorization-server": document}
     error = await refused(vault)
     assert (error.code, "has no metadata" in error.message) == ("ACCESS_DENIED", True)
@@ -339,12 +339,12 @@ async def test_a_server_that_claims_to_be_another_gets_no_token(vault: Vault) ->
     assert vault.authority.asked == []
 
 
-async def test_a_user_who_does_not_come_is_not_waited_for_for_ever(vault: Vault) -> None:
+async def test_a_login_that_is_never_completed_times_out(vault: Vault) -> None:
     error = await refused(vault, open_url=str, wait=0.1)  # which takes the address, and goes nowhere
     assert (error.code, error.message.split(" within")[0]) == ("ACCESS_DENIED", f"Nobody logged in to {vault.url[7:]}")
 
 
-async def test_a_user_who_refuses_more_keeps_what_he_has(vault: Vault) -> None:
+async def test_a_user_who_declines_more_scopes_keeps_the_old_ones(vault: Vault) -> None:
     async with opened(vault) as ops:
         vault.authority.answer = {"code": "", "error": "access_denied"}
         with pytest.raises(CallError, match="access_denied"):
@@ -354,7 +354,7 @@ async def test_a_user_who_refuses_more_keeps_what_he_has(vault: Vault) -> None:
     assert [form["grant_type"] for form in vault.authority.granted] == ["authorization_code", "refresh_token"]
 
 
-async def test_nobody_is_asked_to_log_in_at_the_end(vault: Vault) -> None:
+async def test_closing_never_asks_for_a_login(vault: Vault) -> None:
     async with opened(vault):
         vault.authority.tokens.clear()
         vault.authority.refreshes.clear()
@@ -385,7 +385,7 @@ async def test_without_any_setting_the_sentence_says_what_to_set(vault: Vault) -
     assert "asks for a login (OAuth): set auth" in caught.value.message
 
 
-async def test_a_fixed_token_that_is_refused_is_told_as_such(vault: Vault) -> None:
+async def test_a_fixed_token_that_is_refused_is_reported_as_such(vault: Vault) -> None:
     with pytest.raises(CallError, match="does not accept the credentials") as caught:
         async with from_mcp(f"{vault.url}/mcp", auth="sesame"):
             pass
@@ -587,7 +587,7 @@ async def test_sources_that_share_a_store_share_a_login(vault: Vault) -> None:
     assert len(vault.authority.asked) == 1
 
 
-async def test_no_secret_is_told_in_an_error(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_in_an_error(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "enfold")
     vault.authority.complains = "client_secret {client_secret} or code {code} is wrong"
     vault.authority.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
@@ -596,7 +596,7 @@ async def test_no_secret_is_told_in_an_error(vault: Vault, caplog: pytest.LogCap
     assert "s3cret" not in repr(error) + caplog.text
 
 
-async def test_a_header_with_a_secret_is_not_told_where_a_server_repeats_it(vault: Vault) -> None:
+async def test_a_secret_header_is_hidden_where_a_server_repeats_it(vault: Vault) -> None:
     vault.authority.complains = "you sent {authorization}"
     error = await refused(vault, client_id="known", client_secret="s3cret")
     assert error.message.endswith("you sent Basic …")
@@ -606,7 +606,7 @@ async def test_a_header_with_a_secret_is_not_told_where_a_server_repeats_it(vaul
     "place",
     ["body", "kind of body", "error", "result", "stream", "escapes", "some escapes", "escapes in a text"],
 )
-async def test_a_token_is_not_told_where_a_server_repeats_it(vault: Vault, place: str) -> None:
+async def test_a_token_is_hidden_where_a_server_repeats_it(vault: Vault, place: str) -> None:
     vault.echoes = place
     async with opened(vault) as ops:
         try:
@@ -628,7 +628,7 @@ async def test_a_login_that_failed_is_not_tried_again_at_once(vault: Vault) -> N
     assert len(vault.authority.asked) == 2
 
 
-async def test_a_user_who_refuses_is_left_alone_whatever_a_server_thinks_of(vault: Vault) -> None:
+async def test_a_user_who_declines_is_asked_only_a_few_times(vault: Vault) -> None:
     vault.wants = (f"write-{number}" for number in range(20))
     async with opened(vault) as ops:
         vault.authority.answer = {"code": "", "error": "access_denied"}
@@ -656,7 +656,7 @@ async def test_a_store_that_cannot_be_written_does_not_bring_back_what_has_ended
     ]
 
 
-async def test_a_server_that_names_nobody_who_gives_tokens_says_so(vault: Vault) -> None:
+async def test_a_server_without_an_authorization_server_is_reported(vault: Vault) -> None:
     vault.authority.url = ""
     error = await refused(vault)
     assert "does not say who gives tokens for it" in error.message

@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: byt
     assert store.load("https://x.org/mcp") is None
 
 
-def test_a_link_in_the_place_of_a_login_leads_nowhere_when_it_is_written(tmp_path: Path) -> None:
+def test_a_symbolic_link_instead_of_a_login_file_is_not_followed(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "logins")
     store.save("https://x.org/mcp", SAVED)
     [file] = (tmp_path / "logins").iterdir()
@@ -380,7 +380,7 @@ async def test_closing_the_callback_page_does_not_hang_on_a_silent_connection() 
     silent.close()
 
 
-async def test_a_port_in_use_is_told() -> None:
+async def test_a_port_in_use_is_reported() -> None:
     async with open_callback_page("http://127.0.0.1/back", 0) as page:
         with pytest.raises(CallError, match="is in use"):
             async with open_callback_page(page.redirect_uri, 0):

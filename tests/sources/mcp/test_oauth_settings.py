@@ -82,7 +82,7 @@ async def test_a_statement_is_read_anew_each_time(tmp_path: Path) -> None:
         ('credentials = "t"\nauth = {}', 'line 4: "auth" does not go with "credentials"'),
     ],
 )
-def test_what_is_wrong_with_a_login_is_told_with_its_place(tmp_path: Path, lines: str, expected: str) -> None:
+def test_what_is_wrong_with_a_login_is_reported_with_its_place(tmp_path: Path, lines: str, expected: str) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text(f'[sources.x]\nurl = "https://x.org/mcp"\n{lines}\n')
     with pytest.raises(CallError) as caught:
@@ -90,14 +90,14 @@ def test_what_is_wrong_with_a_login_is_told_with_its_place(tmp_path: Path, lines
     assert caught.value.message.removeprefix(f"{path}, ").startswith(expected)
 
 
-def test_a_mistake_in_an_editors_file_is_told_too(tmp_path: Path) -> None:
+def test_a_mistake_in_an_editors_file_is_reported_too(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"x": {"url": "https://x.org/mcp",\n"auth": {"client_idd": "a"}}}}')
     with pytest.raises(CallError, match='line 2: "client_idd" is not known here: did you mean "client_id"'):
         read_config(path, {})
 
 
-def test_a_key_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_key_that_is_not_there_is_reported_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text('[sources.x]\nurl = "https://x.org/mcp"\nauth = {private_key_file = "key.pem"}\n')
     with pytest.raises(CallError, match=r"key\.pem, which the login needs, cannot be read"):

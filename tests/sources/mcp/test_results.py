@@ -50,7 +50,7 @@ def test_the_data_of_a_result(result: dict[str, Any], schema: Any, data: Any) ->
     assert data_of(result, schema) == data
 
 
-def test_text_that_was_parsed_is_told() -> None:
+def test_text_that_was_parsed_is_reported() -> None:
     envelope = to_envelope({"content": [text('{"sum": 3}')]}, read_shape(SUM, None, null_is_data=False))
     assert [(warning.code, warning.path, warning.type) for warning in envelope.warnings] == [
         (PARSED_TEXT, "", "string")

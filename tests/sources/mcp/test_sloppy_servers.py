@@ -78,7 +78,7 @@ KEPT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-async def test_a_careless_result_is_kept_and_what_was_odd_is_told(server: list[str], name: str) -> None:
+async def test_a_slightly_invalid_result_is_kept_and_reported(server: list[str], name: str) -> None:
     envelope = await _result(server, name)
     data, warnings = KEPT[name]
 

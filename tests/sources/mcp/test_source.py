@@ -116,7 +116,7 @@ async def test_a_question_is_answered_by_the_source_where_the_caller_cannot(targ
     assert envelope.meta.content == (TextContent(text="accept: Ann"),)  # type: ignore[union-attr]  # an MCP result
 
 
-async def test_a_question_that_nobody_can_answer_is_an_error_the_server_gets(target: Any) -> None:
+async def test_a_question_that_cannot_be_answered_is_an_error_for_the_server(target: Any) -> None:
     async with from_mcp(target, connection=Connection(protocol="2025-11-25")) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
@@ -125,7 +125,7 @@ async def test_a_question_that_nobody_can_answer_is_an_error_the_server_gets(tar
         assert (await ops.execute("add", {"x": 1, "y": 1})).data == {"sum": 2}
 
 
-async def test_in_the_newest_era_a_missing_capability_is_told_as_such(target: Any) -> None:
+async def test_in_the_newest_era_a_missing_capability_is_reported_as_such(target: Any) -> None:
     async with from_mcp(target, connection=Connection(protocol="2026-07-28")) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("ask", {})
@@ -206,7 +206,7 @@ async def test_headers_and_credentials_go_to_the_server_and_to_no_other(serve: S
     assert {(headers[b"x-team"], headers[b"authorization"]) for headers in seen} == {(b"blue", b"Bearer secret")}
 
 
-async def test_an_http_error_is_told_with_its_status_and_body(serve: Serve) -> None:
+async def test_an_http_error_is_reported_with_its_status_and_body(serve: Serve) -> None:
     async def locked(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})

@@ -33,7 +33,7 @@ async def test_a_stream_begins_with_the_resource_and_goes_on_with_its_changes(li
     assert told == [MEMO, MEMO, {"uri": "memo://old/margin"}]
 
 
-async def test_many_changes_that_nobody_took_in_are_one(little: Little) -> None:
+async def test_many_unread_changes_are_one(little: Little) -> None:
     async with from_mcp(little("--notes")) as operations:
         ops = registry_of(operations)
         async with aclosing(ops.subscribe("resources.updates", MEMO)) as changes:
@@ -46,7 +46,7 @@ async def test_many_changes_that_nobody_took_in_are_one(little: Little) -> None:
     assert told == ["memo://old", "memo://old/margin", "memo://old"]
 
 
-async def test_two_who_follow_do_not_end_each_other(little: Little) -> None:
+async def test_two_followers_do_not_unsubscribe_each_other(little: Little) -> None:
     async with from_mcp(little("--notes")) as operations:
         ops = registry_of(operations)
         async with aclosing(ops.subscribe("resources.updates", MEMO)) as stays:
@@ -114,7 +114,7 @@ class SlowToLetGo:
         self.told.append(f"unsubscribed {uri}")
 
 
-async def test_who_follows_while_the_last_one_leaves_is_subscribed_after_that() -> None:
+async def test_a_follower_that_joins_as_the_last_one_leaves_is_subscribed() -> None:
     session = SlowToLetGo()
 
     async def open_session() -> UpstreamSession:

@@ -104,7 +104,7 @@ async def test_a_prompt_is_no_task(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "deadline", "unaskable"])
-async def test_whoever_gives_up_takes_the_task_with_them(serve: Serve, how: str) -> None:
+async def test_cancelling_a_call_cancels_its_task_on_the_server(serve: Serve, how: str) -> None:
     roots = {"status": "input_required", "inputRequests": {"a": {"method": "roots/list"}}}
     server = TaskServer({"slow": [working(), roots if how == "unaskable" else working()]})
     async with opened(serve, server) as registry:

@@ -25,7 +25,7 @@ async def test_prism_finds_no_fault_with_our_requests(judged: Judged) -> None:
     assert (verdict.operations, verdict.right) == (11, 22)
 
 
-async def test_prism_tells_a_request_that_its_document_does_not_allow(judged: Judged, tmp_path: Path) -> None:
+async def test_prism_finds_requests_that_their_document_does_not_allow(judged: Judged, tmp_path: Path) -> None:
     document = (DATA / "judged.yaml").read_text()
     stricter = tmp_path / "stricter.yaml"
     stricter.write_text(

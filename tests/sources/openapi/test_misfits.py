@@ -230,7 +230,7 @@ async def test_an_mcp_client_is_given_a_number_beyond_all_ranges_as_text(connect
     assert (result.meta or {})["enfold/warnings"][0]["code"] == "large_number"
 
 
-async def test_an_mcp_client_is_told_that_a_root_is_something_else(connected: Open) -> None:
+async def test_an_mcp_client_gets_an_error_for_a_root_of_another_type(connected: Open) -> None:
     async with connected() as client:
         save = (await tools_by_name(client))["save"]
         results = {case: await client.call_tool(save.name, {"case": case}) for case in ROOTS}

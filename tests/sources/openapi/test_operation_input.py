@@ -45,7 +45,7 @@ def test_where_a_name_repeats_the_first_location_keeps_it(
     assert properties(with_body) == [*expected, "id_body"]
 
 
-def test_a_name_somebody_really_has_is_not_taken_by_a_suffix(http: Words) -> None:
+def test_a_suffix_does_not_take_an_existing_name(http: Words) -> None:
     parameters = [parameter("path"), parameter("query"), parameter("query", "id_query")]
     assert properties(http.document({"parameters": parameters}, path="/x/{id}")) == ["id", "id_query_", "id_query"]
 

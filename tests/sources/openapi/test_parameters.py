@@ -209,7 +209,7 @@ def _argument(name: str) -> str:
         ("a", {}, "/a"),
     ],
 )
-async def test_a_placeholder_nobody_declared_is_a_required_argument(
+async def test_an_undeclared_placeholder_is_a_required_argument(
     serve: Serve, connect: Connect, http: Words, path: str, arguments: dict[str, str], target: str
 ) -> None:
     server = await serve(lambda _: http.reply({}))
@@ -231,7 +231,7 @@ async def test_the_base_path_and_a_query_that_stands_in_the_path_come_first(
 
 @pytest.mark.parametrize("path", ["/a", "/a?b=c"])
 @pytest.mark.parametrize("servers", [{}, {"servers": [{"url": "/base"}]}], ids=["of the document", "of the operation"])
-async def test_a_query_of_the_base_url_is_sent_with_every_request_and_asked_of_nobody(
+async def test_a_query_of_the_base_url_is_sent_with_every_request_and_is_no_argument(
     serve: Serve, connect: Connect, http: Words, path: str, servers: dict[str, Any]
 ) -> None:
     server = await serve(lambda _: http.reply({}))

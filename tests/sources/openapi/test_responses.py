@@ -219,9 +219,7 @@ async def test_a_number_that_is_too_large_is_kept_as_text_and_the_rest_is_data(
     assert not envelope.is_error
 
 
-async def test_a_large_number_in_the_place_of_a_number_is_a_small_misfit(
-    serve: Serve, connect: Connect, http: Words
-) -> None:
+async def test_a_number_too_large_for_a_float_is_a_small_misfit(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply(b'{"id": 1e400, "name": "a"}'))
     schema = {"type": "object", "required": ["id", "name"], "properties": {"id": {"type": "number"}, "name": {}}}
     registry = connect(http.document({"responses": http.json_response(schema)}), base_url=server.url)
@@ -287,7 +285,7 @@ async def test_an_error_status_is_an_error_with_its_facts(serve: Serve, connect:
 @pytest.mark.parametrize(
     ("status", "code"), [("429 Too Many Requests", "RESOURCE_EXHAUSTED"), ("503 Service Unavailable", "UNAVAILABLE")]
 )
-async def test_a_server_that_asks_for_patience_is_told_with_its_wait(
+async def test_retry_after_of_a_server_is_reported(
     serve: Serve, connect: Connect, http: Words, status: str, code: str
 ) -> None:
     server = await serve(lambda _: http.reply({}, status=status, headers={"Retry-After": "7"}))
@@ -340,7 +338,7 @@ async def test_compressed_content_that_is_broken_is_an_error(serve: Serve, conne
     ],
     ids=["half a gzip", "gzip without its end", "the start of a deflate", "br", "zstd"],
 )
-async def test_half_a_packed_body_and_an_encoding_nobody_asked_for_are_no_success(
+async def test_a_truncated_compressed_body_and_an_unrequested_encoding_are_failures(
     serve: Serve, connect: Connect, http: Words, encoding: str, content: bytes, words: str, is_given: bool
 ) -> None:
     import httpx2

@@ -101,7 +101,7 @@ async def test_credentials_come_from_the_environment(
     assert (received.header("authorization"), received.header("x-key")) == ("Bearer from-environment", "k")
 
 
-def test_a_variable_that_is_not_set_is_told_at_once(connect: Connect, http: Words) -> None:
+def test_a_variable_that_is_not_set_is_reported_at_once(connect: Connect, http: Words) -> None:
     with pytest.raises(ValueError, match="NO_SUCH_VARIABLE"):
         connect(secured(http, {"token": []}), base_url="http://a", credentials={"token": "${NO_SUCH_VARIABLE}"})
 
@@ -199,7 +199,7 @@ async def test_a_token_has_the_scopes_of_the_operation_and_is_shared_by_those_wi
     }
 
 
-async def test_who_is_known_and_refused_is_not_asked_about_again(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_a_rejected_credential_is_not_requested_again(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply({"error": "invalid_scope"}, status="400 Bad Request"))
     registry = connect(secured(http, {"oauth": []}), base_url=server.url, credentials={"oauth": CLIENT})
     with pytest.raises(CallError, match="invalid_scope"):
@@ -296,7 +296,7 @@ async def test_an_operation_without_security_beside_others_with_it_gets_no_crede
     assert server.received[0].header("authorization") is None
 
 
-async def test_a_credential_never_goes_elsewhere_though_nobody_asks_for_it(
+async def test_an_unused_credential_never_goes_to_another_host(
     server: RawServer, connect: Connect, http: Words
 ) -> None:
     document = http.document({"servers": [{"url": server.url}]}, components={"securitySchemes": SCHEMES})

@@ -251,7 +251,7 @@ async def test_reconnecting_ends_after_the_allowed_number(serve: Serve, connect:
     assert (caught.value.code, len(server.received)) == ("DATA_LOSS", 3)
 
 
-async def test_a_caller_resumes_with_the_id_he_had(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_a_caller_resumes_with_its_last_event_id(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply(b"id: 8\ndata: 8\n\n", content_type="text/event-stream"))
     context = Context(last_event_id="7")
     registry = connect(http.document(streamed()), base_url=server.url)

@@ -93,7 +93,7 @@ async def test_many_headers_are_too_many(listen: Any, client: WebClient, words: 
     ],
     ids=repr,
 )
-async def test_an_answer_that_is_none_is_told_as_broken_off(
+async def test_an_incomplete_answer_is_reported_as_broken_off(
     listen: Any, client: WebClient, words: Any, answer: bytes
 ) -> None:
     raw = await listen(words.once(answer))
@@ -126,9 +126,7 @@ async def test_odd_answers_are_understood(
     assert await fetched(client, raw) == body
 
 
-async def test_the_body_that_a_head_request_tells_of_is_not_waited_for(
-    listen: Any, client: WebClient, words: Any
-) -> None:
+async def test_the_body_announced_to_a_head_request_is_not_awaited(listen: Any, client: WebClient, words: Any) -> None:
     raw = await listen(words.answering(HEAD + b"Content-Length: 100\r\nContent-Encoding: gzip\r\n\r\n"))
     response = await client.send(Request("HEAD", raw.origin, "/"))
     assert (response.status, [chunk async for chunk in response.chunks()]) == (200, [])
@@ -142,16 +140,14 @@ async def test_the_body_that_a_head_request_tells_of_is_not_waited_for(
     [b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged", b"garbage", b"0"],
     ids=["a second answer", "garbage", "a digit"],
 )
-async def test_what_comes_behind_an_answer_reaches_nobody(
-    listen: Any, client: WebClient, words: Any, extra: bytes
-) -> None:
+async def test_bytes_after_an_answer_are_discarded(listen: Any, client: WebClient, words: Any, extra: bytes) -> None:
     raw = await listen(words.answering(words.reply(b"mine") + extra, words.reply(b"yours")))
     assert await fetched(client, raw) == b"mine"
     assert await fetched(client, raw) == b"yours"
     assert raw.connections == 2
 
 
-async def test_what_comes_unasked_on_a_waiting_connection_reaches_nobody(
+async def test_unsolicited_bytes_on_an_idle_connection_are_discarded(
     listen: Any, client: WebClient, words: Any
 ) -> None:
     sent = asyncio.Event()
@@ -289,7 +285,7 @@ async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(li
     await asyncio.wait_for(raw.gone.wait(), PATIENCE)
 
 
-async def test_a_reader_who_rests_makes_the_server_wait(listen: Any, client: WebClient) -> None:
+async def test_a_reader_that_pauses_slows_the_server_down(listen: Any, client: WebClient) -> None:
     written = 0
 
     async def talk(line: Any) -> None:
@@ -364,7 +360,7 @@ def test_where_chunks_end_does_not_matter(cuts: list[int], name: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br", "gzip, gzip, gzip", "nonsense"])
-async def test_an_encoding_nobody_asked_for_is_refused(
+async def test_an_encoding_that_was_not_requested_is_refused(
     listen: Any, client: WebClient, words: Any, encoding: str
 ) -> None:
     raw = await listen(words.once(words.reply(b"\x0b\x02\x80hello\x03", Content_Encoding=encoding)))

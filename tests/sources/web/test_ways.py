@@ -134,7 +134,7 @@ async def test_an_address_that_does_not_answer_does_not_hold_up_the_next(listen:
     await client.aclose()
 
 
-async def test_nobody_there_is_told_as_unreachable(client: WebClient) -> None:
+async def test_a_closed_port_is_reported_as_unreachable(client: WebClient) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -279,7 +279,7 @@ async def test_a_plain_request_goes_to_the_proxy_with_the_whole_url(
     await client.aclose()
 
 
-async def test_an_encrypted_request_goes_through_a_tunnel_and_tells_the_proxy_nothing(
+async def test_an_encrypted_request_goes_through_a_tunnel_and_shows_the_proxy_nothing(
     listen: Any, words: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await listen(words.answering(words.reply(b"x")), "127.0.0.1", ssl=authority.context("localhost"))
@@ -294,7 +294,7 @@ async def test_an_encrypted_request_goes_through_a_tunnel_and_tells_the_proxy_no
     await client.aclose()
 
 
-async def test_a_proxy_that_refuses_is_told(listen: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_refuses_is_reported(listen: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = await listen(words.answering(words.reply(b"", "407 Proxy Authentication Required")))
     monkeypatch.setenv("HTTPS_PROXY", raw.origin)
     with pytest.raises(WebError, match="the proxy refuses: HTTP 407") as caught:

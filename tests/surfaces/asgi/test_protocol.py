@@ -116,13 +116,13 @@ def test_a_connection_that_says_nothing_is_closed() -> None:
         assert everything(connection) == b""
 
 
-def test_a_body_that_nobody_reads_does_not_hold_the_connection_for_ever() -> None:
+def test_an_unread_body_does_not_keep_the_connection_open() -> None:
     with serve(to_http(ops), Limits(header_seconds=0.2)) as client, client.connect() as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\nabc")
         assert everything(connection).startswith(b"HTTP/1.1 404 ")
 
 
-def test_a_large_body_that_nobody_reads_is_passed_over_on_the_way_to_the_next_request(client: Client) -> None:
+def test_a_large_unread_body_is_skipped_before_the_next_request(client: Client) -> None:
     with client.connect() as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900000\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
@@ -138,7 +138,7 @@ def test_requests_that_wait_are_all_answered_in_their_order(client: Client) -> N
         sender.join(30)
 
 
-def test_who_sends_requests_and_reads_no_answers_is_read_no_further(client: Client) -> None:
+def test_the_server_stops_reading_from_a_client_that_reads_no_answers(client: Client) -> None:
     sent = 0
     with client.connect() as connection:
         connection.setblocking(False)
@@ -348,7 +348,7 @@ def test_a_request_after_one_that_wanted_another_protocol_is_answered(client: Cl
         answers(connection, 3)
 
 
-def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(client: Client) -> None:
+def test_a_client_of_http_1_0_gets_no_interim_response(client: Client) -> None:
     with client.connect() as connection:
         whole = POST.replace(b"1.1", b"1.0") + b"expect: 100-continue\r\ncontent-length: 14\r\n\r\n"
         connection.sendall(whole + b'{"name":"Ann"}')

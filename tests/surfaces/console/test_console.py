@@ -49,7 +49,7 @@ def test_an_operation_is_found_filled_called_and_its_faults_stand_at_their_field
     expect(visit.locator(".same pre")).to_contain_text(f'enfold call {place}mcp shop_order \'lines:=[{{"item":"tea"')
 
 
-def test_what_strangers_write_is_shown_as_text(visit: Page, place: str) -> None:
+def test_untrusted_text_is_shown_as_text(visit: Page, place: str) -> None:
     visit.goto(place)
     expect(visit.locator(".rows li").first).to_be_visible()
     for address in ("operations", "operations/strange.tool0", "operations/strange.tool6"):

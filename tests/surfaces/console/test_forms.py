@@ -196,9 +196,7 @@ def test_properties_that_the_schema_leaves_open_can_be_added(page: Page, address
     expect(page.locator("[data-path=strange] > .fault")).to_be_visible()
 
 
-def test_what_is_missing_is_told_at_its_field_and_an_empty_text_is_sent_when_it_was_meant(
-    page: Page, address: str
-) -> None:
+def test_a_missing_value_is_reported_at_its_field_and_an_intended_empty_text_is_sent(page: Page, address: str) -> None:
     go(page, address, "operations/odd.texts")
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-path=name] > .fault")).to_contain_text("missing")
@@ -238,7 +236,7 @@ def test_a_choice_has_its_name_once_hints_tell_all_limits_and_a_secret_is_hidden
     assert sent(page) == {"key": "s3cret"}
 
 
-def test_the_same_call_elsewhere_follows_what_stands_in_the_form(page: Page, address: str) -> None:
+def test_the_examples_of_the_call_follow_the_form(page: Page, address: str) -> None:
     go(page, address, "operations/odd.texts")
     page.get_by_text("The same call from elsewhere").click()
     page.get_by_label("name").fill("ann")

@@ -116,7 +116,7 @@ def test_results_cannot_link_script_pollute_or_bury_the_page(visit: Page, place:
         "operations/" + "x" * 5_000,
     ],
 )
-def test_an_address_that_somebody_made_up_is_only_text(visit: Page, place: str, address: str) -> None:
+def test_an_unknown_address_is_only_text(visit: Page, place: str, address: str) -> None:
     visit.goto(f"{place}#/{address}")
     expect(visit.locator(".empty, .failure").first).to_be_visible()
     assert visit.locator("main script, main img, main svg").count() == 0
@@ -146,7 +146,7 @@ def endless() -> OperationRegistry:
     return ops
 
 
-def test_a_server_that_goes_away_in_mid_stream_is_told_and_found_again(browser: Browser) -> None:
+def test_a_server_that_dies_in_mid_stream_is_reported_and_found_again(browser: Browser) -> None:
     opened = Visit(browser)
     with served(to_http(endless())) as address:
         go(opened.page, address, "operations/shop.ticks")

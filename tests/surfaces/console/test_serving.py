@@ -91,7 +91,7 @@ async def test_nothing_but_the_files_of_the_console_is_given_away(path: str) -> 
         assert (await get(app, path))[0] == 404
 
 
-async def test_strangers_get_the_page_and_the_addresses_but_no_word_about_what_is_behind_them() -> None:
+async def test_anonymous_visitors_get_the_page_and_the_addresses_but_no_operations() -> None:
     mounts = {"/mcp": to_mcp(many(3))}
     app = to_http(many(3), tokens=Tokens({"t": Identity("ann")}), mounts=mounts)
     async with living(app):

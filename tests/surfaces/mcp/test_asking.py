@@ -153,7 +153,7 @@ async def test_servers_with_one_secret_take_each_others_states(make_client: Make
     ("tool", "required"),
     [("think", {"sampling": {}}), ("greet", {"elicitation": {}}), ("open_page", {"elicitation": {"url": {}}})],
 )
-async def test_a_client_that_cannot_answer_is_told_what_it_lacks(
+async def test_a_client_that_cannot_answer_gets_the_missing_capability(
     make_client: MakeClient, ops: OperationRegistry, tool: str, required: dict[str, Any]
 ) -> None:
     client = make_client(ops)
@@ -219,6 +219,6 @@ async def test_a_client_that_offers_nothing_is_not_asked(
     assert result["_meta"]["enfold/error"]["details"] == {"reason": "capability", "capability": "elicitation"}
 
 
-async def test_outside_of_mcp_there_is_nobody_to_ask(ops: OperationRegistry) -> None:
+async def test_outside_of_mcp_there_is_no_client_to_ask(ops: OperationRegistry) -> None:
     with pytest.raises(CallError, match="elicitation"):
         await ops.execute("greet", {})

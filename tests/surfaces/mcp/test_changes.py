@@ -43,7 +43,7 @@ async def next_message(events: Any) -> dict[str, Any]:
     return dict(message)
 
 
-async def test_a_listener_is_first_told_what_it_gets(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_listener_first_gets_its_acknowledgement(make_client: MakeClient, ops: OperationRegistry) -> None:
     events = await listening(make_client(ops), toolsListChanged=True, resourceSubscriptions=["shop://stock"], more=1)
     first = await next_message(events)
     assert first["method"] == "notifications/subscriptions/acknowledged"
@@ -51,7 +51,7 @@ async def test_a_listener_is_first_told_what_it_gets(make_client: MakeClient, op
     assert first["params"] == {"notifications": granted, "_meta": {SUBSCRIPTION: 1}}
 
 
-async def test_many_changes_are_told_once_and_only_of_the_list_that_changed(
+async def test_many_changes_are_one_notification_for_the_list_that_changed(
     make_client: MakeClient, ops: OperationRegistry
 ) -> None:
     client = make_client(ops)
@@ -64,7 +64,9 @@ async def test_many_changes_are_told_once_and_only_of_the_list_that_changed(
     assert (await next_message(events))["method"] == "notifications/prompts/list_changed"
 
 
-async def test_nobody_is_told_what_he_did_not_ask_for(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_listener_gets_only_the_notifications_it_asked_for(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
     events = await listening(make_client(ops), promptsListChanged=True)
     await next_message(events)
     ops.query(name="new")(lambda: 1)
@@ -72,14 +74,16 @@ async def test_nobody_is_told_what_he_did_not_ask_for(make_client: MakeClient, o
     assert (await next_message(events))["method"] == "notifications/prompts/list_changed"
 
 
-async def test_a_change_by_another_thread_is_told_too(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_change_by_another_thread_is_notified_too(make_client: MakeClient, ops: OperationRegistry) -> None:
     events = await listening(make_client(ops), toolsListChanged=True)
     await next_message(events)
     await asyncio.to_thread(lambda: ops.query(name="new")(lambda: 1))
     assert (await next_message(events))["method"] == "notifications/tools/list_changed"
 
 
-async def test_who_follows_a_resource_hears_of_its_changes(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_followers_of_a_resource_are_notified_of_its_changes(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
     client = make_client(ops)
     events = await listening(client, resourceSubscriptions=["shop://stock"])
     await next_message(events)
@@ -88,7 +92,9 @@ async def test_who_follows_a_resource_hears_of_its_changes(make_client: MakeClie
     assert (told["method"], told["params"]["uri"]) == ("notifications/resources/updated", "shop://stock")
 
 
-async def test_a_session_hears_of_changes_on_its_own_stream(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_session_is_notified_of_changes_on_its_own_stream(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
     client = make_client(ops, "2025-11-25")
     await client.initialize()
     await client.result("resources/subscribe", {"uri": "shop://stock"})

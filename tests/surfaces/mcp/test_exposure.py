@@ -76,7 +76,9 @@ async def test_what_is_listed_follows_what_the_operator_chose(
         make_client(board, expose="some")
 
 
-async def test_a_client_is_told_that_calling_may_destroy(make_client: MakeClient, board: OperationRegistry) -> None:
+async def test_the_tool_that_calls_operations_is_annotated_as_destructive(
+    make_client: MakeClient, board: OperationRegistry
+) -> None:
     tools = (await make_client(board, expose="search").result("tools/list"))["tools"]
     hints = [tool["annotations"] for tool in tools]
     assert [each["readOnlyHint"] for each in hints] == [True, True, False]
@@ -114,7 +116,7 @@ async def test_an_operation_is_found_described_and_called(make_client: MakeClien
     ],
     ids=str,
 )
-async def test_what_cannot_be_called_is_told_as_a_result(
+async def test_an_operation_that_cannot_be_called_gives_an_error_result(
     make_client: MakeClient, board: OperationRegistry, arguments: dict[str, Any], code: str, words: str
 ) -> None:
     tokens = Tokens({"t": Identity("someone", frozenset({"cards"}))})
@@ -125,7 +127,9 @@ async def test_what_cannot_be_called_is_told_as_a_result(
     assert words in result["content"][0]["text"].replace('\\"', '"')
 
 
-async def test_nobody_finds_what_they_may_not_call(make_client: MakeClient, board: OperationRegistry) -> None:
+async def test_search_hides_operations_that_the_caller_may_not_use(
+    make_client: MakeClient, board: OperationRegistry
+) -> None:
     people = {"a": Identity("admin", frozenset({"admin"})), "b": Identity("someone", frozenset())}
     seen = {}
     for token in people:

@@ -95,7 +95,7 @@ async def let_go(source: Source) -> None:
     await until(lambda: not source.followed)
 
 
-async def test_whoever_follows_is_told_in_the_way_of_his_era(
+async def test_followers_are_notified_in_the_form_of_their_revision(
     make_client: MakeClient, ops: OperationRegistry, source: Source
 ) -> None:
     newest = make_client(ops)
@@ -112,7 +112,7 @@ async def test_whoever_follows_is_told_in_the_way_of_his_era(
     await let_go(source)
 
 
-async def test_a_change_of_a_part_is_told_by_the_name_of_the_part(
+async def test_a_change_of_a_part_is_notified_with_the_name_of_the_part(
     make_client: MakeClient, ops: OperationRegistry, source: Source
 ) -> None:
     client = make_client(ops)
@@ -123,7 +123,9 @@ async def test_a_change_of_a_part_is_told_by_the_name_of_the_part(
     await let_go(source)
 
 
-async def test_a_client_that_leaves_lets_go(make_client: MakeClient, ops: OperationRegistry, source: Source) -> None:
+async def test_a_client_that_disconnects_unsubscribes(
+    make_client: MakeClient, ops: OperationRegistry, source: Source
+) -> None:
     client = make_client(ops)
     first, _ = await follow_by_stream(client, STOCK)
     second, events = await follow_by_stream(client, STOCK)
@@ -136,7 +138,7 @@ async def test_a_client_that_leaves_lets_go(make_client: MakeClient, ops: Operat
 
 
 @pytest.mark.parametrize("way", ["unsubscribe", "delete"])
-async def test_a_session_lets_go_when_it_says_so_and_when_it_ends(
+async def test_a_session_unsubscribes_on_request_and_when_it_ends(
     make_client: MakeClient, ops: OperationRegistry, source: Source, way: str
 ) -> None:
     client = make_client(ops, "2025-11-25")
@@ -149,7 +151,7 @@ async def test_a_session_lets_go_when_it_says_so_and_when_it_ends(
     await let_go(source)
 
 
-async def test_who_may_not_read_a_resource_cannot_follow_it(
+async def test_a_resource_that_may_not_be_read_cannot_be_followed(
     make_client: MakeClient, ops: OperationRegistry, source: Source, tokens: Tokens
 ) -> None:
     ann = make_client(ops, token="ann-token", tokens=tokens)

@@ -50,7 +50,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("headers", STRANGERS.values(), ids=STRANGERS)
-async def test_a_stranger_is_refused(client: Client, headers: dict[str, str]) -> None:
+async def test_another_host_or_origin_is_refused(client: Client, headers: dict[str, str]) -> None:
     assert (await refused(client, headers))[0] == 403
 
 
@@ -125,7 +125,7 @@ REFUSALS: dict[str, tuple[str, dict[str, str], int, str, str | None]] = {
 
 
 @pytest.mark.parametrize(("method", "headers", "status", "code", "allow"), REFUSALS.values(), ids=REFUSALS)
-async def test_what_is_refused_is_told_as_over_http_and_to_observers(
+async def test_a_refusal_is_answered_as_over_http_and_observed(
     make_client: MakeClient,
     ops: OperationRegistry,
     method: str,
@@ -188,7 +188,7 @@ async def test_a_header_that_comes_twice_is_refused(client: Client) -> None:
     assert answers[0]["status"] == 400
 
 
-async def test_an_unknown_version_is_told_the_known_ones(client: Client) -> None:
+async def test_an_unknown_version_gets_the_known_ones(client: Client) -> None:
     client.revision = "2099-01-01"
     message = client.message("tools/list")
     message["params"]["_meta"] = {
@@ -276,7 +276,7 @@ async def test_a_session_ends_with_delete(make_client: MakeClient, ops: Operatio
     assert (await client.begin("ping").began()).status == 404
 
 
-async def test_a_session_is_no_use_to_somebody_else(
+async def test_a_session_cannot_be_used_by_another_identity(
     make_client: MakeClient, ops: OperationRegistry, tokens: Tokens
 ) -> None:
     ann = make_client(ops, "2025-11-25", "ann-token", tokens=tokens)
@@ -437,7 +437,7 @@ async def test_a_handler_that_catches_every_exception_still_asks(make_client: Ma
     assert list(result["inputRequests"]) == ["name"]
 
 
-async def test_a_result_that_cannot_be_written_is_told_as_a_failure(make_client: MakeClient) -> None:
+async def test_a_result_that_cannot_be_written_is_reported_as_a_failure(make_client: MakeClient) -> None:
     ops = OperationRegistry()
 
     @ops.query

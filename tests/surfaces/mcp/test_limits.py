@@ -54,7 +54,9 @@ def calls(ops: OperationRegistry) -> asyncio.Event:
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_opens_many_sessions_loses_only_their_own(ops: OperationRegistry, tokens: Tokens) -> None:
+async def test_opening_many_sessions_evicts_only_the_same_identity_s_sessions(
+    ops: OperationRegistry, tokens: Tokens
+) -> None:
     app = to_mcp(ops, tokens=tokens, limits=SMALL)
     ann = Client(app, HANDSHAKE, "ann-token")
     await ann.initialize()
@@ -89,7 +91,7 @@ async def test_a_session_with_a_running_call_goes_last(ops: OperationRegistry, c
 
 
 @pytest.mark.parametrize("accept", [BOTH, "application/json", "text/event-stream, application/json"])
-async def test_the_running_call_of_a_session_that_ends_is_told_so(
+async def test_a_running_call_is_answered_when_its_session_ends(
     ops: OperationRegistry, calls: asyncio.Event, accept: str
 ) -> None:
     client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)
@@ -104,7 +106,9 @@ async def test_the_running_call_of_a_session_that_ends_is_told_so(
     assert answer["error"]["data"]["enfold/error"]["code"] == "ABORTED"
 
 
-async def test_where_all_sessions_are_taken_somebody_new_has_to_wait(ops: OperationRegistry, tokens: Tokens) -> None:
+async def test_where_all_sessions_are_taken_a_new_client_gets_retry_after(
+    ops: OperationRegistry, tokens: Tokens
+) -> None:
     app = to_mcp(ops, tokens=tokens, limits=Limits(sessions=2))
     for _ in range(2):
         await Client(app, HANDSHAKE, "ann-token").initialize()
@@ -144,7 +148,7 @@ async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
     assert client.app._endpoint.sessions._buffer.size < 1_000
 
 
-async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
+async def test_a_client_that_resumes_after_eviction_gets_new_messages(
     ops: OperationRegistry, calls: asyncio.Event
 ) -> None:
     client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)
@@ -162,7 +166,7 @@ async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
     pytest.fail("there were no news")
 
 
-def test_the_largest_owner_makes_room_for_others() -> None:
+def test_the_largest_owner_is_evicted_first() -> None:
     kept = ResumeBuffer(Limits(resume_bytes=100_000, resume_bytes_per_identity=80_000))
     large = [EventStream(kept, "ann") for _ in range(4)]
     for stream in large:
@@ -177,7 +181,7 @@ def test_the_largest_owner_makes_room_for_others() -> None:
     assert (kept.size, kept._owners) == (0, {})
 
 
-def test_notifications_that_nobody_reads_are_bounded_in_bytes() -> None:
+def test_unread_notifications_are_limited_in_bytes() -> None:
     stream = EventStream()
     for _ in range(500):
         stream.send(RPCNotification("text", "x" * 100_000))
@@ -189,7 +193,7 @@ def test_notifications_that_nobody_reads_are_bounded_in_bytes() -> None:
 # --- subscriptions ------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_follows_only_so_many_resources(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_the_followed_resources_of_a_session_are_limited(make_client: MakeClient, ops: OperationRegistry) -> None:
     for number in range(5):
         resource(ops, f"shop://{number}", name=f"page{number}")(lambda: "text")
     client = make_client(ops, HANDSHAKE, limits=SMALL)
@@ -203,9 +207,7 @@ async def test_a_session_follows_only_so_many_resources(make_client: MakeClient,
     assert await client.result("resources/subscribe", {"uri": "shop://3"}) == {}
 
 
-async def test_a_request_to_listen_names_only_so_many_resources(
-    make_client: MakeClient, ops: OperationRegistry
-) -> None:
+async def test_the_resources_of_a_listen_request_are_limited(make_client: MakeClient, ops: OperationRegistry) -> None:
     resource(ops, "shop://{number}", name="page")(lambda number: number)
     client = make_client(ops, limits=SMALL)
     asked = {"resourceSubscriptions": [f"shop://{number}" for number in range(4)]}
@@ -223,7 +225,7 @@ def batch(*requests: dict[str, Any]) -> bytes:
     return json.dumps(list(requests)).encode()
 
 
-async def test_a_batch_has_only_so_many_messages(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_the_messages_of_a_batch_are_limited(make_client: MakeClient, ops: OperationRegistry) -> None:
     client = make_client(ops, "2025-03-26", limits=SMALL)
     await client.initialize()
     refused = await client.post(batch(*[client.message("ping")] * 6)).began()

@@ -113,7 +113,7 @@ async def test_a_resource_that_is_not_there(
 
 
 @pytest.mark.parametrize("uri", ["shop://items/10", "shop://items/many"], ids=["no such item", "no number"])
-async def test_a_reader_who_is_wrong_is_told_why(make_client: MakeClient, ops: OperationRegistry, uri: str) -> None:
+async def test_a_wrong_read_is_refused_with_a_reason(make_client: MakeClient, ops: OperationRegistry, uri: str) -> None:
     error = (await make_client(ops).ask("resources/read", {"uri": uri}))["error"]
     assert error["code"] == -32602
     assert error["data"]["enfold/error"]["code"] in ("OPERATION_NOT_FOUND", "VALIDATION_ERROR")
@@ -169,7 +169,7 @@ async def test_a_prompt_may_have_several_messages_of_any_content(
 @pytest.mark.parametrize(
     "params", [{"name": "nowhere"}, {"name": "shop_review"}, {}], ids=["unknown", "an argument missing", "no name"]
 )
-async def test_a_prompt_that_cannot_be_had(
+async def test_a_prompt_that_cannot_be_built_is_an_error(
     make_client: MakeClient, ops: OperationRegistry, params: dict[str, Any], revision: str
 ) -> None:
     assert (await make_client(ops, revision).ask("prompts/get", params))["error"]["code"] == -32602

@@ -75,7 +75,7 @@ async def test_the_client_of_the_sdk_lists_calls_reads_and_is_asked(
 
 
 @MODES
-async def test_the_client_of_the_sdk_is_told_of_a_refusal_as_a_result(url: str, mode: Mode, spoken: str) -> None:
+async def test_the_client_of_the_sdk_gets_a_refusal_as_a_result(url: str, mode: Mode, spoken: str) -> None:
     async with mcp.Client(url, mode=mode) as client:
         result = await client.call_tool("shop_stock", {"fruit": 7})
     (block,) = result.content

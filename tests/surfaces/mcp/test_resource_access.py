@@ -93,7 +93,7 @@ async def test_of_the_resources_a_stream_asks_for_those_are_followed_that_may_be
     await conversation.task
 
 
-async def test_of_a_part_that_may_not_be_read_only_the_whole_is_told(
+async def test_a_change_of_an_unreadable_part_names_only_the_whole(
     make_client: MakeClient, projects: OperationRegistry, has_changed: asyncio.Event
 ) -> None:
     client = await ann(make_client, projects, STATELESS)

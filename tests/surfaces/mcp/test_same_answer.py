@@ -241,7 +241,7 @@ async def test_formats_are_written_alike_on_both_ways(make_client: MakeClient, n
     await compare(make_client, BODIES[name], {}, format=format)
 
 
-async def test_what_was_not_to_be_told_is_not_told_on_both_ways(make_client: MakeClient) -> None:
+async def test_suppressed_details_are_suppressed_on_both_paths(make_client: MakeClient) -> None:
     answer = await compare(make_client, BODIES["fail"], {}, expose_errors=False)
     assert b"out of order" not in answer
 

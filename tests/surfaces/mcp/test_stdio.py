@@ -207,7 +207,7 @@ def test_the_client_is_asked_and_answers(start: Start) -> None:
     assert (reply["id"], reply["result"]["structuredContent"]) == (greeting, {"result": "Ann"})
 
 
-def test_changes_are_told_after_the_handshake(start: Start) -> None:
+def test_changes_are_notified_after_the_handshake(start: Start) -> None:
     program = start()
     program.initialize()
     program.send("tools/call", {"name": "shop_grow"})
@@ -215,7 +215,7 @@ def test_changes_are_told_after_the_handshake(start: Start) -> None:
     assert methods == {"notifications/tools/list_changed", None}
 
 
-def test_changes_are_told_to_a_subscription_until_it_is_cancelled(start: Start) -> None:
+def test_a_subscription_is_notified_of_changes_until_it_is_cancelled(start: Start) -> None:
     program = start()
     meta = {**META, "io.modelcontextprotocol/clientCapabilities": {}}
     listening = program.send("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, meta)
@@ -297,7 +297,7 @@ def test_answers_to_requests_piped_in_are_not_lost(start: Start) -> None:
     assert program.process.returncode == 0
 
 
-def test_a_line_that_is_too_long_is_told_and_passed_over(start: Start) -> None:
+def test_a_line_that_is_too_long_is_reported_and_skipped(start: Start) -> None:
     program = start(
         source=SHOP.replace('name="Shop"', "limits=Limits(line_bytes=200_000)").replace(
             "from enfold.mcp import", "from enfold.surfaces.limits import Limits\nfrom enfold.mcp import"

@@ -195,7 +195,7 @@ async def test_what_asks_first_and_ends_in_the_call_answers_like_a_call_without_
     await talk.tasks.close()
 
 
-async def test_who_does_not_declare_the_extension_hears_nothing_of_tasks(talk: Talk) -> None:
+async def test_clients_that_do_not_declare_the_extension_see_no_tasks(talk: Talk) -> None:
     plain = {"name": "shop.report", "arguments": {"year": 2026}}
     assert (await talk.ask("tools/call", plain, capabilities={}))["structuredContent"] == {"result": "report of 2026"}
     needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
@@ -248,12 +248,12 @@ async def test_another_s_task_looks_like_one_that_never_was(closed: Talk) -> Non
     assert (await closed.send("tasks/get", {"taskId": task_id})).status == 401
 
 
-async def test_who_follows_tasks_is_told_how_they_are_and_how_they_end(closed: Talk) -> None:
+async def test_followers_of_tasks_are_notified_of_their_states_and_ends(closed: Talk) -> None:
     """Check 7: a hundred times, the acknowledgement, the present state and the end, in this order."""
     await follow_to_the_end(closed, 100)
 
 
-async def test_who_follows_tasks_that_another_process_runs_is_told_the_same(tmp_path: Path) -> None:
+async def test_followers_of_tasks_of_another_process_are_notified_alike(tmp_path: Path) -> None:
     """Check 7 on a file: whoever runs the tasks knows nothing of who follows them."""
     file = tmp_path / "tasks.db"
     talk = Talk(TOKENS, Tasks(ops, SQLiteTasks(file), at_once=0))
@@ -285,7 +285,7 @@ async def follow_to_the_end(closed: Talk, times: int) -> None:
         await stream.task
 
 
-async def test_who_follows_a_task_hears_of_it_again_when_its_store_is_back(talk: Talk) -> None:
+async def test_followers_of_a_task_are_notified_again_when_its_store_is_back(talk: Talk) -> None:
     mine = await talk.start("clean")
     key = next(iter((await talk.until(mine, "input_required"))["inputRequests"]))
     stream = await talk.send("subscriptions/listen", {"notifications": {"taskIds": [mine]}})
@@ -304,7 +304,7 @@ async def test_who_follows_a_task_hears_of_it_again_when_its_store_is_back(talk:
     await stream.task
 
 
-async def test_a_format_that_does_not_exist_is_refused_before_anything_is_told(talk: Talk) -> None:
+async def test_an_unknown_format_is_refused_before_anything_is_sent(talk: Talk) -> None:
     mine, meta = await talk.start("report", year=1), {"enfold/format": "no-such"}
     for method, params in (
         ("subscriptions/listen", {"notifications": {"taskIds": [mine]}}),

@@ -82,7 +82,7 @@ async def test_a_failure_is_a_result_a_model_can_read(
     assert "structuredContent" not in result
 
 
-async def test_an_exception_tells_its_text_and_nothing_more(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_an_exception_gives_its_text_and_nothing_more(make_client: MakeClient, ops: OperationRegistry) -> None:
     @ops.query
     async def fail() -> int:
         raise ValueError("broken")
@@ -106,7 +106,7 @@ async def test_a_missing_argument_is_reported_by_name(
     assert told["details"] == {"argument": "y", "reason": "missing", "expected": "integer"}
 
 
-async def test_arguments_that_are_no_object_are_told_so(
+async def test_arguments_that_are_no_object_are_reported(
     make_client: MakeClient, ops: OperationRegistry, revision: str
 ) -> None:
     ops.query(name="one")(lambda: 1)
@@ -126,7 +126,7 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol(
     [("2026-07-28", {}), ("2025-11-25", {"name": None}), ("2025-11-25", {"name": ["shop_one"]})],
     ids=["nothing", "null", "a list"],
 )
-async def test_a_call_without_the_name_of_a_tool_is_told_what_is_missing(
+async def test_a_call_without_the_name_of_a_tool_names_what_is_missing(
     make_client: MakeClient, ops: OperationRegistry, spoken: str, params: dict[str, Any]
 ) -> None:
     ops.query(name="one")(lambda: 1)

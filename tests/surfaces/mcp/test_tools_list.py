@@ -164,7 +164,7 @@ async def test_a_list_that_differs_by_caller_is_private(make_client: MakeClient,
     assert (second["cacheScope"], second["ttlMs"]) == ("private", 5000)
 
 
-async def test_a_handshake_never_hears_of_caching(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_handshake_has_no_caching_hints(make_client: MakeClient, ops: OperationRegistry) -> None:
     assert (await make_client(ops, "2025-11-25").result("tools/list")).keys() == {"tools"}
 
 
@@ -191,7 +191,7 @@ async def test_a_tool_that_gives_only_content_advertises_no_structure(
     assert ("outputSchema" in tool) == is_advertised
 
 
-async def test_a_page_holds_only_so_many_bytes(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
+async def test_the_bytes_of_a_page_are_limited(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
     """Tools of a large document may each bring hundreds of schemas."""
     sizes = {"small": 10, "huge": 5_000, "large": 600, "middle": 600, "last": 600}
     for name, size in sizes.items():
