@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.serving import is_listening
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 PRICE = {"result": 7.0}
@@ -63,16 +64,11 @@ def demo(package_index: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def wait_until_served(port: int, process: subprocess.Popen[bytes], printed: Path) -> None:
-    until = time.monotonic() + 200
-    while True:
-        try:
-            ask(port, "GET", "/healthz")
-        except OSError:
-            assert process.poll() is None, printed.read_text()
-            assert time.monotonic() < until, printed.read_text()
-            time.sleep(0.1)
-        else:
-            return
+    def is_served() -> bool:
+        assert process.poll() is None, printed.read_text()
+        return is_listening(port)
+
+    wait_for(is_served, within=200)
 
 
 def ask(port: int, method: str, path: str, body: str | None = None, **headers: str) -> tuple[str, bytes]:

@@ -7,11 +7,11 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -80,12 +80,7 @@ class Shell:
     def expect(self, command: str, expected: str) -> None:
         pattern = re.escape(expected).replace("…", "(?s:.*)")
         if not re.match(r"enfold (serve|work)|nats-server", command):
-            until = time.monotonic() + 60
-            while not re.fullmatch(pattern, shown := self.run(command)):
-                # A line about a call is written after its answer: a log may be read before it has come.
-                assert command.startswith("grep "), (command, shown)
-                assert time.monotonic() < until, (command, shown)
-                time.sleep(0.05)
+            wait_for(lambda: self._shows(command, pattern))
             return
         if command.startswith("enfold serve"):
             self.run("test -z $SERVER || { kill $SERVER; wait $SERVER; }")
@@ -94,6 +89,13 @@ class Shell:
             self.run(f"{self.beside(command)} &")
         self.wait_until_shown(pattern)
 
+    def _shows(self, command: str, pattern: str) -> bool:
+        """Run a command once; only `grep` may fail, because a call is logged after its answer is sent."""
+        shown = self.run(command)
+        is_shown = re.fullmatch(pattern, shown) is not None
+        assert is_shown or command.startswith("grep "), (command, shown)
+        return is_shown
+
     def beside(self, command: str) -> str:
         """A command of another terminal."""
         self.log = self.folder / f"server-{next(self.numbers)}.log"
@@ -101,10 +103,7 @@ class Shell:
         return f"{command} > {self.log.name} 2>&1"
 
     def wait_until_shown(self, pattern: str) -> None:
-        until = time.monotonic() + 60
-        while not re.match(pattern, shown := self.log.read_text(encoding="utf-8")):
-            assert time.monotonic() < until, shown
-            time.sleep(0.05)
+        wait_for(lambda: re.match(pattern, self.log.read_text(encoding="utf-8")))
 
     def run(self, command: str) -> str:
         assert self.process.stdin is not None

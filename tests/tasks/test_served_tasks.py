@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import IS_FULL, ROOT, say
 from tests.tasks.processes import TaskProcess
+from tests.waiting import wait_for
 
 from enfold.auth.token_file import add_token
 from enfold.calls import PendingRequestMap
@@ -138,11 +140,7 @@ def test_one_task_is_the_same_on_every_surface(
     server.ask("DELETE", f"/tasks/{begun['cancelled']['taskId']}")
     for status, task in begun.items():
         path = f"/tasks/{task['taskId']}"
-        until = time.monotonic() + 20
-        while (here := server.ask("GET", path)[1])["status"] != status or (
-            status == "working" and "statusMessage" not in here
-        ):
-            assert time.monotonic() < until, here
+        here = wait_for(partial(_reached, server, path, status))
         capfd.readouterr()
         assert main(["tasks", "get", task["taskId"], *store]) == 0
         shell = json.loads(capfd.readouterr().out)
@@ -168,6 +166,12 @@ def test_one_task_is_the_same_on_every_surface(
             assert (there["result"]["isError"], code, verb["error"]["code"]) == (True, "SOLD_OUT", "SOLD_OUT")
             assert main(["tasks", "wait", task["taskId"], *store]) != 0
     say("10", f"{kind}: {len(begun)} states on HTTP, MCP, shell and verbs, equal")
+
+
+def _reached(server: TaskProcess, path: str, status: str) -> Any:
+    """The task where it has the status, and a message if it is working; else None."""
+    task = server.ask("GET", path)[1]
+    return task if task["status"] == status and (status != "working" or "statusMessage" in task) else None
 
 
 def _without_poll(task: dict[str, Any]) -> dict[str, Any]:
