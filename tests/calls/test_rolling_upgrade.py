@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.calls.networks import Server
-from tests.waiting import PATIENCE, Said
+from tests.waiting import PATIENCE, Said, until
 
 from enfold import OperationRegistry
 from enfold.calls.nats import NATSTransport
@@ -127,9 +127,7 @@ async def test_a_new_version_replaces_the_old_one_under_load(server: Server, wor
                 await asyncio.to_thread(workers.replace_oldest, "new.py")
             await grown(answers, 50)
             is_over.set()
-        async with asyncio.timeout(PATIENCE):
-            while "shop.currencies" not in registry:  # noqa: ASYNC110  # the edge asks from time to time
-                await asyncio.sleep(0.05)
+        await until(lambda: "shop.currencies" in registry)
         assert (await registry.execute("shop.currencies")).data == ["EUR"]
         assert (await registry.execute("shop.pay", {"id": "last", "currency": "CHF"})).data["currency"] == "CHF"
     effects = Counter(workers.effects.read_text().split())
@@ -141,6 +139,4 @@ async def test_a_new_version_replaces_the_old_one_under_load(server: Server, wor
 async def grown(answers: list[dict[str, Any]], by: int) -> None:
     """Wait for so many more answers."""
     enough = len(answers) + by
-    async with asyncio.timeout(PATIENCE):
-        while len(answers) < enough:  # noqa: ASYNC110  # by callers beside us
-            await asyncio.sleep(0.005)
+    await until(lambda: len(answers) >= enough)
