@@ -53,7 +53,7 @@ def test_an_address_says_which_transport(address: str, kind: type) -> None:
     assert isinstance(open_transport(address), kind)
 
 
-def test_another_address_is_reported() -> None:
+def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(CallError, match="not an address of peers"):
         open_transport("http://a")
 
