@@ -113,9 +113,11 @@ class Observers:
         if self.end is not None:
             self.end(record)
 
-    def begin(self, start: Callable[[], SpanStart], *, is_stream: bool = False) -> Watch:
-        """Begin to watch a call; `start` is asked only where there is a tracer. A stream is entered for each item."""
+    def begin(self, start: Callable[[], SpanStart] | None, *, is_stream: bool = False) -> Watch:
+        """Begin to watch a call; `start` is asked only where there is a tracer, None for what has no span.
 
+        A stream is entered for each item.
+        """
         return Watch(self, start, is_stream=is_stream)
 
     def _changed(self) -> None:
@@ -150,17 +152,30 @@ class _TracerLookup:
 class Watch:
     """One call while it runs; `end` gives its record to the observers."""
 
-    __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
+    __slots__ = (
+        "_began",
+        "_is_stream",
+        "_observers",
+        "_trace",
+        "code",
+        "items",
+        "request_bytes",
+        "request_id",
+        "response_bytes",
+        "warnings",
+    )
 
-    def __init__(self, observers: Observers, start: Callable[[], SpanStart], *, is_stream: bool = False) -> None:
-        tracer = observers.tracer
+    def __init__(self, observers: Observers, start: Callable[[], SpanStart] | None, *, is_stream: bool = False) -> None:
+        tracer = None if start is None else observers.tracer
         self._observers = observers
         self._began = time.perf_counter()
         self._is_stream = False
-        self._trace = None if tracer is None else tracer.begin(start(), is_current=not is_stream)
+        self._trace = None if tracer is None or start is None else tracer.begin(start(), is_current=not is_stream)
         self.code = OK
         self.items: int | None = None
         self.request_bytes: int | None = None
+        self.response_bytes: int | None = None
+        self.request_id: str | None = None  # that of the context, unless it is set
         self.warnings: Sequence[ResultWarning] = ()
         observers.running += 1
         if is_stream:
@@ -191,6 +206,13 @@ class Watch:
         """Take code and warnings from the result."""
         self.code, self.warnings = code_of(envelope), envelope.warnings
 
+    def drop(self) -> None:
+        """End without a record: it was no call."""
+        self._observers.running -= 1
+        self._observers.streams -= self._is_stream
+        if self._trace is not None:
+            self._trace.leave()
+
     def end(
         self,
         surface: str,
@@ -204,8 +226,7 @@ class Watch:
         `outcome` gives what the conventions of a surface say of it, for its span.
         """
         observers = self._observers
-        observers.running -= 1
-        observers.streams -= self._is_stream
+        self.drop()
         if self._trace is None and observers.end is None:
             return
         record = ended_call(
@@ -213,12 +234,12 @@ class Watch:
             operation,
             self.code,
             self._began,
-            new_request_id() if context is None else context.request_id,
+            self.request_id or (new_request_id() if context is None else context.request_id),
             None if context is None else context.parent_request_id,
             identity if context is None else context.identity,
             self.warnings,
             self.request_bytes,
-            None,
+            self.response_bytes,
             self.items,
         )
         observers.tell(record, self._trace, None if self._trace is None or outcome is None else outcome(record))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import msgspec
@@ -21,12 +21,12 @@ from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, Response, tell_end
+from enfold.surfaces.request import Request, Response, report
 from enfold.surfaces.responses import MAX_BODY, body_too_large
 from enfold.surfaces.router import Router, operation_pages
 
 if TYPE_CHECKING:
-    from enfold.observability.records import Trace, Tracer
+    from enfold.observability.records import SpanStart
     from enfold.provenance import Recorder
     from enfold.tasks import Tasks
 
@@ -73,23 +73,19 @@ def to_cgi(
     guarded = registry.guarded(has_identities=bool(user), surface="cgi")
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
-    observers, began = functions.registry.observers, time.perf_counter()
-    trace = None if observers.tracer is None else _begin_trace(observers.tracer, request)
+    watch = functions.registry.observers.begin(partial(_span, request))
     request.root = variables.get("SCRIPT_NAME", "")
     with _own_output(stdout) as out:
         answer = _answer(functions, request, lambda: identify(user) if user else None, tasks)
         _send(answer, request, out)
-    if trace is not None:
-        trace.leave()
-    if observers.is_on:
-        tell_end(observers, request, "cgi", began, trace, answer)
+    report(watch, request, "cgi", answer)
     return 0
 
 
-def _begin_trace(tracer: Tracer, request: Request) -> Trace | None:
-    from enfold.observability.spans import cgi_span  # where somebody traces
+def _span(request: Request) -> SpanStart:
+    from enfold.observability.spans import cgi_span  # where calls are traced
 
-    return tracer.begin(cgi_span(request.method, request.path, request.headers))
+    return cgi_span(request.method, request.path, request.headers)
 
 
 def refuse() -> int:

@@ -11,13 +11,13 @@ import msgspec
 from enfold.envelope import ResultWarning
 from enfold.errors import CallError, invalid_argument
 from enfold.formats import Format
-from enfold.observability.records import OK, ended_call
+from enfold.observability.records import OK
 from enfold.operations import Identity, Operation, OperationSpec, new_request_id
 from enfold.schema.nodes import Node, TooLargeError, read_nodes
 
 if TYPE_CHECKING:
-    from enfold.observability.observers import Observers
-    from enfold.observability.records import Trace
+    from enfold.observability.observers import Watch
+    from enfold.observability.records import CallRecord
     from enfold.operations import Context
     from enfold.operations.operation import RecordedRun
 
@@ -87,36 +87,21 @@ def id_header(request: Request) -> tuple[bytes, bytes]:
     return b"x-request-id", request.known_id().encode()
 
 
-def tell_end(
-    observers: Observers,
-    request: Request,
-    surface: str,
-    began: float,
-    trace: Trace | None,
-    answer: Response | None,
-) -> None:
-    """Tell the observers of a request that has ended, unless it got a page; `began` is of `time.perf_counter()`."""
+def report(watch: Watch, request: Request, surface: str, answer: Response | None) -> None:
+    """Report a request that has ended to the observers; one for a page is no call, and leaves no record."""
     if (request.operation is None and request.code == OK) or request.method == "OPTIONS":
+        watch.drop()
         return
-    record = ended_call(
-        surface,
-        request.operation,
-        request.code,
-        began,
-        request.request_id or request.known_id(),
-        None,
-        request.identity,
-        request.warnings,
-        request.size,
-        request.sent if answer is None else len(answer.body),
-        request.items,
-    )
-    outcome = None
-    if trace is not None:
-        from enfold.observability.spans import http_outcome  # where somebody traces
+    watch.code, watch.warnings, watch.items = request.code, request.warnings, request.items
+    watch.request_bytes, watch.response_bytes = request.size, request.sent if answer is None else len(answer.body)
+    watch.request_id = request.known_id()
 
-        outcome = http_outcome(request.method, record, None if answer is None else answer.status)
-    observers.tell(record, trace, outcome)
+    def outcome(record: CallRecord) -> Mapping[str, Any]:
+        from enfold.observability.spans import http_outcome  # where calls are traced
+
+        return http_outcome(request.method, record, None if answer is None else answer.status)
+
+    watch.end(surface, request.operation, None, request.identity, outcome)
 
 
 Headers: TypeAlias = Mapping[bytes, bytes]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,12 +37,11 @@ from enfold.surfaces.http.pages import service_pages, surface_paths, task_pages
 from enfold.surfaces.http.stack import Authenticate, CheckHosts, LimitTime, ReadOptions, exchange_of
 from enfold.surfaces.http.streams import Streams
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, Response, decode_object, id_header, tell_end
+from enfold.surfaces.request import Request, Response, decode_object, id_header, report
 from enfold.surfaces.responses import MAX_BODY
 from enfold.surfaces.router import Handler, PublicRouter, Router, first_of, operation_pages
 
 if TYPE_CHECKING:
-    from enfold.observability.records import Trace
     from enfold.provenance import Recorder
     from enfold.surfaces.http.tasks import TaskPages
     from enfold.tasks import Tasks
@@ -210,17 +208,12 @@ class HTTPApp:
 
     async def _observed(self, request: Request) -> None:
         """Answer a request, and report it to the observers."""
-        observers, began = self._observers, perf_counter()
-        trace: Trace | None = None
-        if observers.tracer is not None and _is_call(request):
-            trace = observers.tracer.begin(http_span(exchange_of(request).scope, request.headers))
-        answer: Response | None = None
-        observers.running += 1
+        span = partial(http_span, exchange_of(request).scope, request.headers) if _is_call(request) else None
+        watch, answer = self._observers.begin(span), None
         try:
             answer = await self._respond(request)
         finally:
-            observers.running -= 1
-            tell_end(observers, request, "http", began, trace, answer)
+            report(watch, request, "http", answer)
 
     async def _forward(self, mount: Mount, request: Request) -> None:
         """Let a mounted app answer, after the checks of host, origin and token."""
