@@ -54,7 +54,7 @@ class Idempotency:
 
         context, spec = call.context, self._funnel.spec
         self._select.compiled(context.select)
-        digest = input_digest(self._funnel.read(call.input)[0], context.select)
+        digest = input_digest(self._funnel.arguments.read(call.input)[0], context.select)
         left = context.remaining()
         if left is None:  # the caller waits as long as it may run
             left = MAX_REPEAT_WAIT if spec.timeout is None else spec.timeout + SETTLE

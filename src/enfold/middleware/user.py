@@ -110,7 +110,7 @@ class UserMiddleware:
             name = getattr(self._middleware, "__name__", type(self._middleware).__name__)
             what = f"returned {type(outcome).__name__}"
             raise TypeError(f"the middleware {name} {what}: return what next(call) gives, or local_envelope(data, id)")
-        return await self._funnel.finish_plainly(outcome)
+        return await self._funnel.results.finish_plainly(outcome)
 
 
 class NoteResult:

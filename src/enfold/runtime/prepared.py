@@ -108,7 +108,7 @@ class PreparedOperation:
             check_access(self.spec, identity, input)
             if self._policy.limits is not None:
                 self._policy.limits.release(self._policy.limits.acquire(identity))
-        read, _ = self._funnel.read(input)
+        read, _ = self._funnel.arguments.read(input)
         if select is not None:
             Select(self.spec).compiled(select)
         return read

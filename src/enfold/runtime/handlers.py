@@ -1,0 +1,101 @@
+"""The handler of an operation, and the ways to run it: on the event loop, in a worker thread, in place, as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from enfold.errors import CallError
+from enfold.operations import is_coroutine_function
+from enfold.runtime.coroutines import drive
+
+if TYPE_CHECKING:
+    from enfold.operations import Context, Operation
+    from enfold.runtime.threads import Threads
+
+# Awaits something within the time of the call that has this context.
+InTime: TypeAlias = "Callable[[Awaitable[Any], Context], Awaitable[Any]]"
+
+
+class Handler:
+    """One handler, ready to be started with arguments that have been read."""
+
+    __slots__ = (
+        "_context_parameter",
+        "_function",
+        "_is_inline",
+        "_takes_input",
+        "_threads",
+        "is_async",
+        "needs_context",
+        "takes_context",
+    )
+
+    def __init__(self, operation: Operation, threads: Callable[[], Threads]) -> None:
+        signature = operation.signature
+        self._function = operation.handler or _no_handler
+        self._threads = threads
+        self._is_inline = operation.inline
+        self._takes_input = signature is None
+        self._context_parameter = None if signature is None else signature.context_parameter
+        self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
+        self.takes_context = self._takes_input or self._context_parameter is not None
+        self.needs_context = self.takes_context or not (self.is_async or self._is_inline)
+
+    def start(self, arguments: Any, context: Context | None) -> Any:
+        """Call the function: an `async def` gives its coroutine, a `def` its result."""
+        if self._takes_input:
+            return self._function(arguments, context)
+        if self._context_parameter is not None:
+            arguments = {**arguments, self._context_parameter: context}  # a copy: it may be the caller's own dict
+        return self._function(**arguments)
+
+    def runs_in_place(self, context: Context | None) -> bool:
+        """Whether a `def` runs on the caller's thread: the operation or the caller says `inline`."""
+        return self._is_inline or (context is not None and context.inline)
+
+    def run_in_place(self, arguments: Any, context: Context | None) -> Any:
+        if context is not None and context.call is not None:
+            context.call.wait_for, context.call.runs_in_place = drive, True
+        return self.start(arguments, context)
+
+    async def run_in_thread(self, arguments: Any, context: Context, in_time: InTime) -> Any:
+        """Run a `def` in a worker thread; a task, which was accepted already, waits until one is free."""
+        from enfold.runtime.threads import NestedCalls  # which needs asyncio
+
+        threads = self._threads()
+        nested = NestedCalls(context) if self.takes_context else None
+        own = {**arguments}  # a copy: the caller may change theirs before a thread is free
+
+        def start() -> Any:
+            return self.start(own, context)
+
+        try:
+            pending = threads.run(start)
+        except CallError:
+            if context.task is None or context.is_nested:
+                raise
+            await threads.wait_for_room(context)
+            pending = threads.run(start)
+        try:
+            return await in_time(pending, context)
+        finally:
+            # If the caller has given up, the calls that the `def` still waits for end too.
+            if nested is not None:
+                nested.cancel_all()
+
+    async def open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
+        """The items of a stream; those of a `def` with `yield` come from worker threads, unless it runs in place."""
+        opened = self.start(arguments, context)
+        stream = await opened if hasattr(opened, "__await__") else opened
+        if hasattr(stream, "__next__"):
+            from enfold.runtime.threads import BlockingStream  # which needs asyncio
+
+            return BlockingStream(stream, None if self.runs_in_place(context) else self._threads(), context)
+        if not hasattr(stream, "__aiter__"):
+            raise TypeError(f"a subscription gives an async iterator, not {type(stream).__name__}")
+        return aiter(stream)
+
+
+def _no_handler(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("the registry runs no operation without a handler")
