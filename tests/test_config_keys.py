@@ -15,7 +15,7 @@ from enfold.app.file import read_config
 from enfold.auth.issuers import ClaimPlaces, Issuer
 from enfold.commands.main import main
 from enfold.operations import AccessControl
-from enfold.sources.mcp.settings import MCPLimits
+from enfold.sources.limits import MCPLimits
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = config_keys.schema()

@@ -6,10 +6,11 @@ These tables are the one truth: `config_file` checks by them, editors are given 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
 
+from enfold.sources.limits import MCPLimits
 from enfold.surfaces.limits import FRACTIONS, Limits
 
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
@@ -196,22 +197,14 @@ COMMON: Final[Keys] = {
 }
 POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
-LIMITS: Final[Keys] = {
-    "message_bytes": _number("bytes", "of one message"),
-    "connect": _number("seconds", "from the start of a server to the end of the handshake"),
-    "probe": _number(
-        "seconds", "for the newest revision's first question, before the older handshake is tried beside it"
-    ),
-    "held": _number("seconds", "for a user to answer, while a call of an older server waits"),
-    "rounds": _number("rounds", "of questions in one call"),
-    "pages": _number("pages", "of one list"),
-    "list_items": _number("items", "of one list, over all its pages"),
-    "list_bytes": _number("bytes", "of one list, over all its pages"),
-    "reconnects": _number("times", "that a broken event stream is taken up again, without anything new on it"),
-    "open_requests": _number("requests", "of a server, open on one connection"),
-    "unread_bytes": _number("bytes", "written to a server that does not read"),
-    "notice_bytes": _number("bytes", "of log messages and progress in one call"),
-}
+
+def _limits_of(limits: type[msgspec.Struct]) -> Keys:
+    """The keys for the fields of a value, with their units and descriptions."""
+    fields = {name: kind.__metadata__[0] for name, kind in get_type_hints(limits, include_extras=True).items()}
+    return {name: _number(meta.extra["unit"], meta.description) for name, meta in fields.items()}
+
+
+LIMITS: Final[Keys] = _limits_of(MCPLimits)
 
 _GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
 LOGIN: Final[Keys] = {

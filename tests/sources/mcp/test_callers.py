@@ -8,8 +8,8 @@ from typing import Any
 
 from enfold import Context
 from enfold.operations.context import Invocation
+from enfold.sources.limits import MCPLimits
 from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, SourceTerms, Turns
-from enfold.sources.mcp.settings import MCPLimits
 
 
 def caller() -> MCPCaller:

@@ -149,29 +149,7 @@ class PendingRequestMap:
 
         `timeout` limits the seconds without an item. The stream ends without an error when it is aborted on this side.
         """
-        ttl = _ttl(context, None, deadline)
-        room = min(MAX_CREDITS, self._settings.window if window is None else window)
-        if room < 1:
-            raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-        ends_at = None if ttl is None else monotonic() + ttl
-        if self._subscription is None:
-            await self._open()
-        now = monotonic()
-        request = Requested(
-            new_request_id(),
-            operation_id,
-            input,
-            None if ends_at is None else _milliseconds(ends_at - now),
-            parent_request_id=None if context is None else context.request_id,
-            credits=room,
-            provenance=provenance,
-            last_event_id=None if context is None else context.last_event_id,
-        )
-        settings = self._settings
-        subject = self._subjects.get(operation_id) or self._subject(operation_id)
-        waiting = WaitingStream(
-            request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=timeout
-        )
+        waiting = await self._stream(operation_id, input, context, (timeout, deadline, window), provenance)
         waiting = await self._wait_with_retries(waiting, context)
         try:
             while True:
@@ -188,6 +166,39 @@ class PendingRequestMap:
             self._end(waiting)
         if waiting.error is not None and not waiting.is_aborted:
             raise waiting.error
+
+    async def _stream(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any],
+        context: Context | None,
+        limits: tuple[float | None, float | None, int | None],
+        provenance: dict[str, Any] | None,
+    ) -> WaitingStream:
+        """The state of a new stream; `limits` are its idle time, deadline and window."""
+        idle, deadline, window = limits
+        ttl, settings = _ttl(context, None, deadline), self._settings
+        room = min(MAX_CREDITS, settings.window if window is None else window)
+        if room < 1:
+            raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
+        ends_at = None if ttl is None else monotonic() + ttl
+        if self._subscription is None:
+            await self._open()
+        now = monotonic()
+        request = Requested(
+            new_request_id(),
+            operation_id,
+            input,
+            None if ends_at is None else _milliseconds(ends_at - now),
+            parent_request_id=None if context is None else context.request_id,
+            credits=room,
+            provenance=provenance,
+            last_event_id=None if context is None else context.last_event_id,
+        )
+        subject = self._subjects.get(operation_id) or self._subject(operation_id)
+        return WaitingStream(
+            request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=idle
+        )
 
     async def _wait_with_retries(self, waiting: W, context: Context | None) -> W:
         """Send a request until a call is over or a stream has begun; retry if that is safe."""

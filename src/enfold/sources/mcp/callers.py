@@ -20,7 +20,8 @@ from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError,
 from enfold.operations import Context
 from enfold.operations.outcomes import NeedsInput, Suspension
 from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers, peer_of
-from enfold.sources.mcp.settings import Answerers, MCPLimits
+from enfold.sources.limits import MCPLimits
+from enfold.sources.mcp.settings import Answerers
 from enfold.tasks.model import SERVER_TASK
 
 SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers

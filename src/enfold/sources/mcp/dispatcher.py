@@ -35,8 +35,8 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
+from enfold.sources.limits import MCPLimits
 from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns
-from enfold.sources.mcp.settings import MCPLimits
 from enfold.sources.secrets import KnownSecrets
 
 # Receives notifications that belong to no call: the method and its parameters.

@@ -12,6 +12,7 @@ import msgspec
 
 from enfold.mcp.editor_entries import TABLES, URL_KEYS, is_enabled
 from enfold.operations import Context
+from enfold.sources.limits import MCPLimits
 from enfold.sources.secrets import KnownSecrets, Supplied
 
 if TYPE_CHECKING:
@@ -68,23 +69,6 @@ class Address(msgspec.Struct, frozen=True):
 
 Server: TypeAlias = Command | Address
 Target: TypeAlias = str | Sequence[str] | Mapping[str, Any] | Command | Address
-
-
-class MCPLimits(msgspec.Struct, frozen=True):
-    """How much a source takes from its servers, and how long it waits for them: sizes in bytes, times in seconds."""
-
-    message_bytes: int = 64 * 1024 * 1024
-    connect: float = 30.0  # from the start of a server to the end of the handshake
-    probe: float = 3.0  # for the newest revision's first question, before the older handshake is tried beside it
-    held: float = 600.0  # for a user to answer, while a call of an older server waits
-    rounds: int = 10  # of questions in one call
-    pages: int = 1000  # of one list
-    list_items: int = 10_000  # of one list, over all its pages
-    list_bytes: int = 16 * 1024 * 1024  # of one list, over all its pages
-    reconnects: int = 5  # of a broken event stream, without anything new on it
-    open_requests: int = 100  # of a server, on one connection
-    unread_bytes: int = 16 * 1024 * 1024  # written to a server that does not read
-    notice_bytes: int = 4 * 1024 * 1024  # of log messages and progress in one call
 
 
 class Connection(msgspec.Struct, frozen=True):
