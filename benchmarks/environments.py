@@ -34,7 +34,7 @@ _OURS: Final = ("--editable", str(ROOT))
 # Nothing but what a user of the bare package gets: the one in which start-up is timed.
 BARE: Final = Environment("bare", (("msgspec==0.22.0",), _OURS))
 
-# Everybody in one place, so that one process can run them all in turn.
+# All contenders in one environment, so that one process can run them in turn.
 PEERS: Final = Environment(
     "peers",
     (

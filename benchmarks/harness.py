@@ -28,7 +28,7 @@ Measure: TypeAlias = Literal["cpu", "wall"]
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """Somebody in a race: how to run a batch of calls, and the proof that a call does the work."""
+    """A contender: how to run a batch of calls, and the check that a call does the work."""
 
     name: str
     batch: Batch
@@ -82,7 +82,7 @@ async def run(race: Race, rounds: int = DEFAULT_ROUNDS) -> Outcome:
     load = os.getloadavg()[0]
     for contender in _in_turns(race.contenders, max(rounds, MIN_ROUNDS)):
         gc.collect()
-        gc.freeze()  # what all contenders have loaded into this process is looked through in nobody's time
+        gc.freeze()  # exclude modules loaded by all contenders from collections during a measurement
         samples[contender.name].append(await contender.batch(sizes[contender.name]))
     return Outcome(race, samples, (load, os.getloadavg()[0]))
 

@@ -1,4 +1,4 @@
-"""The load of the HTTP races: a client that costs little, in place of programs that a fresh machine does not have."""
+"""The load generator of the HTTP benchmarks: a cheap client instead of tools that must be installed."""
 
 from __future__ import annotations
 

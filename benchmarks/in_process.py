@@ -205,7 +205,7 @@ def _giving(rows: Rows, result: list[Any]) -> OperationRegistry:
     return ops
 
 
-# --- without anybody's help ---------------------------------------------------------------------------------------
+# --- without a framework ---------------------------------------------------------------------------------------
 
 
 def _plain(task: Task) -> Contender:

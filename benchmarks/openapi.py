@@ -232,7 +232,7 @@ READERS: Final[dict[str, Callable[[Path], Awaitable[int]]]] = {
 
 
 def _list(name: str, document: Path) -> None:
-    """Read a document as one contender does and tell what it took; starting Python and importing are not counted."""
+    """Read a document with one contender and report the cost, without starting Python and imports."""
     if name in (FASTMCP, FASTMCP_WRITTEN):
         import_module("fastmcp")
     if name == ENFOLD_WRITTEN:
@@ -247,7 +247,7 @@ def _list(name: str, document: Path) -> None:
 
 
 def _peak_mb() -> float:
-    """The most memory this process has had; unlike the figure of `resource`, not that of whoever started it."""
+    """The most memory this process has had; unlike the figure of `resource`, without that of the parent process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1_024
 

@@ -22,7 +22,7 @@ def is_here() -> bool:
 
 
 class TypeBox:
-    """A running node that casts one value to one schema, as often as it is told."""
+    """A node process that casts one value to one schema a given number of times."""
 
     def __init__(self, node: Path = NODE, parts: Path = PARTS) -> None:
         command = [str(node), str(PROGRAM), str(parts / "package.json")]
@@ -35,7 +35,7 @@ class TypeBox:
         self._node.communicate()
 
     def caster(self, contender: str, case: str, schema: dict[str, Any], value: Any, expected: Any) -> Contender:
-        """A contender whose calls are timed by node itself: what the pipe costs is charged to nobody."""
+        """A contender whose calls are timed by node itself, without the cost of the pipe."""
         self._ask(name=case, schema=schema, value=value)
 
         async def answer() -> Any:

@@ -352,7 +352,7 @@ def order_with_bad_leaves() -> dict[str, Any]:
 
 
 def order_repaired() -> dict[str, Any]:
-    """What `repair` makes of the bad leaves: what converts without loss is converted, the rest is kept and told."""
+    """The repaired leaves: what converts without loss is converted, the rest is kept with a warning."""
     made = order_with_bad_leaves()
     made["total"] = 1234.5
     return made

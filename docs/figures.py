@@ -103,7 +103,7 @@ def _short() -> dict[str, Any]:
 
 
 def _words(run: dict[str, Any]) -> str:
-    """The same figures for whoever cannot see the plot."""
+    """The same figures as alternative text of the plot."""
     return "; ".join(f"{_plain(race['title'])}: {_bars_in_words(race)}" for race in run["races"])
 
 
@@ -118,7 +118,7 @@ def _where(run: dict[str, Any]) -> str:
 
 
 def _missed(runs: dict[str, Any]) -> str:
-    """The goals that were missed, before anything else is said."""
+    """The goals that were missed."""
     goals = [(race, goal) for run in runs.values() for race in run.get("races", ()) for goal in race["goals"]]
     rows = [_goal(race, goal) for race, goal in goals if goal["verdict"] == "missed"]
     if not rows:

@@ -12,7 +12,7 @@ ops = OperationRegistry("shop")
 
 @ops.middleware
 async def timing(call: Call, next: Next) -> Outcome:
-    """Tell HTTP clients how long the call took."""
+    """Send the duration of the call to HTTP clients."""
     began = time.perf_counter()
     try:
         return await next(call)

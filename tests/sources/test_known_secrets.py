@@ -167,5 +167,5 @@ def test_a_short_secret_is_reported_once_by_its_name(caplog: pytest.LogCaptureFi
     for _ in range(2):
         known.remember_named({"token": "1234567"}, "fix")
     assert [record.getMessage() for record in caplog.records] == [
-        "shop: the secret fix.token has fewer than 8 characters, and is not hidden where the service repeats it"
+        "shop: the secret fix.token has fewer than 8 characters and is not redacted"
     ]

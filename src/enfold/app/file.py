@@ -1,4 +1,4 @@
-"""A configuration file as values: `enfold.toml`, or the `mcpServers` JSON of any editor. What is wrong is one sentence."""
+"""Reads a configuration file: `enfold.toml`, or the `mcpServers` JSON of an editor. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Entry: TypeAlias = dict[str, Any]
 
 
 class SourceEntry(msgspec.Struct, frozen=True):
-    """One source as the file describes it, with its values checked and its variables filled in."""
+    """One source of the file, with checked values and expanded variables."""
 
     name: str
     kind: Kind
     namespace: str
     entry: Entry
     line: int
-    secrets: dict[str, str] = {}  # by the names of variables that it refers to
+    secrets: dict[str, str] = {}  # values of the variables it refers to, by name
 
 
 class Logins(msgspec.Struct, frozen=True):
-    """How a login page is opened for a user, and the folder that keeps tokens; without either, that is not done."""
+    """How a login page is opened for a user, and the folder that stores tokens; None disables either."""
 
     open_url: OpenURL | None = None
     folder: str | None = None
-    patience: float = 0.0  # seconds that a start waits for a user, if any source has a login
+    patience: float = 0.0  # seconds that the start waits for a user to log in
 
 
 class Config(msgspec.Struct, frozen=True):
-    """A whole file: its sources, and the policies of the registry they come to."""
+    """A whole configuration: its sources and the other tables."""
 
     path: str
     folder: str
@@ -54,24 +54,24 @@ class Config(msgspec.Struct, frozen=True):
     app: dict[str, Any] = {}  # the title and the version of the application
     logins: Logins = Logins()
     limits: dict[str, Any] = {}  # of the server, by their names
-    idempotency: dict[str, Any] = {}  # how long outcomes are kept under their keys
-    nats: dict[str, Any] = {}  # how many nodes keep each entry
-    tasks: dict[str, Any] = {}  # where tasks are kept, and on what terms
-    issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
-    record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
-    middleware: tuple[str, ...] = ()  # what wraps every call
-    agents: dict[str, Any] = {}  # what models are shown, by the names of an MCP server's settings
+    idempotency: dict[str, Any] = {}  # how long outcomes are kept by idempotency key
+    nats: dict[str, Any] = {}  # replicas
+    tasks: dict[str, Any] = {}  # store and limits of tasks
+    issuers: tuple[dict[str, Any], ...] = ()  # the issuers whose tokens the server accepts
+    record: Literal["mutations", "all"] | None = None  # calls that are always recorded
+    middleware: tuple[str, ...] = ()  # middleware around every call
+    agents: dict[str, Any] = {}  # settings of the MCP server for models
     text: str = ""  # of the file
     version: FileVersion = None  # of the file, when it was read
 
     @property
     def exposed(self) -> dict[str, str]:
-        """What is listed of each namespace: as a source says, else as the file says."""
+        """The mode of listing by namespace: that of the source, or else of the file."""
         by_source = {source.namespace: source.entry["expose"] for source in self.sources if "expose" in source.entry}
         return {"": self.agents.get("expose", "all"), **by_source}
 
     def with_only(self, operation: str) -> Config:
-        """The file with the sources that may have an operation; a program's functions have namespaces of their own."""
+        """The configuration with only the sources that may have an operation; functions may have any namespace."""
         near = [source for source in self.sources if operation.startswith(f"{source.namespace}.")]
         if not near:
             return self
@@ -80,8 +80,8 @@ class Config(msgspec.Struct, frozen=True):
 
 
 def read_config(path: str | FilePath, environ: Mapping[str, str]) -> Config:
-    """Read and check a file; whatever is wrong is a CallError with its place."""
-    version = file_version(path)  # before the text: what changes in between is seen as a change
+    """Read and check a file; raises a CallError with the line of a mistake."""
+    version = file_version(path)  # before the text, so that a concurrent change is noticed
     try:
         text = FilePath(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -91,7 +91,7 @@ def read_config(path: str | FilePath, environ: Mapping[str, str]) -> Config:
 
 
 def parse_config(path: str | FilePath, environ: Mapping[str, str], text: str, version: FileVersion) -> Config:
-    """Check the text that a file had in one version, as `read_config` does."""
+    """Parse and check the text of a file."""
     file = FilePath(path)
     reader = _FileReader(str(path), _folder(file), environ)
     config = reader.read_toml(text) if file.suffix == ".toml" else reader.read_json(text)
@@ -99,14 +99,14 @@ def parse_config(path: str | FilePath, environ: Mapping[str, str], text: str, ve
 
 
 def _folder(file: FilePath) -> str:
-    """The folder that relative paths start from: the project's, where an editor keeps the file in one of its own."""
+    """The folder that relative paths start from; for a file in `.vscode` and the like, the folder above."""
     folder = file.resolve().parent
     return str(folder.parent if folder.name.startswith(".") else folder)
 
 
-# --- the words of editors -----------------------------------------------------------------------------------------
+# --- names used by editors -----------------------------------------------------------------------------------------
 
-# Our keys of a login in the words of editors.
+# Names that editors use for our keys of a login.
 _AUTH_WORDS: Final = {
     "clientid": "client_id",
     "clientsecret": "client_secret",
@@ -114,7 +114,7 @@ _AUTH_WORDS: Final = {
     "callbackport": "redirect_port",
     "redirecturi": "redirect_uri",
 }
-# What editors write beside it for themselves, and what looks like a key of ours: `rename`.
+# Keys of editors that resemble one of ours: `name` and `rename`.
 _EDITORS: Final = frozenset({"name"})
 
 
@@ -122,7 +122,7 @@ _EDITORS: Final = frozenset({"name"})
 
 
 class _FileReader:
-    """Reads one file; it knows the line of each key, for the sentence that says what is wrong."""
+    """Reads one file and knows the line of each key, for error messages."""
 
     def __init__(self, path: str, folder: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -136,7 +136,7 @@ class _FileReader:
         except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
             raise self._wrong_syntax(error, text) from None
         self._lines = toml_lines(text)
-        sources = document.pop("sources", {})  # whose variables are filled in where a source is enabled
+        sources = document.pop("sources", {})  # variables are expanded per enabled source
         tables = self._filled(document, ())
         self._check_table({"sources": sources, **tables}, TABLES, ())
         config = self._config(sources, "sources", is_strict=True)
@@ -150,7 +150,7 @@ class _FileReader:
         return tuple(table["use"] for table in tables)
 
     def _issuers(self, auth: Any) -> tuple[Entry, ...]:
-        """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""
+        """The issuers of `[auth]`; paths of key files are relative to the configuration."""
         from enfold.auth.issuers import read_issuers
 
         tables = auth.get("issuers", [auth]) if isinstance(auth, dict) else auth
@@ -184,7 +184,7 @@ class _FileReader:
         return self._wrong((), 'there is no "mcpServers" in it')
 
     def _config(self, entries: Entry, table: str, *, is_strict: bool) -> Config:
-        """The sources of a table; with `is_strict`, keys that we do not know are refused, else they are an editor's own."""
+        """The sources of a table; with `is_strict`, unknown keys are refused, otherwise they belong to an editor."""
         names = legal_names(entries)
         sources = [
             self._source(name, names[name], entry, (table, name), is_strict=is_strict)
@@ -223,7 +223,7 @@ class _FileReader:
         raise self._wrong(path, f'"{path[-1]}" needs {words}')
 
     def _check_table(self, table: Entry, keys: Keys, path: Path, *, is_strict: bool = True) -> None:
-        """Refuse keys that are unknown and values that are wrong, in the tables below it too."""
+        """Refuse unknown keys and wrong values, also in nested tables."""
         for name, value in table.items():
             place = (*path, name)
             if name not in keys:
@@ -234,7 +234,7 @@ class _FileReader:
                 raise self._wrong(place, f'"{name}" must be {keys[name].expected}')
             below = keys[name].keys
             if below is not None:
-                # An editor has keys of its own for a login; the other tables are ours.
+                # Editors have their own keys for a login; the other tables are ours.
                 for below_it in value if keys[name].is_list else [value]:
                     self._check_table(below_it, below, place, is_strict=is_strict or name != "auth")
 
@@ -245,7 +245,7 @@ class _FileReader:
             raise self._wrong((*path, "access"), str(error)) from None
 
     def _check_select(self, entry: Entry, path: Path) -> None:
-        """A selection has a grammar of its own, which no schema can tell."""
+        """Check `select`, whose grammar a JSON Schema cannot express."""
         if "select" not in entry:
             return
         from enfold.search.fields import read_fields
@@ -280,12 +280,12 @@ class _FileReader:
 
 
 def _is_misspelt(name: str, keys: Keys) -> bool:
-    """Whether a key in an editor's entry is nearly one of ours; other keys are the editor's, and are not checked."""
+    """Whether a key of an editor's entry is nearly one of ours; other keys are not checked."""
     return name not in _EDITORS and nearest(name, keys, 0.8) is not None
 
 
 def _translate_entry(entry: Entry) -> Entry:
-    """An editor's entry under our names for the same things."""
+    """An editor's entry with our names of the keys."""
     ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type", "auth", "oauth")}
     url = next((entry[key] for key in URL_KEYS if key in entry), None)
     if url is not None:
@@ -303,7 +303,7 @@ def _translate_entry(entry: Entry) -> Entry:
 
 
 def _translate_auth(entry: Entry) -> Entry:
-    """The login of an editor's entry, which stands under one of two names, and may be no more than a word."""
+    """The login of an editor's entry: `auth` or `oauth`, a table or just `"oauth"`."""
     given = next((entry[key] for key in ("auth", "oauth") if key in entry), None)
     if given in ("oauth", True):
         return {"auth": {}}

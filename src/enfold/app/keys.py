@@ -1,6 +1,7 @@
-"""Every key that a configuration may have: its type, its words in a message, and what it is for. No reading here.
+"""All keys of a configuration: type, error message and description.
 
-These tables are the one truth: `config_file` checks by them, editors are given them as JSON Schema, the page of keys is made of them.
+The tables are the single source of truth: `app.file` checks a file against them, and the JSON Schema for editors and the page
+of keys are generated from them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ JSONSchema: TypeAlias = dict[str, Any]
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One key: what its value may be, as a type and in words, and what it is for."""
+    """One key: the type of its value, the same in words for messages, and a description."""
 
     type: Any
     expected: str
@@ -37,7 +38,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         return True
 
     def published(self) -> JSONSchema:
-        """What an editor is told of it."""
+        """The JSON Schema of the key, for editors."""
         whole = msgspec.json.schema(self.type) if self.keys is None else _closed(self.keys)
         if self.is_list:
             whole = {"type": "array", "items": whole}
@@ -72,7 +73,7 @@ def _closed(keys: Keys, about: str | None = None) -> JSONSchema:
 
 def _auth() -> list[JSONSchema]:
     """An issuer, or several."""
-    issuer = {**_closed(ISSUER, "an issuer whose tokens are taken"), "required": ["issuer", "audiences"]}
+    issuer = {**_closed(ISSUER, "an issuer whose tokens the server accepts"), "required": ["issuer", "audiences"]}
     several = {"type": "array", "items": issuer, "minItems": 1}
     return [issuer, several, {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]}]
 
@@ -135,14 +136,16 @@ def _one_of(*words: str, about: str, default: str | None = None) -> ConfigKey:
 # --- rules of access ----------------------------------------------------------------------------------------------
 
 ACCESS: Final[Keys] = {
-    "required_scopes": ConfigKey(_Patterns, "scopes", "the caller has all of these scopes"),
-    "required_scopes_any": ConfigKey(_Patterns, "scopes", "the caller has at least one of these scopes"),
-    "resource_type": _text("the caller has a right to a resource of this kind, such as `project`"),
-    "resource_action": _text("what the caller must be allowed to do with it, such as `read`"),
-    "resource_id": _text("the argument that says which resource it is"),
-    "public": _flag("open to everybody, also where a server takes nobody without a token; no other rule beside it"),
+    "required_scopes": ConfigKey(_Patterns, "scopes", "the caller needs all of these scopes"),
+    "required_scopes_any": ConfigKey(_Patterns, "scopes", "the caller needs at least one of these scopes"),
+    "resource_type": _text("the type of the resource that the caller needs a grant for, such as `project`"),
+    "resource_action": _text("the action that the caller must be granted, such as `read`"),
+    "resource_id": _text("the argument that holds the id of the resource"),
+    "public": _flag("callable without a token, even if the server requires one; cannot be combined with other rules"),
 }
-_ACCESS: Final = _table("a table such as {required_scopes = [...]}", "who may call what the source gives", ACCESS)
+_ACCESS: Final = _table(
+    "a table such as {required_scopes = [...]}", "who may call the operations of the source", ACCESS
+)
 
 # --- a source -----------------------------------------------------------------------------------------------------
 
@@ -151,49 +154,47 @@ _KINDS: Final[dict[Kind, str]] = {
     "openapi": "an OpenAPI service",
     "functions": "a Python program",
 }
-_FIX: Final = _table(
-    "a table of arguments, such as {token = ...}", "arguments that are filled in here and hidden from callers"
-)
+_FIX: Final = _table("a table of arguments, such as {token = ...}", "arguments with fixed values, hidden from callers")
 
 COMMON: Final[Keys] = {
     "namespace": ConfigKey(
         _Namespace,
         "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between",
-        "what its ids begin with; by default the name of the source",
+        "prefix of its ids; by default the name of the source",
     ),
-    "include": _patterns("only operations whose name fits one of these, such as `read_*`"),
-    "exclude": _patterns("operations that are left out"),
+    "include": _patterns("import only operations that match one of these patterns, such as `read_*`"),
+    "exclude": _patterns("operations that are not imported"),
     "rename": ConfigKey(
         dict[str, _Name],
         "a table of legal names: 1 to 64 of A-Z a-z 0-9 _ -",
-        "from the source's own name to ours",
+        "from the name in the source to the new name",
     ),
-    "normalize": _one_of("repair", "typebox", "off", about="what is done with results that do not fit their schema"),
-    "strict_output": _flag("a result that still does not fit is a failure"),
-    "coerce": _flag("text that stands for a number or a truth value is converted in arguments", default=True),
-    "extras": _one_of("strip", "keep", about="what becomes of properties that a schema does not name"),
-    "detect": _one_of("all", "instances", about="whether a mapping that looks like an envelope counts as one"),
-    "timeout": _number("seconds", "how long a call may take; 60 unless it is said"),
+    "normalize": _one_of("repair", "typebox", "off", about="what happens to results that do not match their schema"),
+    "strict_output": _flag("a result that still does not match its schema is an error"),
+    "coerce": _flag("convert text arguments to numbers and booleans where the schema asks for them", default=True),
+    "extras": _one_of("strip", "keep", about="whether properties that a schema does not name are removed"),
+    "detect": _one_of("all", "instances", about="whether a mapping that looks like an envelope is treated as one"),
+    "timeout": _number("seconds", "time limit of a call; 60 by default"),
     "durable": ConfigKey(
         _Durable,
         "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
         "which operations may run as tasks",
     ),
     "on_crash": _one_of(
-        "retry", "fail", about="what happens to a task, or a call with an idempotency key, whose process died"
+        "retry", "fail", about="what happens to a task, or a call with an idempotency key, after its process crashed"
     ),
     "access": _ACCESS,
-    "expose": _one_of("all", "search", "auto", about="whether its tools are listed, or found by a search"),
-    "describe": _one_of("short", "full", about="how much of the descriptions models are shown"),
+    "expose": _one_of("all", "search", "auto", about="whether its tools are listed, or found by search"),
+    "describe": _one_of("short", "full", about="how much of each description is shown to models"),
     "select": ConfigKey(
         str | dict[str, str],
         "fields such as id,name, or a table of such texts by operation",
-        "which fields of its results are given where a caller does not say",
+        "the fields of results that are returned by default",
     ),
-    "middleware": _texts("what wraps its calls: `module:name` or `file.py:name`, the first one outermost"),
-    "required": _flag("the server is not ready without it; true for functions unless it is said", default=None),
-    "disabled": _flag("not opened at all"),
-    "enabled": _flag("opened; `false` is the same as `disabled = true`", default=True),
+    "middleware": _texts("middleware around its calls: `module:name` or `file.py:name`, the first one outermost"),
+    "required": _flag("the server is not ready without it; true for functions by default", default=None),
+    "disabled": _flag("do not open this source"),
+    "enabled": _flag("open this source; `false` is the same as `disabled = true`", default=True),
 }
 POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
@@ -208,24 +209,24 @@ LIMITS: Final[Keys] = _limits_of(MCPLimits)
 
 _GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
 LOGIN: Final[Keys] = {
-    "grant": _one_of(*_GRANTS, about="who logs in: a user in the browser, or a program as itself", default=_GRANTS[0]),
+    "grant": _one_of(*_GRANTS, about="who logs in: a user in the browser, or the program itself", default=_GRANTS[0]),
     "client_id": _text("the client, if you have registered one"),
     "client_secret": _text("its secret; give `issuer` with it"),
     "client_metadata_url": _text(
-        "the https address of a document about your program, which some servers take for an id"
+        "the https URL of your client metadata document, which some servers accept as a client id"
     ),
-    "private_key_file": _text("a key (PEM) that signs in the place of a secret"),
+    "private_key_file": _text("a private key (PEM) that signs instead of a secret"),
     "key_id": _text("the `kid` of that key"),
-    "algorithm": _text("what that key signs with"),
-    "assertion_file": _text("a file with the statement (JWT) of the platform, for `jwt_bearer`"),
-    "scopes": _texts("asked for from the start, beside what the server names"),
-    "issuer": _text("the authorization server that knows this client; others are refused"),
+    "algorithm": _text("the signature algorithm of that key"),
+    "assertion_file": _text("a file with the assertion (JWT) of the platform, for `jwt_bearer`"),
+    "scopes": _texts("requested at the first login, in addition to those the server names"),
+    "issuer": _text("the authorization server of this client; others are refused"),
     "redirect_port": ConfigKey(
         Annotated[int, msgspec.Meta(ge=1, le=65535)],
         "a port from 1 to 65535",
-        "where the browser comes back to, on this machine; any free port unless you say one",
+        "the local port of the redirect; any free port by default",
     ),
-    "redirect_uri": _text("the same as a whole address"),
+    "redirect_uri": _text("the same as a whole URL"),
 }
 
 BY_KIND: Final[dict[Kind, Keys]] = {
@@ -233,34 +234,34 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         "command": ConfigKey(
             _Command,
             "a command: a text or a list of texts",
-            "the program that is started, on its standard streams",
+            "the program to start; it speaks MCP over stdio",
         ),
         "args": ConfigKey(list[Any], "a list of texts", "its arguments, where `command` is a text"),
-        "env": _text_table("variables that it gets beside `PATH`, `HOME` and the like"),
-        "inherit_env": _flag("it gets all of our variables but `ENFOLD_*`"),
-        "cwd": _text("the folder it starts in; by default that of the file"),
-        "url": _text("the address of a running server, in the place of `command`"),
-        "transport": _one_of("auto", "http", "sse", about="how the server at `url` is spoken to", default="auto"),
+        "env": _text_table("environment variables in addition to `PATH`, `HOME` and the like"),
+        "inherit_env": _flag("pass on all environment variables except `ENFOLD_*`"),
+        "cwd": _text("the working directory; by default the folder of the file"),
+        "url": _text("the URL of a running server, instead of `command`"),
+        "transport": _one_of("auto", "http", "sse", about="the transport of the server at `url`", default="auto"),
         "headers": _text_table("sent to this server only"),
         "credentials": ConfigKey(
             _Credentials, "a token, or a list of user and password", "a bearer token, or user and password"
         ),
         "auth": _table(
             "a table such as {client_id = ...}, which may be empty",
-            "a login by OAuth, for servers that ask for one",
+            "an OAuth login, for servers that require one",
             LOGIN,
         ),
         "kinds": ConfigKey(
             list[Literal["tool", "resource", "prompt"]],
             "a list of tool, resource and prompt",
-            "what is taken from it; all three unless it is said",
+            "what is imported; all three by default",
         ),
-        "reads": _one_of("result", about='the server wraps results as `{"result": …}` without saying so'),
-        "advertise_output": _flag("the output schema is shown where the tool is served again", default=True),
+        "reads": _one_of("result", about='the server wraps results as `{"result": …}` without declaring it'),
+        "advertise_output": _flag("advertise the output schema to clients", default=True),
         "instructions": ConfigKey(
             bool | str,
             "true, false or a text",
-            "what MCP clients are told of it: its own instructions, none, or yours; true unless it is said",
+            "the instructions that MCP clients see: those of the server (true, the default), none, or your own",
         ),
         "per": _one_of(
             "source",
@@ -268,31 +269,31 @@ BY_KIND: Final[dict[Kind, Keys]] = {
             about="one connection (and process) for all callers, or one for each session of an MCP client",
             default="source",
         ),
-        "protocol": _text("one revision, such as `2025-11-25`, in the place of `auto`"),
-        "log_level": _text("which log messages are asked for where a client has not said; `info`"),
+        "protocol": _text("one revision, such as `2025-11-25`, instead of `auto`"),
+        "log_level": _text("the log level requested of the server if a client sets none; `info` by default"),
         "connect_timeout": _number("seconds", "the same as `connect` in `limits`"),
         "max_bytes": _number("bytes", "the same as `message_bytes` in `limits`"),
         "limits": _table(
             "a table of numbers, such as {list_items = 10000}: see the page on MCP servers",
-            "what the server may cost us",
+            "limits on the resources that the server may use",
             LIMITS,
         ),
         "fix": _FIX,
     },
     "openapi": {
-        "openapi": _text("the document: a path or an address"),
-        "base_url": _text("the server; by default the first that the document names"),
+        "openapi": _text("the document: a path or a URL"),
+        "base_url": _text("the URL of the service; by default the first server of the document"),
         "server_variables": _text_table("values for `{variables}` in the document's servers"),
         "credentials": ConfigKey(
             dict[str, _Credentials],
             "a table of security schemes: to each a token, a list of user and password, or a table",
-            "by security scheme; what is missing is looked for in `ENFOLD_<NAMESPACE>_<SCHEME>`",
+            "by security scheme; others are read from `ENFOLD_<NAMESPACE>_<SCHEME>`",
         ),
         "headers": _text_table("sent with every request to this service"),
-        "private_headers": _patterns("headers of answers that stay in the process"),
+        "private_headers": _patterns("response headers that callers never see"),
         "allow_hosts": _patterns("other hosts that may be contacted"),
         "allow_files": _patterns("folders, besides the document's own, whose files references may name"),
-        "max_bytes": _number("bytes", "of an answer"),
+        "max_bytes": _number("bytes", "of a response"),
         "fix": _FIX,
     },
     "functions": {"functions": _text("the program: `app.py`, `app.py:ops`, `package.module:ops`")},
@@ -302,55 +303,62 @@ BY_KIND: Final[dict[Kind, Keys]] = {
 
 _APP: Final[Keys] = {"title": _text("the name of the application"), "version": _text("its version")}
 _IDEMPOTENCY: Final[Keys] = {
-    "keep": _number("seconds", "how long the outcome of a call is kept under its key; 3600 unless it is said")
+    "keep": _number("seconds", "how long outcomes are kept by idempotency key; 3600 by default")
 }
 _NATS: Final[Keys] = {
-    "replicas": ConfigKey(_Count, "a whole number above 0", "nodes that keep each entry; 1, or 3 in a cluster of three")
+    "replicas": ConfigKey(
+        _Count, "a whole number above 0", "replicas of each entry; 1 by default, 3 in a cluster of three"
+    )
 }
 _TASKS: Final[Keys] = {
     "store": _text("a file beside the configuration, or `nats://…`; by default `.enfold/tasks.db`"),
-    "secret": _text("signs the handles of other servers' tasks; by default made once, beside the store"),
+    "secret": _text("signs the handles of upstream tasks; by default generated once, next to the store"),
     "fsync": _one_of(
-        "full", "normal", about="how surely a task is on the disk before its id is given out", default="full"
+        "full", "normal", about="whether a task is flushed to disk before its id is returned", default="full"
     ),
-    "keep": _number("seconds", "how long a task is kept after its deadline; 86400 unless it is said"),
-    "deadline": _number("seconds", "for all attempts and all waiting; 86400 unless it is said"),
+    "keep": _number("seconds", "how long a task is kept after its deadline; 86400 by default"),
+    "deadline": _number("seconds", "for all attempts, including waiting; 86400 by default"),
     "limit": _count("unfinished tasks of one identity", 100),
-    "kept_bytes_per_identity": _count("bytes that are kept of the finished tasks of one identity", 4_000_000_000),
-    "kept_bytes": _count("the same of all together; beyond it each identity has a tenth of theirs", 16_000_000_000),
-    "attempts": _count("how many workers may die of a task that is retried", 3),
-    "at_once": ConfigKey(_WholeNumber, "a whole number", "tasks that run here at a time; 0 only orders them", 64),
+    "kept_bytes_per_identity": _count("bytes kept of the finished tasks of one identity", 4_000_000_000),
+    "kept_bytes": _count(
+        "the same for all identities together; beyond it each identity is limited to a tenth of its own limit",
+        16_000_000_000,
+    ),
+    "attempts": _count("attempts of a task whose workers crash", 3),
+    "at_once": ConfigKey(_WholeNumber, "a whole number", "tasks that run here concurrently; 0 only submits them", 64),
 }
 _AGENTS: Final[Keys] = {
-    "expose": _one_of("all", "search", "auto", about="whether tools are listed, or found by a search", default="all"),
-    "pinned": _patterns("tools that are listed in any case"),
-    "budget": _number("tokens", "that a list may cost before `auto` turns to a search; 10,000 unless it is said"),
+    "expose": _one_of("all", "search", "auto", about="whether tools are listed, or found by search", default="all"),
+    "pinned": _patterns("tools that are always listed"),
+    "budget": _number("tokens", "that a list may cost before `auto` switches to search; 10,000 by default"),
     "max_instructions": ConfigKey(
         Annotated[int, msgspec.Meta(ge=0)],
         "a number of characters",
-        "that the instructions of all sources may have together; 8000 unless it is said, 0 for none",
+        "for the instructions of all sources together; 8000 by default, 0 for none",
     ),
-    "max_result_tokens": _number("tokens", "that a result may cost; longer ones are cut. No limit unless it is said"),
+    "max_result_tokens": _number("tokens", "that a result may cost; longer ones are truncated. No limit by default"),
     "clients": ConfigKey(
         dict[str, Literal["text", "both"]],
         "a table of clients, to each text or both",
-        "in which form a client gets results, by the name in its `clientInfo`",
+        "the form of results for a client, by the name in its `clientInfo`",
     ),
 }
 CLAIMS: Final[Keys] = {
-    "id": _text("the claim that names the caller; `sub`"),
-    "scopes": _texts("the claims that hold scopes; `scope`, `scp`, `roles`"),
-    "resources": _text("the claim that holds rights to resources"),
+    "id": _text("the claim with the caller's id; `sub` by default"),
+    "scopes": _texts("the claims with scopes; `scope`, `scp` and `roles` by default"),
+    "resources": _text("the claim with grants for resources"),
 }
 ISSUER: Final[Keys] = {
     "issuer": _text("its URL, exactly as `iss` has it; https, or http on this machine"),
-    "audiences": _texts("whom its tokens must be meant for (`aud`): one of these"),
-    "jwks": _text("its keys: a file or a URL; found by discovery unless it is said"),
-    "algorithms": _texts("what its tokens may be signed with; asymmetric ones alone"),
-    "claims": _table("a table", "where a token says who its bearer is", CLAIMS),
-    "leeway": ConfigKey(Annotated[float, msgspec.Meta(ge=0, le=300)], "seconds", "by which clocks may differ; 30"),
+    "audiences": _texts("accepted audiences (`aud`)"),
+    "jwks": _text("its keys: a file or a URL; found by discovery by default"),
+    "algorithms": _texts("accepted signature algorithms; only asymmetric ones"),
+    "claims": _table("a table", "which claims identify the caller", CLAIMS),
+    "leeway": ConfigKey(
+        Annotated[float, msgspec.Meta(ge=0, le=300)], "seconds", "tolerated clock difference; 30 by default"
+    ),
     "prefix": _text(
-        "what the ids of its callers begin with, as in `partner:`; needed beside another source of identities"
+        "prefix of its callers' ids, such as `partner:`; required if there is another source of identities"
     ),
 }
 
@@ -363,23 +371,23 @@ _LIMITS: Final[Keys] = {
 
 # What stands at the top of a file. The keys of sources and of issuers depend on what they are.
 TABLES: Final[Keys] = {
-    "sources": _table("a table", "where operations come from; the name of each is its namespace"),
+    "sources": _table("a table", "the sources of operations; the name of each is its namespace"),
     "policy": _table(
-        "a table", "of the registry; a source may say otherwise", {name: COMMON[name] for name in POLICIES}
+        "a table", "policies of the registry, which a source may override", {name: COMMON[name] for name in POLICIES}
     ),
-    "app": _table("a table", "what clients see of the application", _APP),
-    "agents": _table("a table", "what models are shown", _AGENTS),
-    "tasks": _table("a table", "where durable calls are kept", _TASKS),
-    "idempotency": _table("a table", "of calls that may come twice", _IDEMPOTENCY),
-    "nats": _table("a table", "how NATS servers keep tasks and idempotency keys", _NATS),
+    "app": _table("a table", "the name and version that clients see", _APP),
+    "agents": _table("a table", "what models see", _AGENTS),
+    "tasks": _table("a table", "the store and limits of durable calls", _TASKS),
+    "idempotency": _table("a table", "idempotency keys", _IDEMPOTENCY),
+    "nats": _table("a table", "storage of tasks and idempotency keys on NATS", _NATS),
     "middleware": ConfigKey(
         list[dict[str, Any]],
         "a list of tables, each with `use`",
-        "what wraps every call, the first one outermost",
+        "middleware around every call, the first one outermost",
         keys={"use": _text("a function or object of a program: `module:name` or `file.py:name`")},
         is_list=True,
     ),
-    "auth": ConfigKey(Any, "a table, or a list of tables", "whose tokens the server takes"),
+    "auth": ConfigKey(Any, "a table, or a list of tables", "the issuers whose tokens the server accepts"),
     "limits": _table("a table", "limits on the resources of the server that callers may use: docs/limits.md", _LIMITS),
-    "record": _one_of("mutations", "all", about="which calls are recorded without being asked"),
+    "record": _one_of("mutations", "all", about="calls that are always recorded"),
 }

@@ -1,4 +1,4 @@
-"""One source of a configuration, opened: a program, an MCP server or an OpenAPI service, with its policies and rules applied."""
+"""Opens one source of a configuration: a program, an MCP server or an OpenAPI service, with its policies and rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OpenSource(msgspec.Struct, frozen=True):
-    """A source that is open: its operations, whether calls run, and what has a connection to lose, if anything."""
+    """An open source: its operations, whether calls are running, and the object with a connection, if any."""
 
     operations: Any
     is_busy: Callable[[], bool]
@@ -35,7 +35,7 @@ class OpenSource(msgspec.Struct, frozen=True):
 def open_source(
     source: SourceEntry, config: Config, definitions: DefinitionLedger
 ) -> AbstractAsyncContextManager[OpenSource]:
-    """Open a source; `definitions` knows what the upstreams have said of their operations so far."""
+    """Open a source; `definitions` remembers the definitions that upstreams have published so far."""
     if source.kind == "functions":
         return _open_functions(source, config)
     return {"mcp": _open_mcp, "openapi": _open_openapi}[source.kind](source, config, definitions)
@@ -46,13 +46,13 @@ _SHAPE: Final = ("fix", "describe", "select")
 _SELECTION: Final = ("include", "exclude", "rename")
 
 
-# The keys that say what callers may do. Those of the first row can be applied to operations that are open.
+# The keys that decide what callers may do; those in _CHOICE can be applied to open operations.
 _CHOICE: Final = frozenset({"access", "include", "exclude"})
 RULES: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
 
 
 def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
-    """The operations that may go on under the rules of an entry, of which some have changed."""
+    """The operations that stay valid under the changed rules of an entry."""
     from enfold.sources.options import Selection  # where a configuration changes
 
     entry = source.entry
@@ -69,7 +69,7 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
 
 
 def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """What an entry says under these names."""
+    """The values of an entry under these names."""
     return {name: entry[name] for name in names if name in entry}
 
 
@@ -158,7 +158,7 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     wrapped = [each.replace(middleware=(*around, *each.middleware)) for each in placed]
     operations = [_with_file_policy(operation, source) for operation in wrapped]
     running = RunningCalls()
-    if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
+    if found.lifetime.needs_stop:  # otherwise nothing is closed while calls run
         operations = [_with_counted_calls(operation, running) for operation in operations]
     await found.lifetime.start()
     try:
@@ -177,7 +177,7 @@ def _load_one_middleware(target: str, config: Config) -> Middleware:
     try:
         middleware: Middleware = load_object(_located(target, config))
         check_middleware(middleware)
-    except Exception as error:  # whatever the program raises while it is imported
+    except Exception as error:  # importing a program may raise anything
         raise CallError("VALIDATION_ERROR", f"{config.path}: the middleware {target}: {error}") from error
     return middleware
 
@@ -195,7 +195,7 @@ def _renamed(operation: Operation, name: str) -> Operation:
 
 
 def _below(source: SourceEntry, operation: Operation) -> str:
-    """The namespace of a program's operation: its own, below the one that the file gives, if it gives one."""
+    """The namespace of a program's operation: its own, below that of the file, if any."""
     given = source.entry.get("namespace", "")
     return ".".join(part for part in (given, operation.spec.namespace) if part)
 
@@ -251,7 +251,7 @@ def patterns_of(value: Any) -> list[str]:
 
 
 def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth | None:
-    """The login that a table describes; its files are below the folder `place`."""
+    """The login of a table; its files are relative to the folder `place`."""
     if table is None:
         return None
     from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
@@ -268,7 +268,7 @@ def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth
     if grant == "client_credentials":
         return ClientCredentials(**common)
     if grant == "jwt_bearer":
-        # Such a statement lives for minutes, and whoever gave it writes the next one into the same file.
+        # Assertions expire within minutes; the platform writes the next one to the same file.
         return AssertionLogin(**common, assertion=partial(_read, place, table.get("assertion_file", "")))
     page = {name: table[name] for name in ("client_metadata_url", "redirect_port", "redirect_uri") if name in table}
     return UserLogin(**common, **page, open_url=logins.open_url)
@@ -287,7 +287,7 @@ def _read(folder: str, name: str) -> str:
 
 
 class RunningCalls:
-    """The calls of handlers that were made `counted`; threads of `def` handlers count here, too."""
+    """The running calls of handlers wrapped by `counted`, including `def` handlers in threads."""
 
     def __init__(self) -> None:
         self._running: set[object] = set()
@@ -296,7 +296,7 @@ class RunningCalls:
         return bool(self._running)
 
     def counted(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """The same handler; each call counts until it, and the stream or the future that it returns, has ended."""
+        """Wrap a handler; a call counts until it, and the stream or future it returns, has ended."""
 
         @wraps(handler)
         async def call(*args: Any, **arguments: Any) -> Any:
@@ -312,7 +312,7 @@ class RunningCalls:
 
     @contextmanager
     def _marked(self) -> Iterator[None]:
-        """One call among those that run; adding to a set and discarding from it is safe in threads."""
+        """Count one running call; set operations are thread-safe."""
         mark = object()
         self._running.add(mark)
         try:
@@ -321,7 +321,7 @@ class RunningCalls:
             self._running.discard(mark)
 
     def _with_stream_counted(self, given: Any) -> Any:
-        """What a handler returns; a stream or a future counts until it has ended."""
+        """The result of a handler; a stream or future counts until it has ended."""
         if hasattr(given, "__aiter__"):
             return self._items(given)
         if hasattr(given, "__next__"):

@@ -1,4 +1,4 @@
-"""On which line of a file each key stands, so that what is wrong with it can be told with its place. No I/O."""
+"""Finds the line of each key in a file, for error messages. No I/O."""
 
 from __future__ import annotations
 

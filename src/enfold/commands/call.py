@@ -36,7 +36,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if registry is None and words[:1] in (["-h"], ["--help"]):
         print(f"{USAGE.replace('usage: call ', 'usage: enfold call TARGET ')}\n{_OURS}")
         return 0
-    # The user is told in one sentence; the stack of a handler that failed is for who asks.
+    # One sentence for the user; stack traces only on request.
     silence("enfold.runtime.pipeline", "enfold.runtime.registry", *(() if "--verbose" in words else ("enfold",)))
     target, rest = _target(words, registry)
     with output_for_results() as out:

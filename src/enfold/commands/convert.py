@@ -19,7 +19,7 @@ from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Convert what the words name; input that is not of the format it is said to be is a VALIDATION_ERROR."""
+    """Convert the input; raises a VALIDATION_ERROR if it is not in the stated format."""
     del registry
     options = parse_options(_parser(), words)
     try:

@@ -1,4 +1,4 @@
-"""The command `enfold diff`: which operations of two targets came, went or changed, and whether that breaks somebody.
+"""The command `enfold diff`: operations that two targets added, removed or changed, and which changes are breaking.
 
 A change breaks when a call of before may be refused now, or an answer of now may not be what was promised before.
 """
@@ -28,7 +28,7 @@ _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 
 
 class OperationChange(msgspec.Struct, frozen=True):
-    """What became of one operation, whether that breaks somebody, and why, in sentences."""
+    """A change of one operation, whether it is breaking, and why."""
 
     id: str
     change: Literal["added", "removed", "changed"]
@@ -37,7 +37,7 @@ class OperationChange(msgspec.Struct, frozen=True):
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Print the changes from one target to the other; the exit code is 1 where one of them breaks somebody."""
+    """Print the changes from one target to the other; the exit code is 1 if one of them is breaking."""
     options = parse_options(_parser(registry), words)
     old = _specs(read_target(options.old))
     new = _specs(read_target(options.new) if registry is None else script_target(registry))
@@ -88,7 +88,7 @@ def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Ite
 
 
 def _breaks(old: OperationSpec, new: OperationSpec) -> Iterator[str]:
-    """Why somebody who knows the old operation cannot use the new one as before."""
+    """Why the new operation is incompatible with the old one."""
     if old.type is not new.type:
         yield f"it was a {old.type.value} and is a {new.type.value}"
     yield from _locked_out(old.access_control, new.access_control)

@@ -55,7 +55,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse_command("doctor", words, None, told, _add_options)
     if options.token is not None:
         return _examine(options)
-    token_verifier(options)  # What is wrong with a list of tokens or an issuer is told, as by a server.
+    token_verifier(options)  # Reports mistakes in tokens and issuers as a server would.
     if options.target is not None:
         return _check_up(options)
     print(f"enfold {installed_version()}, Python {python_version()}")

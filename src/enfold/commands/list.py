@@ -16,7 +16,7 @@ from enfold.surfaces.introspection import introduce
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-COSTS = "\0"  # in the place of a file that nobody can have
+COSTS = "\0"  # instead of a file name; no file can have it
 
 
 def run(words: list[str], registry: Registry | None) -> int:

@@ -133,7 +133,7 @@ def _usage(registry: Registry | None) -> str:
 
 
 class CommandEndedError(Exception):
-    """The command ends here, and its user has been told why."""
+    """Ends a command after its message has been printed."""
 
     def __init__(self, code: object) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def exit_code_of(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _exit_code("ABORTED")
     except BrokenPipeError:
-        _discard_output()  # Whoever read it has had enough.
+        _discard_output()  # the reader closed the pipe
         return 0
     except OSError as error:
         from enfold.log import printable  # as above
@@ -182,5 +182,5 @@ def _flushed(command: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """Drop output that nobody reads any more: Python would try to write it at its end, and complain."""
+    """Discard unread output: Python would try to flush it at exit, and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

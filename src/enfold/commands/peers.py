@@ -18,7 +18,7 @@ from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """List everybody who serves."""
+    """List all running peers."""
     del registry
     parser = ArgumentParser("enfold peers", description="List who serves what, with counts, latencies and versions.")
     add_address_options(parser)

@@ -43,9 +43,9 @@ VERBS: Final = {
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Run one verb on the store; whoever can open the file sees all of it."""
+    """Run one subcommand on the store; access to the file gives access to all tasks."""
     del registry
-    silence("enfold.tasks")  # The user is told in one sentence.
+    silence("enfold.tasks")  # one sentence for the user
     options = parse_options(_parser(), words)
     _check_words(options)
     return asyncio.run(_run(options))
@@ -123,7 +123,7 @@ def _settings(options: Namespace) -> TaskSettings:
 
 
 def _with_cause(error: CallError, settings: TaskSettings) -> CallError:
-    """The error with the reason why the store cannot be used: whoever can open it may know."""
+    """The error with the reason why the store cannot be used."""
     if error.details.get("reason") != "store" or error.__cause__ is None:
         return error
     return CallError("UNAVAILABLE", f"{settings.store or settings.path} cannot be used: {error.__cause__}")

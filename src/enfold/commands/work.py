@@ -1,4 +1,4 @@
-"""The command `enfold work`: serve a registry to the peers of a NATS server or a hub until it is told to stop."""
+"""The command `enfold work`: serve a registry to the peers of a NATS server or a hub."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def _work(options: Namespace) -> None:
 
 
 async def _run_tasks(registry: Registry, settings: TaskSettings, how: Mapping[str, Any]) -> None:
-    """Run what others have ordered until we are told to stop."""
+    """Run submitted tasks until a signal stops the process."""
     stopping, grace = asyncio.Event(), Grace(GRACE)
     with ended_by_signals(stopping.set):
         async with opened_tasks(registry, settings, grace, **how):

@@ -51,7 +51,7 @@ def from_calls(
 
 
 class Import(msgspec.Struct, frozen=True):
-    """What becomes of the operations of peers in our registry."""
+    """How the operations of peers are imported."""
 
     name: str
     namespace: str

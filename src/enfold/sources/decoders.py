@@ -168,7 +168,7 @@ class Replacements:
         self._warnings: list[ResultWarning] = []
 
     def warnings_below(self, start: str) -> tuple[ResultWarning, ...]:
-        """The warnings below a path, told relative to it."""
+        """The warnings below a path, relative to it."""
         below = [each for each in self._warnings if each.path.startswith(start)]
         return tuple(ResultWarning(each.code, each.path.removeprefix(start), type=each.type) for each in below)
 

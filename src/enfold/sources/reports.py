@@ -29,7 +29,7 @@ class SchemeNeed(msgspec.Struct, frozen=True):
 
 
 class ImportReport:
-    """What an import did. What is degraded may take long to find, and is looked for when somebody asks."""
+    """The result of an import. `degraded` is computed on first access, because it may take long."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ImportReport:
 
     @property
     def degraded(self) -> list[Problem]:
-        """Places that were imported with less than was declared: a schema counted as `{}`, a scheme we cannot do."""
+        """What was imported incompletely: a schema read as `{}`, an unsupported security scheme."""
         if not isinstance(self._degraded, list):
             found = self._degraded() if callable(self._degraded) else self._degraded
             self._degraded = list(dict.fromkeys(found))
@@ -53,7 +53,7 @@ class ImportReport:
 
     @property
     def needs(self) -> list[str]:
-        """What the credentials lack, as a sentence; nothing where one of the schemes is filled, which may be enough."""
+        """The missing credentials, as a sentence; empty if at least one scheme has credentials."""
         if not self.schemes or any(each.is_filled for each in self.schemes):
             return []
         return [f"no credentials: set {' or '.join(dict.fromkeys(each.variable for each in self.schemes))}"]

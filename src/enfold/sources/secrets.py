@@ -41,7 +41,7 @@ _HARMLESS_NAME: Final = re.compile(
 )
 _OPTION: Final = re.compile(r"-{1,2}([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _HEADER: Final = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)\Z", re.DOTALL)
-# An escape of a letter that needs none, in as many layers of JSON as anybody would read.
+# A needless escape of a character, in several layers of JSON.
 _ESCAPE: Final = re.compile(rb"\\{1,15}(?:u00(2[013-9a-fA-F]|[346][0-9a-fA-F]|5[0-9abdefABDEF]|7[0-9a-eA-E])|/)")
 
 
@@ -68,7 +68,7 @@ class KnownSecrets:
         self._remember_header(value, "authorization", lasts=False)
 
     def remember(self, secret: str, name: str = "", *, lasts: bool = False) -> None:
-        """Remember a password, a key or a token; one that is too short to be looked for is told by its name."""
+        """Remember a password, key or token; logs the name of one that is too short to be redacted."""
         if len(secret) < SHORTEST:
             self._warn_short(secret, name)
             return
@@ -87,7 +87,7 @@ class KnownSecrets:
     def _warn_short(self, secret: str, name: str) -> None:
         if secret and name and name not in self._warned:
             self._warned.add(name)
-            told = "%s: the secret %s has fewer than %d characters, and is not hidden where the service repeats it"
+            told = "%s: the secret %s has fewer than %d characters and is not redacted"
             _log.warning(told, self.owner or "A source", name, SHORTEST)
 
     def remember_named(self, values: Mapping[str, Any], place: str = "", *, lasts: bool = True) -> None:

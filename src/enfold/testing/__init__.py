@@ -34,7 +34,7 @@ __all__ = [
 
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]
 
-# Open for more: the client of a surface of one's own is `SURFACES["name"] = open_it`.
+# Register the client of a custom surface with `SURFACES["name"] = open_it`.
 SURFACES: Final[dict[str, Open]] = {
     "direct": direct,
     "http": http,

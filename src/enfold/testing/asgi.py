@@ -35,7 +35,7 @@ _DEFAULT_HEADERS: Final = {"host": "localhost:8000", "content-type": "applicatio
 async def http(registry: Registry, **options: Any) -> AsyncIterator[HTTPClient]:
     """The HTTP surface; `options` are those of `to_http`. Identities come as bearer tokens.
 
-    Strangers are let in, as they are to a server without tokens, unless a test gives `tokens` of its own.
+    Anonymous callers are accepted, unless the test passes `tokens`.
     """
     callers = NamedCallers(options.get("tokens"))
     is_open = options.get("tokens") is None
@@ -109,7 +109,7 @@ class Conversation:
             self._chunks.put_nowait(None)
 
     def _end(self, _: object) -> None:
-        """Let nobody wait for an app that has ended."""
+        """Wake all waiters when the app has ended."""
         self._began.set()
         self._chunks.put_nowait(None)
 
@@ -236,7 +236,7 @@ class NamedCallers:
         self._identities: dict[str, Identity] = {}
 
     def header(self, identity: Identity | None) -> dict[str, str]:
-        """The header that shows who calls; a stranger has none."""
+        """The authorization header; none for an anonymous caller."""
         return {} if identity is None else {"authorization": f"Bearer {self._token(identity)}"}
 
     def _token(self, identity: Identity) -> str:

@@ -48,7 +48,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class CallOptions(TypedDict, total=False):
-    """Who calls, None for a stranger, and the format to answer in."""
+    """The caller, None if anonymous, and the format of responses."""
 
     identity: Identity | None
     format: str | None
@@ -82,7 +82,7 @@ class Client(Protocol):
 
 
 class SurfaceClient(ABC):
-    """The verbs of our own clients, which say what becomes of one call, and of a stream where their surface has them."""
+    """Methods shared by the clients; each implements one call, and streams if its surface has them."""
 
     async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
         return await self._call(CallRequest(operation, dict(input or {}), **asking))

@@ -188,7 +188,7 @@ async def command_line(registry: Registry, **options: Any) -> AsyncIterator[Shel
 
 
 class ShellClient(SurfaceClient):
-    """Gives words to the command line, and reads what it prints."""
+    """Runs the command line in this process and captures its output."""
 
     def __init__(self, registry: Registry, options: dict[str, Any]) -> None:
         self._registry = registry
@@ -226,7 +226,7 @@ class ShellClient(SurfaceClient):
         return status, [json.loads(line) for line in out.split("\n") if line], messages
 
     async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:
-        """The exit code, stdout and stderr of any words."""
+        """The exit code, stdout and stderr of a command line."""
         out, messages = StringIO(), StringIO()
         status = await run_command_line(
             self._registry,

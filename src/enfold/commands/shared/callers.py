@@ -22,7 +22,7 @@ LOCAL: Final = Identity("local", frozenset({EVERYTHING}))
 
 
 def local_caller(tokens: str | None) -> Identity:
-    """Who calls from the shell or over stdio; with a file of tokens, whoever `ENFOLD_TOKEN` stands for."""
+    """The identity of calls from the shell or over stdio; with a token file, that of `ENFOLD_TOKEN`."""
     if tokens is None:
         return LOCAL
     identity = token_file(tokens).identify(os.environ.get(TOKEN, ""))
@@ -41,7 +41,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
 
 
 def token_verifier(options: Namespace) -> AnyOf | None:
-    """The tokens of the file or the variable, the owner's, and those of issuers; None where everybody may come in."""
+    """The tokens of the file or the variable, the owner's, and those of issuers; None without authentication."""
     from enfold.auth.tokens import AnyOf
 
     found = list(find_verifiers(options))

@@ -49,7 +49,7 @@ def set_up_log(level: str = "info", format: str = "text", *, is_dated: bool = Tr
 
 
 def announce(lines: Iterable[str]) -> None:
-    """Say at the start what everybody is to know, whatever the level: as it is for people, or as JSON where the log is."""
+    """Print a startup message regardless of the log level, as text or, if the log is JSON, as JSON."""
     shown: Iterable[str] = map(bounded_line, lines)
     if any(isinstance(handler.formatter, JSONLines) for handler in logging.getLogger().handlers):
         shown = [JSONLines().format(_entry(line.strip())) for line in shown]
@@ -67,7 +67,7 @@ def _should_log(record: logging.LogRecord) -> bool:
 
 
 class PlainLines(logging.Formatter):
-    """Lines for people. What goes on below an entry is marked, so that nobody's text can pass for an entry of its own."""
+    """Formats entries as text; continuation lines are marked, so that foreign text cannot imitate an entry."""
 
     def __init__(self, *, is_dated: bool) -> None:
         super().__init__()

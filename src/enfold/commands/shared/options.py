@@ -64,7 +64,7 @@ def _not_known(parser: ArgumentParser, word: str) -> str:
 
 
 class TargetParser(ArgumentParser):
-    """Reads the options of a command with targets; where one is missing, the user is told what it can be."""
+    """Parses the options of a command with targets; explains what a missing target can be."""
 
     def __init__(self, command: str, *, targets: tuple[str, ...] = ("target",), rest: str = "", **options: Any) -> None:
         """`targets` are the names of the arguments that are targets, `rest` is what else the command needs."""
@@ -74,7 +74,7 @@ class TargetParser(ArgumentParser):
         self._rest = rest
 
     def error(self, message: str) -> NoReturn:
-        """Tell of a target that is missing; all else that is wrong is told as argparse does."""
+        """Explain a missing target; leave other errors to argparse."""
         said, _, missing = message.rpartition(": ")
         if said.endswith("required") and not set(self._targets).isdisjoint(missing.split(", ")):
             raise missing_target(self._command, rest=self._rest)

@@ -57,7 +57,7 @@ def _row(spec: OperationSpec, widest: int, width: int, paint: Paint) -> str:
 
 
 def _summary(spec: OperationSpec) -> str:
-    """The first line of a description, which may be a stranger's."""
+    """The first line of a description, which may be untrusted text."""
     return printable(spec.description.partition("\n")[0])
 
 

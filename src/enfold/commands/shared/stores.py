@@ -1,4 +1,4 @@
-"""Where a command keeps tasks: as it is told, as the configuration says, or in `.enfold/tasks.db` below the target's folder."""
+"""The stores of a command for tasks, idempotency keys and provenance: from options, the configuration, or `.enfold`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OrderKeys(msgspec.Struct, frozen=True):
     users: tuple[NATSUser, ...] = ()
 
     def checks(self, name: str) -> dict[str, Any]:
-        """How a store signs orders as the user `name` of its server, and which it takes; as `NATSTasks` is told."""
+        """The arguments of `NATSTasks` for signing tasks as user `name` and verifying those of others."""
         from enfold.calls.protocol.transport import peer_name  # only tasks on NATS need these
         from enfold.calls.transports.nats_streams import accepts_for_all, serves
         from enfold.tasks.nats_streams import order_signer, order_verifier
@@ -66,7 +66,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
     """The terms of tasks, and where they are kept; `folder` is that of the target."""
 
     folder: Path
-    store: str | None = None  # None where nobody has said
+    store: str | None = None  # None by default
     terms: dict[str, Any] = {}
     keep_results: float | None = None  # seconds that outcomes are kept for idempotency keys
     replicas: int | None = None  # how many nodes of NATS keep each entry
@@ -75,7 +75,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
     of_peers: bool = False  # whether the store is the one that the peers behind us work for
     insecure: bool = False  # use a distant server that asks for no credentials
     orders: OrderKeys = OrderKeys()
-    target: str = ""  # what tells the program apart from others in its folder; "" where it has no operations of its own
+    target: str = ""  # identifies the program among others in its folder; "" if it has no operations of its own
 
     @property
     def is_remote(self) -> bool:
@@ -146,7 +146,7 @@ def _name_of(target: Target | None) -> str:
 
 
 def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:
-    """The tasks of a registry; None where nothing can be a task and nobody has named a store.
+    """The tasks of a registry; None if nothing can be a task and no store is configured.
 
     `how` they are run is said as for `Tasks`. Where only other servers' tasks can come, nothing is kept here.
     """
@@ -302,7 +302,7 @@ def task_terms(settings: TaskSettings) -> dict[str, Any]:
 
 
 def _kept_secret(store: Path) -> bytes:
-    """The secret in the file beside a store, made by whoever needs it first; where it cannot be written, one for this run."""
+    """The secret in the file next to a store, created on first use; if it cannot be written, a new one for this run."""
     from tempfile import NamedTemporaryFile  # once for each store
 
     path = store.with_name(f"{store.stem}.secret")
@@ -323,7 +323,7 @@ def _kept_secret(store: Path) -> bytes:
 
 
 def open_store(settings: TaskSettings) -> TaskStore:
-    """The store that was named, or the default one; where that cannot be written, memory, which is told."""
+    """The configured store, or the default one; if that cannot be written, memory, with a warning."""
     from enfold.tasks.memory import MemoryTasks
     from enfold.tasks.sqlite import SQLiteTasks
 

@@ -84,7 +84,7 @@ def _kind_of_address(text: str) -> Kind:
 
 
 class _DocumentHead(msgspec.Struct):
-    """The keys that tell an OpenAPI document from an editor's configuration; the rest of the file is not read."""
+    """The top-level keys of a file, to distinguish an OpenAPI document from an editor's configuration."""
 
     openapi: Any = None
     swagger: Any = None
@@ -97,7 +97,7 @@ def _is_document(path: str) -> bool:
         text = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
         head = msgspec.json.decode(text, type=_DocumentHead)
     except (OSError, msgspec.DecodeError, RecursionError):
-        return False  # Whoever reads it as a configuration says what is wrong with it.
+        return False  # reading it as a configuration reports the mistake
     return head.openapi is not None or head.swagger is not None
 
 
@@ -241,7 +241,7 @@ def in_loop(
 
 @contextmanager
 def _shown_opening(target: Target) -> Iterator[None]:
-    """Show a person at a terminal that sources are being opened; what is said meanwhile stands above that line."""
+    """Show at a terminal that sources are being opened; messages appear above that line."""
     if not sys.stderr.isatty():
         yield
         return

@@ -88,7 +88,7 @@ class ServiceClient:
         self._given = client
         self._client: AnyClient | None = None
         self._lost = ""  # the origin of the user's own server that could not be reached
-        self.why = ""  # the server could not be reached; empty where it could, or nobody has tried
+        self.why = ""  # why the server is unreachable; empty before the first request
         self.watchers: list[Callable[[], None]] = []  # called when that changes
 
     # --- whole answers
@@ -516,7 +516,7 @@ class _CutError(Exception):
 
 
 def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, most: int) -> bool:
-    """Only a GET is repeated, and only where no item would come twice: ids tell where to go on, or nothing came yet."""
+    """Only a GET is retried, and only if no item would repeat: events have ids, or none has arrived yet."""
     return request.method == "GET" and cuts <= most and (bool(last_event_id) or given == 0)
 
 

@@ -231,7 +231,7 @@ class ServiceEndpoint:
 
     @cached_property
     def _accept(self) -> str:
-        """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
+        """The Accept header: the types of successful responses, JSON first, and those of errors."""
         wanted = [
             kind for each in self._successes for kind in (each.stream_types if self._streams else each.plain_types)
         ]
@@ -248,7 +248,7 @@ class ServiceEndpoint:
         return successes(self._blueprint.responses)
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
-        """The schema of an answer of this type; of a type that nobody declared, that of the first JSON type."""
+        """The schema of a response of this type; for an undeclared type, that of the first JSON type."""
         promised = [kind for kind in response.plain_types if is_json(kind)] or response.plain_types
         kind = kind_for(response, content_type) or (promised[0] if promised else "")
         schema = self._schemas.get((response.status, kind))

@@ -292,7 +292,7 @@ def _is_plain(node: dict[str, Any]) -> bool:
     if declared is not None and declared != "object" and not (isinstance(declared, list) and "object" in declared):
         return False
     choices = [*(node.get("oneOf") or []), *(node.get("anyOf") or [])]
-    # Branches that only say which fields go together leave it a list of fields; the server will tell.
+    # Branches that only constrain which fields go together do not change the list; the server checks them.
     return not _NOT_PLAIN & set(node) and all(
         isinstance(each, dict) and set(each) <= _ONLY_REQUIRED for each in choices
     )

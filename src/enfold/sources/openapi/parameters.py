@@ -57,12 +57,12 @@ class Parameter(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells parameters apart: location and name, whose case counts except in headers."""
+        """The key of a parameter: location and name, case-insensitive in headers."""
         return self.location, self.name.lower() if self.location == "header" else self.name
 
 
 def read_parameters(library: Library, found: FoundOperation) -> list[Parameter]:
-    """The parameters of an operation, those of its path item included, and one for each placeholder nobody declared."""
+    """The parameters of an operation and its path item, and one for each undeclared placeholder."""
     read: dict[tuple[str, str], Parameter] = {}
     for place in declared_parameters(found):
         parameter = _read(library.follow_described(place), library.version)
@@ -172,7 +172,7 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
-    """The text a path parameter puts in the place of its placeholder."""
+    """The text that replaces the placeholder of a path parameter."""
     escape = ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
     if parameter.content_type is not None:
         return escape(content_text(parameter.content_type, value))

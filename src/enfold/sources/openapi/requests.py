@@ -168,7 +168,7 @@ class RequestBuilder:
             request.add_header("Content-Type", content_type)
 
     def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that are fields of the body; those nobody declared belong to a body that takes any."""
+        """The arguments that are fields of the body, including undeclared ones if the body allows them."""
         known = self._inputs.arguments
         return {
             known[name].name if name in known else name: value

@@ -127,7 +127,7 @@ def _parsed_or(text: str | bytes, otherwise: Any) -> tuple[Any, tuple[ResultWarn
 def _text(content: bytes, content_type: str) -> str:
     try:
         return content.decode(parameter(content_type, "charset") or "utf-8", "replace").removeprefix("\ufeff")
-    except LookupError:  # a charset nobody knows
+    except LookupError:  # an unknown charset
         return content.decode("utf-8", "replace")
 
 
@@ -135,7 +135,7 @@ def _text(content: bytes, content_type: str) -> str:
 
 
 def to_error(answer: ReceivedResponse) -> CallError:
-    """The error an HTTP error status tells of: status, content type, bounded body, and when to try again."""
+    """The error for an HTTP error status: status, content type, truncated body and retry delay."""
     content_type = answer.header("content-type") or ""
     return status_error(
         answer.status,
@@ -213,7 +213,7 @@ def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, 
 
 
 def errors(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
-    """The responses that tell of a failure."""
+    """The error responses."""
     listed = tuple(responses)
     good = successes(listed)
     return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))

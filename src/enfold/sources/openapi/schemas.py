@@ -137,7 +137,7 @@ class Schemas:
         )
 
     def _family(self, base: DocumentPlace) -> ConvertedSchema:
-        """Any of the children of a base, or the base itself; so many that nobody reads them are any object."""
+        """Any of the children of a base, or the base itself; any object if there are too many."""
         children = self._families.children(base)
         if len(children) > MAX_CHILDREN:
             open_base = self._name(base, _PART)
@@ -304,7 +304,7 @@ class _Conversion:
             result["type"] = known
 
     def _unset_type(self, node: Schema, result: Schema) -> None:
-        """`type: null` without quotes: alone, in a version that has that type, it was meant; else nothing is said."""
+        """`type: null` without quotes: taken as the type in versions that have it, and ignored otherwise."""
         if len(node) == 1 and not self._schemas.is_old:
             result["type"] = "null"
         else:
@@ -339,7 +339,7 @@ def _opened(node: Schema) -> Schema:
 
 
 def _widen(result: Schema) -> None:
-    """For input the first branch that fits will do: formats and number types often do not tell branches apart."""
+    """Turn `oneOf` into `anyOf` for input: formats and number types often do not distinguish branches."""
     branches = result.pop("oneOf")
     if "anyOf" in result:
         result["allOf"] = [*result.get("allOf", ()), {"anyOf": branches}]
@@ -361,7 +361,7 @@ def _is_same(node: Schema, result: Schema) -> bool:
 
 
 def _mentions_reference(value: Any) -> bool:
-    """Whether example data holds a `$ref`: whoever resolves references in our schemas would stumble over it."""
+    """Whether example data contains a `$ref`, which clients would try to resolve."""
     if isinstance(value, dict):
         return "$ref" in value or any(map(_mentions_reference, value.values()))
     return isinstance(value, list) and any(map(_mentions_reference, value))
@@ -501,7 +501,7 @@ class Families:
 
 
 def _is_base(node: Any) -> bool:
-    """Whether a schema has a discriminator, and leaves it to others to say which schemas it tells apart."""
+    """Whether a schema has a discriminator without listing the schemas it distinguishes."""
     if not isinstance(node, dict) or node.get("oneOf") or node.get("anyOf"):
         return False
     declared = node.get("discriminator")

@@ -99,7 +99,7 @@ def _token_url(place: DocumentPlace) -> str:
 
 
 def read_requirements(library: Library, found: FoundOperation) -> Requirements:
-    """The alternatives of an operation: each the schemes that are needed together, with their scopes; None where nothing is said."""
+    """The alternatives of an operation: each the schemes that are needed together, with their scopes; None if undeclared."""
     for owner in (found.place, library.place()):
         declared = owner.node.get("security")
         if isinstance(declared, list):
@@ -144,7 +144,7 @@ def gather_credentials(
 def document_credentials(
     given: Mapping[str, Credential] | None, environment: Mapping[str, str]
 ) -> tuple[Credential, ...]:
-    """All given credentials, whatever their schemes: nobody knows these before the document is read."""
+    """All given credentials: their schemes are unknown before the document is read."""
     filled = (_filled(each, environment) for each in (given or {}).values())
     return tuple(each for each in filled if each is not None)
 
@@ -333,7 +333,7 @@ class TokenStore:
             return token
 
     def forget(self) -> bool:
-        """Drop all tokens, as after a 401; tells whether there were any."""
+        """Drop all tokens, as after a 401; returns whether there were any."""
         had_any = bool(self._tokens)
         self._tokens.clear()
         return had_any

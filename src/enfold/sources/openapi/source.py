@@ -75,7 +75,7 @@ class ImportedOperations:
     def __repr__(self) -> str:
         return f"<ImportedOperations {len(self)}>"
 
-    # --- whether its server is there: nobody knows before the first call
+    # --- state of the server, unknown before the first call
 
     @property
     def is_up(self) -> bool:
@@ -196,7 +196,7 @@ def _remember_credentials(secrets: KnownSecrets, credentials: Mapping[str, Crede
 
 
 class _Importer:
-    """One import: operations found, read, named and made; what goes wrong with one is told of that one."""
+    """Imports one document; a failure affects only its own operation."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class _Importer:
         except (MalformedOperationError, BrokenReferenceError) as error:
             self._skipped.append(Problem(found.title, str(error)))
         except (TypeError, AttributeError, KeyError, RecursionError) as error:
-            # Something stands where nobody expected it: one operation less, not no operations.
+            # Unexpected content: skip this operation, not the whole document.
             self._skipped.append(Problem(found.title, f"it cannot be read: {error}"))
         return None
 
