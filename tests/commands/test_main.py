@@ -126,7 +126,12 @@ WRONG = [
     ("a configuration for CGI", ["cgi", "enfold.toml"], 2, "VALIDATION_ERROR: cgi takes a program"),
     ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats needs a verb: enfold nats permissions"),
     ("permissions for nobody", ["nats", "permissions", SHOP], 2, "usage: enfold nats permissions"),
-    ("a place without a scheme", ["peers", "--nats", "localhost"], 2, "VALIDATION_ERROR: 'localhost' is no address"),
+    (
+        "a place without a scheme",
+        ["peers", "--nats", "localhost"],
+        2,
+        "VALIDATION_ERROR: 'localhost' is not an address",
+    ),
 ]
 
 

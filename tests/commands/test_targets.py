@@ -196,7 +196,7 @@ WRONG = [
     ),
     ("a document nobody serves", ["list", "http://127.0.0.1:9/openapi.json"], 7, "UNAVAILABLE: http://127.0.0.1:9/"),
     ("peers nobody is", ["call", "nats://127.0.0.1:9", "shop.add"], 7, "UNAVAILABLE: "),
-    ("an address of nothing", ["list", "gopher://a"], 2, "VALIDATION_ERROR: 'gopher://a' is no address"),
+    ("an address of nothing", ["list", "gopher://a"], 2, "VALIDATION_ERROR: 'gopher://a' is not an address"),
     ("a document that is none", ["list", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document that is missing", ["list", "{folder}/no.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document for CGI", ["cgi", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: cgi takes a program"),
