@@ -16,7 +16,7 @@ import pytest
 from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
 
-from enfold import Context, Identity, OperationRegistry
+from enfold import Call, Context, Identity, Next, OperationRegistry, Outcome, ResponseEnvelope
 from enfold.auth.tokens import Tokens
 from enfold.commands.main import main
 from enfold.commands.shared.stores import open_tasks, task_settings
@@ -88,6 +88,20 @@ async def gateway(server: TaskServer) -> AsyncIterator[Talk]:
     ):
         registry.register_all(operations)
         yield Talk(registry)
+
+
+async def test_a_tool_with_middleware_is_waited_for_so_that_the_middleware_sees_the_result() -> None:
+    seen: list[Outcome] = []
+
+    async def look(call: Call, next: Next) -> Outcome:
+        seen.append(await next(call))
+        return seen[-1]
+
+    async with gateway(TaskServer({"slow": [*GOES_ON, DONE]})) as talk:
+        talk.registry.middleware(look)
+        result = await talk.call("far.slow")
+    assert (result["resultType"], result["content"][0]["text"]) == ("complete", "done")
+    assert [isinstance(each, ResponseEnvelope) for each in seen] == [True]
 
 
 async def test_a_client_that_knows_tasks_follows_that_of_the_server_behind_the_gateway() -> None:
