@@ -181,7 +181,7 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
     ),
     "a signal": (
         lambda: subprocess.CalledProcessError(-9, ["x", SECRET]),
-        "A program was ended by signal 9",
+        "A program was terminated by signal 9",
         {"exit_code": -9},
     ),
     "much to say": (
@@ -189,12 +189,12 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
         "A program failed with exit code 1",
         {"exit_code": 1, "stdout": "b" * 2000, "stderr": "a" * 1997 + "end"},
     ),
-    "a program that took too long": (
+    "a program that timed out": (
         lambda: subprocess.TimeoutExpired(["x", SECRET], 5),
         "A program took longer than 5 seconds",
         {},
     ),
-    "a program that took too long, with output": (
+    "a program that timed out, with output": (
         lambda: subprocess.TimeoutExpired(["x", SECRET], 5, b"3 of 5", b"slow"),
         "A program took longer than 5 seconds",
         {"stdout": "3 of 5", "stderr": "slow"},
@@ -288,7 +288,7 @@ def test_a_missing_permission_is_a_failed_execution_of_the_category_authorizatio
     assert (seen.status, payload["code"], payload["category"]) == (500, "EXECUTION_ERROR", "authorization")
 
 
-@pytest.mark.parametrize(("exception", "message"), [(TimeoutError("late"), "late"), (TimeoutError(), "took too long")])
+@pytest.mark.parametrize(("exception", "message"), [(TimeoutError("late"), "late"), (TimeoutError(), "timed out")])
 async def test_a_timeout_of_a_handlers_own_is_a_timeout(exception: TimeoutError, message: str) -> None:
     with pytest.raises(CallError, match=message) as raised:
         await failing([], lambda: exception).execute("t.fail", {})

@@ -1,4 +1,4 @@
-"""CallError and the one table of codes. Every surface and format reads its status, category and exit code here."""
+"""CallError and the table of codes, from which every surface and format takes status, category and exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-# The kinds of failures that ToolEnvelope V1 knows; an operation may choose one for a code of its own.
+# The failure categories of ToolEnvelope V1; an operation may choose one for a custom code.
 CATEGORIES: Final = (
     "validation",
     "execution",
@@ -24,14 +24,14 @@ CATEGORIES: Final = (
 
 ERROR_KEY: Final = "enfold/error"  # in the `_meta` of an MCP result: code, details and whether to retry
 MAX_MESSAGE: Final = 500
-MAX_OUTPUT: Final = 2000  # characters of what a failed program wrote to standard output, and to standard error
-PROGRAM_OUTPUT: Final = ("stdout", "stderr")  # the details that hold them
-# The details of an unexpected exception that are free text, which `expose_errors=False` hides.
+MAX_OUTPUT: Final = 2000  # characters kept of a failed program's standard output and standard error
+PROGRAM_OUTPUT: Final = ("stdout", "stderr")  # their keys in the details
+# The free-text details of an unexpected exception, which `expose_errors=False` hides.
 _FREE_TEXT: Final = frozenset({*PROGRAM_OUTPUT, "reason"})
 
 
 class Code(msgspec.Struct, frozen=True):
-    """One row of the table: what a code means on every surface and in every format."""
+    """One row of the table: the meaning of a code on every surface and in every format."""
 
     name: str
     http_status: int
@@ -56,7 +56,7 @@ CODES: Final[dict[str, Code]] = {
         _row("INVALID_OPERATION_TYPE", 400, False, "validation", True, 2),
         _row("VALIDATION_ERROR", 400, False, "validation", True, 2),
         _row("ACCESS_DENIED", 403, False, "authorization", False, 4),
-        # Whether a call that timed out may be tried again depends on the operation: only if it is idempotent.
+        # Whether a timed-out call may be retried depends on whether the operation is idempotent.
         _row("TIMEOUT", 504, False, "timeout", True, 5),
         _row("ABORTED", 499, False, "execution", False, 6),
         _row("RESOURCE_EXHAUSTED", 429, True, "rate_limit", True, 7),
@@ -71,7 +71,7 @@ CODES: Final[dict[str, Code]] = {
 
 
 def code_row(code: str) -> Code:
-    """The row of a code; a handler's own code gets the row of a failed execution under its own name."""
+    """Return the row of a code; a custom code gets the row of a failed execution under its own name."""
     return CODES.get(code) or Code(code, 500, False, "execution", False, code, 1)
 
 
@@ -79,18 +79,18 @@ _IN_CODES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 
 def safe_code(code: str) -> str:
-    """The code if it is safe in a header, a label or a log, else UNKNOWN_ERROR: a foreign code may hold anything."""
+    """Return the code if it is safe in a header, label or log, otherwise UNKNOWN_ERROR."""
     return code if code in CODES or (0 < len(code) <= 128 and _IN_CODES.issuperset(code)) else "UNKNOWN_ERROR"
 
 
 def writable(text: str) -> str:
-    """The text without lone surrogates, which UTF-8 cannot hold; file names that are not UTF-8 have them."""
-    text = str(text)  # callers often pass an exception as its message
+    """Replace unpaired surrogates, which UTF-8 cannot encode and non-UTF-8 file names contain."""
+    text = str(text)  # callers often pass an exception as the message
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class CallError(Exception):
-    """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
+    """A failed call: a code of the table or a custom one, a message, and details."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class CallError(Exception):
         self.code = writable(code)
         self.message = message
         self.details: dict[str, Any] = {} if details is None else details
-        self.row = code_row(code)  # or what the operation declares for a code of its own
+        self.row = code_row(code)  # an operation may declare another for a custom code
         self.retryable = self.row.retryable if retryable is None else retryable
-        self.operation_id: str | None = None  # the operation that failed; a nested one if that failed
-        self.request_id: str | None = None  # under which our log has the stack
-        self.provenance: dict[str, Any] | None = None  # the record of the failed run, if one was asked for
-        self.hidden: str | None = None  # the message that replaces an exception's own when errors are not exposed
-        self.partial: Any = None  # the envelope that `strict_output` refused; never leaves the process
+        self.operation_id: str | None = None  # the operation that failed, possibly a nested one
+        self.request_id: str | None = None  # identifies the stack trace in the log
+        self.provenance: dict[str, Any] | None = None  # the record of the failed run, if requested
+        self.hidden: str | None = None  # replaces an exception's message when errors are not exposed
+        self.partial: Any = None  # the envelope rejected by `strict_output`; never leaves the process
 
     def __str__(self) -> str:
         return self.message
@@ -122,19 +122,19 @@ class CallError(Exception):
         return type(self), (self.code, self.message, self.details, self.retryable)
 
     def redact(self) -> None:
-        """Remove what an unexpected exception says; the message of a CallError that a handler raised stays."""
+        """Remove the message of an unexpected exception; that of a CallError raised by a handler stays."""
         if self.hidden is not None:
             self.message = self.hidden
             self.details = {name: fact for name, fact in self.details.items() if name not in _FREE_TEXT}
 
     def kind_override(self) -> tuple[str | None, bool | None]:
-        """Its category and `recoverable`; None for each that the table of codes gives anyway."""
+        """Return the category and `recoverable`, each None where it equals the table of codes."""
         usual, row = code_row(self.code), self.row
         category = None if row.category == usual.category else row.category
         return category, None if row.recoverable == usual.recoverable else row.recoverable
 
     def override_kind(self, category: str | None, recoverable: bool | None) -> None:
-        """Set what `kind_override` gave before the error was stored or sent."""
+        """Restore what `kind_override` returned before the error was stored or sent."""
         if category is not None:
             self.row = msgspec.structs.replace(self.row, category=category)
         if recoverable is not None:
@@ -145,7 +145,7 @@ class CallError(Exception):
 
 
 def invalid_argument(argument: str, reason: Reason, expected: str | None, message: str | None = None) -> CallError:
-    """The VALIDATION_ERROR about one argument; the default message says what the argument must be."""
+    """Return the VALIDATION_ERROR for one argument; the default message states what it must be."""
     details = {"argument": argument, "reason": reason, "expected": expected}
     return CallError("VALIDATION_ERROR", message or f'Argument "{argument}" must be {expected}', details)
 
@@ -154,12 +154,12 @@ class FormatError(ValueError):
     """Data that is not in the expected format."""
 
 
-# Why data was refused; these words are in error details.
+# Why data was rejected; part of error details.
 Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
 
 
 class LargeMisfitError(Exception):
-    """A large result that does not fit as it is: `finish`, called outside of the event loop, finishes it."""
+    """A large result that needs repair: call `finish` outside the event loop."""
 
     def __init__(self, finish: Callable[[], Any]) -> None:
         super().__init__("A large result does not fit its schema")
@@ -167,10 +167,10 @@ class LargeMisfitError(Exception):
 
 
 class DecodeError(ValueError):
-    """JSON data that a type refuses.
+    """JSON data that a type rejects.
 
-    `path` says where (`due`, `items[1].due`, empty for the whole), `reason` why, and `expected` what would be right: a
-    format such as `date-time`, or the sentence of a validator.
+    `path` is the location (`due`, `items[1].due`, empty for the root), `reason` the kind of fault, and `expected` a
+    format such as `date-time` or a validator's message.
     """
 
     def __init__(self, path: str, expected: str, reason: Reason = "type") -> None:
@@ -190,7 +190,7 @@ class DecodeError(ValueError):
 
 
 def error_from(exception: BaseException, hidden: str | None = None) -> CallError:
-    """The error for an exception of a handler; `hidden` replaces its message when errors are not exposed."""
+    """Return the error for a handler's exception; `hidden` replaces its message when errors are not exposed."""
     while isinstance(exception, BaseExceptionGroup) and len(exception.exceptions) == 1:
         exception = exception.exceptions[0]  # a task group wraps even a single exception
     if isinstance(exception, CallError):
@@ -201,14 +201,14 @@ def error_from(exception: BaseException, hidden: str | None = None) -> CallError
 
 
 def _unexpected(exception: BaseException) -> CallError:
-    subprocess = sys.modules.get("subprocess")  # if it is not loaded, it is none of its exceptions
+    subprocess = sys.modules.get("subprocess")  # if not loaded, the exception is none of its
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
         return _failed_program(exception)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
         return CallError("TIMEOUT", f"A program took longer than {exception.timeout} seconds", _written_by(exception))
     if isinstance(exception, TimeoutError):
         sentence = (
-            sentence_of(exception)[:MAX_MESSAGE] if exception.args else "What the handler waited for took too long"
+            sentence_of(exception)[:MAX_MESSAGE] if exception.args else "An operation inside the handler timed out"
         )
         return CallError("TIMEOUT", sentence)
     error = CallError("EXECUTION_ERROR", sentence_of(exception)[:MAX_MESSAGE])
@@ -218,10 +218,10 @@ def _unexpected(exception: BaseException) -> CallError:
 
 
 def _failed_program(exception: Any) -> CallError:
-    """The error of a failed program: exit code and output, never its command line, which may hold a secret."""
+    """Return the error of a failed program: exit code and output, never its command line, which may contain secrets."""
     status = exception.returncode
     ended = (
-        f"was ended by signal {-status}"
+        f"was terminated by signal {-status}"
         if isinstance(status, int) and status < 0
         else f"failed with exit code {status}"
     )
@@ -229,18 +229,18 @@ def _failed_program(exception: Any) -> CallError:
 
 
 def _written_by(exception: Any) -> dict[str, str]:
-    """What a program wrote before it failed, where that was captured."""
+    """Return the captured output of a failed program."""
     return {name: text for name in PROGRAM_OUTPUT if (text := _readable(getattr(exception, name)))}
 
 
 def _readable(output: Any) -> str:
-    """The end of a program's output, without control characters."""
+    """Return the end of a program's output without control characters."""
     text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output or "")
     return "".join(character for character in text[-MAX_OUTPUT:] if character.isprintable() or character in "\n\t")
 
 
 def sentence_of(value: object) -> str:
-    """The text of an exception or another object; the name of its class if it has none."""
+    """Return the text of an exception or another object, or its class name if empty."""
     try:
         return str(value) or type(value).__name__
     except BaseException:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
@@ -248,15 +248,15 @@ def sentence_of(value: object) -> str:
 
 
 _MAX_NAMES: Final = 5_000
-_MAX_LENGTH: Final = 100  # of a wrong name; longer ones are cut
-_MAX_KNOWN_LENGTH: Final = 250  # of a right one; longer ones are not typing errors
-_MAX_COMPARED: Final = 16  # names that are compared character by character
-_MAX_PAIRS: Final = 16  # of characters, by which these are found
+_MAX_LENGTH: Final = 100  # of a misspelled name; longer ones are truncated
+_MAX_KNOWN_LENGTH: Final = 250  # of a known name; longer ones are ignored
+_MAX_COMPARED: Final = 16  # names compared character by character
+_MAX_PAIRS: Final = 16  # character pairs used to preselect them
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that is most like this one, in upper or lower case; None if none is close enough."""
-    from difflib import get_close_matches  # slow to import, and only needed here
+    """Return the known name most similar to this one, ignoring case; None if none is close enough."""
+    from difflib import get_close_matches  # slow to import
 
     word = name[:_MAX_LENGTH].lower()
     by_word = {each.lower(): each for each in islice(known, _MAX_NAMES) if len(each) <= _MAX_KNOWN_LENGTH}
@@ -265,7 +265,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def _likeliest(word: str, known: Collection[str]) -> Collection[str]:
-    """The words that share most pairs of characters with this one, and of those the ones of its length."""
+    """Return the words that share most character pairs with this one, preferring those of similar length."""
     if len(known) <= _MAX_COMPARED:
         return known
     from heapq import nlargest  # as above
@@ -279,7 +279,7 @@ def _likeliest(word: str, known: Collection[str]) -> Collection[str]:
 
 
 def nearest_id(name: str, known: Iterable[str]) -> str | None:
-    """The known operation id whose name is most like this one's: to share a namespace is not enough."""
+    """Return the known operation id whose name is most similar; a shared namespace is not enough."""
     names = list(islice(known, _MAX_NAMES))
     found = nearest(name, names, 0.75)
     if found is None:
@@ -291,7 +291,7 @@ def nearest_id(name: str, known: Iterable[str]) -> str | None:
 
 
 def _same_end(word: str, names: list[str]) -> str | None:
-    """The first name that is this one without its namespace, or in one."""
+    """Return the first name that equals this one with or without a namespace."""
     ends = (f".{word}", f"_{word}")
     for each in names:
         own = each.lower()

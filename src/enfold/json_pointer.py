@@ -1,4 +1,4 @@
-"""JSON Pointers (RFC 6901): the names on the way to a part of a value, written as one text and read again. Pure functions."""
+"""JSON Pointers (RFC 6901): escaping, parsing and resolution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def escape(name: str) -> str:
-    """A name as it stands between the slashes."""
+    """Escape a name for use in a pointer."""
     return name.replace("~", "~0").replace("/", "~1") if "~" in name or "/" in name else name
 
 
@@ -16,24 +16,24 @@ def unescape(token: str) -> str:
 
 
 def names(pointer: str) -> list[str]:
-    """The unescaped names of a pointer, outermost first."""
+    """Return the unescaped names of a pointer, outermost first."""
     return [unescape(token) for token in pointer.split("/")[1:]]
 
 
 def follow(value: Any, pointer: str) -> Any:
-    """The part of a value that a pointer names; LookupError if there is none."""
+    """Resolve a pointer in a value; raise LookupError if there is no such part."""
     for name in names(pointer):
         value = step(value, name)
     return value
 
 
 def step(value: Any, name: str) -> Any:
-    """The member of an object, or the item of an array, of that name."""
+    """Return the member of an object or the item of an array with that name."""
     if isinstance(value, Mapping) and name in value:
         return value[name]
     if isinstance(value, list | tuple) and _is_index(name) and int(name) < len(value):
         return value[int(name)]
-    raise LookupError(f"there is no {name!r}")
+    raise LookupError(f"{name!r} not found")
 
 
 def _is_index(name: str) -> bool:

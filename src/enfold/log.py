@@ -1,4 +1,4 @@
-"""Our log, the one way to write to it. `logging` is loaded with the first line: most programs that start write none."""
+"""The log. `logging` is imported with the first line, since most short programs write none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _set_ups: list[Callable[[], None]] = []
 
 
 class Log:
-    """The log of one room, under its name in the standard `logging`."""
+    """A logger of the standard `logging` module, resolved on first use."""
 
     __slots__ = ("_name",)
 
@@ -31,9 +31,9 @@ class Log:
     def error(
         self, message: str, *facts: Any, error: BaseException | None = None, request_id: str | None = None
     ) -> None:
-        """What should not have happened, with the stack of an exception where there is one.
+        """Log an unexpected failure, with the stack trace of an exception if there is one.
 
-        A log for programs has the `request_id` as a field of its own.
+        JSON logs have the `request_id` as a separate field.
         """
         self._write("error", message, facts, request_id, error)
 
@@ -47,7 +47,7 @@ class Log:
     ) -> None:
         if self._name in _silent:
             return
-        import logging  # with the first line that is written
+        import logging  # with the first line
 
         if _set_ups and not logging.getLogger().handlers:
             _set_ups.pop()()
@@ -57,7 +57,7 @@ class Log:
 
 
 def bounded_line(fact: Any, longest: int = MAX_FACT) -> Any:
-    """A fact cut to a length and without line ends: a stranger's text must not look like a log line of its own."""
+    """Truncate a fact and escape line ends, so that foreign text cannot forge a log line."""
     if not isinstance(fact, str | BaseException):
         return fact
     text = str(fact)
@@ -68,19 +68,19 @@ def bounded_line(fact: Any, longest: int = MAX_FACT) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text on one line, its control characters escaped: a terminal would obey those of a stranger's text."""
+    """Return the text on one line with control characters escaped, so that foreign text cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def printable_lines(text: str) -> str:
-    """The text with its line ends, other control characters escaped."""
+    """Escape control characters except line ends."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(text: str) -> str:
-    """The same JSON with escapes for control characters that JSON allows and terminals obey; line ends are kept."""
+    """Escape control characters in JSON text that terminals interpret, except line ends."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each == "\n" else _json_escape(each) for each in text)
@@ -92,15 +92,15 @@ def _json_escape(character: str) -> str:
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun in singular or plural: `1 tool`, `2 tools`."""
+    """Format a number with its noun: `1 tool`, `2 tools`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def before_the_first_line(set_up: Callable[[], None]) -> None:
-    """Run a function before the first line is logged, unless the program has set `logging` up itself."""
+    """Run a function before the first line is logged, unless the program has configured `logging`."""
     _set_ups[:] = [set_up]
 
 
 def silence(*names: str) -> None:
-    """Drop the lines of these logs: for a command that prints the same facts itself."""
+    """Drop the lines of these loggers, for a command that prints the same facts itself."""
     _silent.update(names)

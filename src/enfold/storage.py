@@ -1,4 +1,4 @@
-"""Files shared by several processes: change detection, atomic replacement, SQLite access, and locks that show which process is alive."""
+"""Files shared by several processes: change detection, atomic replacement, SQLite, and locks that show live processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Final, Literal, TypeAlias
 
-FileVersion: TypeAlias = tuple[int, int, int] | None  # modification time, size, inode; None: there is no such file
+FileVersion: TypeAlias = tuple[int, int, int] | None  # modification time, size, inode; None if there is no such file
 
 
 def file_version(path: str | os.PathLike[str]) -> FileVersion:
-    """A value that differs when the file has changed."""
+    """Return a value that changes with the file."""
     try:
         found = os.stat(path)  # noqa: PTH116  # runs for every verified token, and a `Path` takes longer
     except OSError:
@@ -26,10 +26,10 @@ def file_version(path: str | os.PathLike[str]) -> FileVersion:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a new file beside the old one and rename it: readers see the old or the new one, and only its owner can read it."""
+    """Write a file atomically by renaming; only its owner can read it."""
     from tempfile import mkstemp  # few programs write files
 
-    handle, name = mkstemp(dir=path.parent, prefix=".new-")  # readable by its owner alone
+    handle, name = mkstemp(dir=path.parent, prefix=".new-")  # readable only by its owner
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -41,9 +41,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed or the process dies. False: another process holds it. None: locks do not work here."""
+    """Lock an open file until it is closed or the process dies. False: held by another process. None: not supported."""
     try:
-        import fcntl  # which Windows does not have
+        import fcntl  # not available on Windows
     except ImportError:
         return _try_lock_windows(descriptor)
     try:
@@ -56,9 +56,9 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def _try_lock_windows(descriptor: int) -> bool:
-    import importlib  # mypy on another system knows no msvcrt
+    import importlib  # mypy has no msvcrt on other systems
 
-    msvcrt = importlib.import_module("msvcrt")  # which only Windows has
+    msvcrt = importlib.import_module("msvcrt")  # available only on Windows
     try:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     except OSError:
@@ -67,7 +67,7 @@ def _try_lock_windows(descriptor: int) -> bool:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner can read, unless it exists; OSError if it is somebody else's, or no folder."""
+    """Create a private directory unless it exists; raise OSError if it belongs to another user or is not a directory."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -76,17 +76,17 @@ def make_private_folder(folder: Path) -> None:
             raise
 
 
-RETRY_PAUSE: Final = 0.02  # seconds before a file is tried again that another process has locked
-QUICK: Final = 0.01  # seconds; a write that takes no longer is not checked again
+RETRY_PAUSE: Final = 0.02  # seconds before retrying a file locked by another process
+QUICK: Final = 0.01  # seconds; faster writes are not checked again
 _creating: Final = threading.Lock()
 _NO_FILE: Final[tuple[int, ...]] = ()
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class SharedFile:
-    """A SQLite file whose removal is noticed: a write to a file that was deleted or replaced must not count as stored.
+    """A SQLite file that detects its own removal, so that a write to a deleted or replaced file does not count as stored.
 
-    Threads that share one connection use `with file as connection`; a thread with its own uses `open` and `check`.
+    Threads that share a connection use `with file as connection`; a thread with its own uses `open` and `check`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SharedFile:
     ) -> None:
         """`prepare` creates the tables in one transaction; without `create` the file must exist.
 
-        Several processes may open it at the same moment: opening, and every statement, waits up to `patience` seconds.
+        Several processes may open it concurrently: opening, and every statement, waits up to `patience` seconds.
         """
         self.path = path
         self._prepare = prepare
@@ -115,9 +115,9 @@ class SharedFile:
         self._lock = threading.Lock()
 
     def open(self) -> sqlite3.Connection:
-        """A new connection to the file at the path, which is created if there is none."""
+        """Open a new connection to the file, which is created if missing."""
         if not self._create and not self.path.exists():
-            raise FileNotFoundError(f"There is no store at {self.path}")
+            raise FileNotFoundError(f"No store at {self.path}")
         _create_for_owner(self.path)
         connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         until = time.monotonic() + self._patience
@@ -131,21 +131,21 @@ class SharedFile:
         return connection
 
     def _found(self) -> tuple[int, ...]:
-        """The inodes of the file and its log as they are at the path now."""
+        """Return the current inodes of the file and its log."""
         try:
             file, log = map(os.stat, self._names)
-        except FileNotFoundError:  # it was removed
+        except FileNotFoundError:  # removed
             return _NO_FILE
         return file.st_ino, log.st_ino, file.st_dev, log.st_dev
 
     def _is_prepared(self, connection: sqlite3.Connection, until: float) -> bool:
-        """Create the tables; False if another process has locked the file and there is time to try again."""
+        """Create the tables; return False if the file is locked by another process and there is time to retry."""
         try:
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("BEGIN")
             self._prepare(connection)
             connection.execute("COMMIT")
-            connection.execute("PRAGMA journal_mode = WAL")  # last: a file that `prepare` refuses stays unchanged
+            connection.execute("PRAGMA journal_mode = WAL")  # last, so that a file rejected by `prepare` stays unchanged
             connection.execute("PRAGMA user_version")  # reading creates the log, whose inode `_found` needs
         except BaseException as error:
             if connection.in_transaction:
@@ -156,7 +156,7 @@ class SharedFile:
         return True
 
     def check(self) -> None:
-        """Raise OSError if the file at the path is not the open one any more."""
+        """Raise OSError if the file at the path is no longer the open one."""
         if self._found() != self._opened_file:
             raise OSError("the file was removed, or replaced by another")
 
@@ -178,15 +178,15 @@ class SharedFile:
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            # A writer that had to wait may have written to a file that was replaced meanwhile. A quick one need not check
-            # again: a file can be removed a moment later just as well.
+            # A writer that had to wait may have written to a file replaced in the meantime. A fast write is not checked
+            # again, since a file can also be removed a moment later.
             if kind is None and time.monotonic() - self._checked_at > QUICK:
                 self.check()
         finally:
             self._lock.release()
 
     def _current(self) -> sqlite3.Connection:
-        """The connection to the file at the path; a new one if the file was replaced."""
+        """Return the connection to the file at the path; a new one if the file was replaced."""
         if self._is_closed:
             raise sqlite3.ProgrammingError("it has been closed")
         if self._found() != self._opened_file:
@@ -201,7 +201,7 @@ class SharedFile:
 
 
 class Transaction:
-    """All writes of the block, or none if it raises."""
+    """Run the block in a transaction that is rolled back if it raises."""
 
     __slots__ = ("_connection",)
 
@@ -222,7 +222,7 @@ def run_script(script: str, connection: sqlite3.Connection) -> None:
 
 
 def _create_for_owner(path: Path) -> None:
-    """Create the file if there is none. An existing one is not opened here: closing any descriptor of a file drops all locks
+    """Create the file if it does not exist. An existing one is not opened: closing any descriptor of a file drops all locks
     of this process on it, and another process would then remove its log.
     """
     with _creating, suppress(FileExistsError):  # no thread opens a new file before our descriptor is closed
@@ -233,12 +233,12 @@ def _is_busy(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
-LOCK_WAIT: Final = 1.0  # seconds: nobody holds another's lock longer than it takes to look
-MISSING_GRACE: Final = 3.0  # seconds: a living process puts its file back sooner
+LOCK_WAIT: Final = 1.0  # seconds: liveness checks hold a lock only briefly
+MISSING_GRACE: Final = 3.0  # seconds: a live process restores its file sooner
 
 
 class ProcessLock:
-    """The lock of one store in this process; `name` is new for each."""
+    """The lock of one store in this process, with a unique `name`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -248,15 +248,15 @@ class ProcessLock:
         _locks.add(self)
 
     def hold(self) -> None:
-        """Take the lock, or take it anew where its file was removed."""
+        """Take the lock, or take it again if its file was removed."""
         if self._descriptor is not None and not self._path.exists():
-            self._close()  # somebody has removed the file: others would take us for dead
+            self._close()  # the file was removed: other processes would consider this one dead
         if self._descriptor is None:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
             self._is_locked = False
         until = time.monotonic() + LOCK_WAIT
-        while not self._is_locked and time.monotonic() < until:  # somebody may just look whether we live
+        while not self._is_locked and time.monotonic() < until:  # another process may be checking whether this one is alive
             self._is_locked = try_lock(self._descriptor) is True
             if not self._is_locked:
                 time.sleep(0.001)
@@ -267,7 +267,7 @@ class ProcessLock:
         self._close()
 
     def reset_after_fork(self) -> None:
-        """Take a new name in a forked child: with the parent's descriptor it would make a dead parent look alive."""
+        """Take a new name in a forked child, whose inherited descriptor would make a dead parent look alive."""
         self._close()
         self.name = os.urandom(12).hex()
 
@@ -294,7 +294,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> list[str]:
-    """The names whose process has died; `missing` remembers since when a file is gone."""
+    """Return the names whose process has died; `missing` records since when a file is gone."""
     dead = [name for name in names if _is_dead(folder / name, name, missing)]
     for name in list(missing):
         if name not in names:
@@ -303,7 +303,7 @@ def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> l
 
 
 def living_holders(folder: Path) -> list[str]:
-    """The names in a folder whose process lives."""
+    """Return the names in a directory whose process is alive."""
     return [path.name for path in _files(folder) if not _is_dead(path, path.name, {})]
 
 
@@ -324,7 +324,7 @@ def _is_dead(path: Path, name: str, missing: dict[str, float]) -> bool:
     except FileNotFoundError:
         return time.monotonic() - missing.setdefault(name, time.monotonic()) > MISSING_GRACE
     except OSError:
-        return False  # we cannot look: then nobody is taken for dead
+        return False  # cannot check: treat the process as alive
     missing.pop(name, None)
     try:
         return try_lock(descriptor) is True

@@ -1,4 +1,4 @@
-"""Which version of Enfold is installed, and how to add an extra to that installation."""
+"""The installed version of Enfold, and the command that adds an extra to the installation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 @cache
 def installed_version() -> str:
-    """The version that its package has; `0` where it is run from its source alone."""
+    """Return the package version; `0` when run from source without installation."""
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and few ask
 
     try:
@@ -19,7 +19,7 @@ def installed_version() -> str:
 
 
 class DirectUrl(msgspec.Struct, frozen=True):
-    """Where pip took the package from, if not from an index: PEP 610's `direct_url.json`."""
+    """The origin of a package that was not installed from an index: PEP 610's `direct_url.json`."""
 
     url: str
     dir_info: dict[str, bool] | None = None
@@ -28,7 +28,7 @@ class DirectUrl(msgspec.Struct, frozen=True):
 
 @cache
 def origin() -> DirectUrl | None:
-    """The origin of the installed package; None for one from a package index."""
+    """Return the origin of the installed package; None for one from a package index."""
     from importlib.metadata import PackageNotFoundError, distribution  # slow to import, and few ask
 
     try:
@@ -39,7 +39,7 @@ def origin() -> DirectUrl | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation. Callers may see it, so it names no path of this machine."""
+    """Return the command that adds an extra to this installation, without local paths, since callers may see it."""
     found = origin()
     if found is None:
         return f"pip install 'enfold[{extra}]'"

@@ -97,7 +97,7 @@ def test_a_warning_has_path_type_and_size_but_no_value(schema_faults: Faults) ->
     assert wire["warnings"] == [
         {
             "code": "ENFOLD.REPAIR.STRIP",
-            "message": "A property the schema does not know was removed: /token",
+            "message": "An undeclared property was removed: /token",
             "details": {"path": "/token", "type": "string", "size": 8},
         }
     ]

@@ -267,10 +267,10 @@ def test_the_summary_of_an_operation_is_its_words() -> None:
 
 
 INPUT_ERRORS = {
-    "missing": ({"argument": "y", "reason": "missing", "expected": "integer"}, 'Give "y" (integer) and call again.'),
-    "unknown": ({"argument": "z", "reason": "unknown", "expected": None}, 'Leave out "z" and call again.'),
-    "type": ({"argument": "x", "reason": "type", "expected": "integer"}, 'Give "x" as integer and call again.'),
-    "whole": ({"argument": "", "reason": "type", "expected": "object"}, "Give the input as object and call again."),
+    "missing": ({"argument": "y", "reason": "missing", "expected": "integer"}, 'Pass "y" (integer) and call again.'),
+    "unknown": ({"argument": "z", "reason": "unknown", "expected": None}, 'Omit "z" and call again.'),
+    "type": ({"argument": "x", "reason": "type", "expected": "integer"}, 'Pass "x" as integer and call again.'),
+    "whole": ({"argument": "", "reason": "type", "expected": "object"}, "Pass the input as object and call again."),
 }
 
 

@@ -132,12 +132,12 @@ def test_a_format_of_verbs_alone_has_no_structure_and_no_schema() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a/b", "ä"])
 def test_a_name_that_no_header_can_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not a legal name"):
+    with pytest.raises(ValueError, match="not a valid format name"):
         register_format(name, FORMATS["result"])
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
-    with pytest.raises(ValueError, match="There is a format result already"):
+    with pytest.raises(ValueError, match="The format result already exists"):
         register_format("result", FORMATS["envelope"])
 
 

@@ -88,5 +88,5 @@ def test_formats_are_found_by_name() -> None:
 
 
 def test_a_format_that_does_not_exist_is_the_callers_mistake() -> None:
-    with pytest.raises(CallError, match='There is no format "xml": use one of result, envelope'):
+    with pytest.raises(CallError, match='Unknown format "xml": use one of result, envelope'):
         find_format("xml")

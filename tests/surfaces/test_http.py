@@ -212,7 +212,7 @@ def test_in_the_query_string_of_a_get_a_format_is_an_argument(client: Client) ->
 def test_an_unknown_format_is_refused(client: Client, path: str) -> None:
     answer = client.post(path, {"x": 1, "y": 2}, Enfold_Format="xml")
     assert (answer.status, answer.headers["enfold-code"]) == (400, "VALIDATION_ERROR")
-    assert 'There is no format "xml"' in answer.json["error"]
+    assert 'Unknown format "xml"' in answer.json["error"]
 
 
 def test_the_surface_has_a_format_of_its_own() -> None:

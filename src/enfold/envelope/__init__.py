@@ -1,4 +1,4 @@
-"""The envelope of every result: `data`, and `meta` that says where it came from."""
+"""The envelope of every result: `data`, and `meta` that describes its source."""
 
 from enfold.envelope.envelope import (
     BODILESS,

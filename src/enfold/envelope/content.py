@@ -1,4 +1,4 @@
-"""MCP content blocks, and the JSON Schemas of blocks, metas and the envelope. Loaded when first needed."""
+"""MCP content blocks, and the JSON Schemas of blocks, metas and the envelope. Imported on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 
 class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all blocks share; `extra` keeps the fields a newer protocol revision may have added."""
+    """Base of all blocks; `extra` keeps fields added by newer protocol revisions."""
 
     annotations: dict[str, Any] | UnsetType = UNSET  # audience, priority, lastModified
     _meta: dict[str, Any] | UnsetType = UNSET
@@ -38,7 +38,7 @@ class ImageContent(_Block, frozen=True, rename="camel", tag_field="type", tag="i
 
 
 class AudioContent(_Block, frozen=True, rename="camel", tag_field="type", tag="audio"):
-    """A sound as base64 text."""
+    """Audio as base64 text."""
 
     type: ClassVar[Literal["audio"]] = "audio"
     data: str
@@ -46,14 +46,14 @@ class AudioContent(_Block, frozen=True, rename="camel", tag_field="type", tag="a
 
 
 class EmbeddedResource(_Block, frozen=True, rename="camel", tag_field="type", tag="resource"):
-    """A resource in full: `uri`, perhaps `mimeType`, and `text` or `blob`."""
+    """An embedded resource: `uri`, optionally `mimeType`, and `text` or `blob`."""
 
     type: ClassVar[Literal["resource"]] = "resource"
     resource: dict[str, Any]
 
 
 class ResourceLink(_Block, frozen=True, rename="camel", tag_field="type", tag="resource_link"):
-    """Where a resource can be read."""
+    """A link to a resource."""
 
     type: ClassVar[Literal["resource_link"]] = "resource_link"
     uri: str
@@ -80,7 +80,7 @@ def is_content_block(value: object) -> bool:
 
 
 def content_block(value: Any) -> ContentBlock:
-    """The block a value stands for; one of a kind we do not know becomes a text block holding its JSON."""
+    """Convert a value to a block; a block of an unknown type becomes a text block with its JSON."""
     if isinstance(value, _Block):
         return value  # type: ignore[return-value]  # the five subclasses are all there are
     try:
@@ -92,7 +92,7 @@ def content_block(value: Any) -> ContentBlock:
 def _read_block(value: Mapping[str, Any]) -> ContentBlock:
     kind = _BLOCK_TYPES[value["type"]]
     if kind is EmbeddedResource and not isinstance(value["resource"]["uri"], str):
-        raise TypeError("a resource has an address")
+        raise TypeError("a resource requires a URI")
     fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
     known = {key: item for key, item in value.items() if key in fields and item is not None}
     block: Any = msgspec.convert(known, kind)
@@ -101,11 +101,11 @@ def _read_block(value: Mapping[str, Any]) -> ContentBlock:
 
 
 def json_text(value: Any) -> str:
-    """The JSON of any value; what JSON cannot hold is written as text, lone surrogates are escaped."""
+    """Encode any value as JSON; other objects are written as text, unpaired surrogates are escaped."""
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except (ValueError, TypeError, RecursionError):
-        import json  # for the few values that msgspec refuses
+        import json  # for the few values that msgspec rejects
 
     try:
         return json.dumps(value, default=str, skipkeys=True)
@@ -113,7 +113,7 @@ def json_text(value: Any) -> str:
         return json.dumps(type(value).__name__)
 
 
-# What a server says of its blocks passes as it came: audience, priority, lastModified, or something newer.
+# Annotations of a server are passed through: audience, priority, lastModified, or newer fields.
 _ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {"type": "object"}
 
 

@@ -1,4 +1,4 @@
-"""The envelope every result arrives in: types, factories, detection, wire form. It knows nothing of operations."""
+"""The envelope of every result: types, factories, detection and wire form, independent of operations."""
 
 from __future__ import annotations
 
@@ -36,58 +36,58 @@ M = TypeVar("M")
 
 RESPONSE_SOURCES: Final = ("local", "http", "mcp")
 
-# The warning that says that a result as a whole is not what its schema describes.
+# The result as a whole does not match its schema.
 ROOT_MISMATCH: Final = "root_mismatch"
-# The warning that says that a result has more faults than repair takes on.
+# The result has more faults than one repair processes.
 REPAIR_LIMIT: Final = "repair_limit"
-# The warnings about data that was kept although it does not fit.
+# Warnings about data that was kept although it does not match the schema.
 MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", ROOT_MISMATCH, "unrepairable", REPAIR_LIMIT})
 
-# The statuses whose responses have no content.
+# HTTP statuses of responses without content.
 BODILESS: Final = frozenset({204, 205, 304})
 
 _MAX_WARNINGS: Final = 50
 _MAX_NAME: Final = 200
 
-# Headers between an upstream and Enfold as its client, which our callers must not get.
+# Headers between an upstream and Enfold, which are not forwarded to callers.
 PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authenticate"})
 PRIVATE_HEADER_PREFIX: Final = "proxy-"
 
 
-# A sentence for each code of a warning: first those of repair, which changed a value or left one that does not fit.
+# The message of each warning code, those of repair first.
 REPAIRS: Final[dict[str, str]] = {
-    "strip": "A property the schema does not know was removed",
+    "strip": "An undeclared property was removed",
     "convert": "A value was converted without loss",
     "default": "A declared default was filled in",
     "null_dropped": "A null that the schema does not allow was removed",
     "type_mismatch": "A value of another type was kept",
     "missing": "A required property is missing",
-    "constraint": "A value that breaks a constraint was kept",
-    ROOT_MISMATCH: "The result as a whole is not what the schema describes",
-    "unrepairable": "A part could not be brought into the schema's form",
-    REPAIR_LIMIT: "There are too many faults to repair: properties the schema does not know were removed, the rest is as it came",
-    "more": "There are more warnings than are listed",
+    "constraint": "A value that violates a constraint was kept",
+    ROOT_MISMATCH: "The result as a whole does not match the schema",
+    "unrepairable": "A part could not be made to match the schema",
+    REPAIR_LIMIT: "Too many faults to repair: undeclared properties were removed, the rest is unchanged",
+    "more": "There are more warnings than listed",
 }
 _OTHER_WARNINGS: Final[dict[str, str]] = {
-    "detected": "A mapping that a handler returned was taken for an envelope",
-    "envelope_extra": "A field beside data and meta was left out",
+    "detected": "A mapping returned by a handler was interpreted as an envelope",
+    "envelope_extra": "A field other than data and meta was omitted",
     "envelope_meta": "A field of meta had the wrong type and was replaced by its default",
-    "meta_extra": "An unknown field of meta was left out",
-    "envelope_block": "The encoded block of a ToolEnvelope cannot be read",
-    "envelope_invalid": "An invalid mcp.envelope.v0.1 was left as it is",
-    "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
-    "invalid_json": "JSON that is broken was kept as text",
+    "meta_extra": "An unknown field of meta was omitted",
+    "envelope_block": "The encoded block of a ToolEnvelope could not be read",
+    "envelope_invalid": "An invalid mcp.envelope.v0.1 was left unchanged",
+    "envelope_version": "A ToolEnvelope of an unknown version was left unchanged",
+    "invalid_json": "Malformed JSON was kept as text",
     "parsed_text": "The data was JSON in a text block",
-    "content_block": "Content that was no list of blocks became a block",
-    "not_a_number": "A number that JSON does not have became null",
-    "half_character": "Half a character was replaced",
+    "content_block": "Content that was not a list of blocks was converted to a block",
+    "not_a_number": "NaN or Infinity became null",
+    "half_character": "An unpaired surrogate was replaced",
     "large_number": "A number that is too large was kept as text",
-    "left_out": "Fields were left out by the selection",
+    "left_out": "Fields were omitted by the selection",
 }
 
 
 class ResultWarning(msgspec.Struct, frozen=True):
-    """One change that was made to a result, or one place where it does not fit. `old` and `new` never leave the process."""
+    """A change made to a result, or a remaining mismatch. `old` and `new` never leave the process."""
 
     code: str
     path: str
@@ -95,16 +95,16 @@ class ResultWarning(msgspec.Struct, frozen=True):
     new: Any = None
     type: str = "null"  # the JSON type of the old value
     size: int = 0  # the length of the old value as JSON text
-    count: int = 1  # how many array siblings this entry stands for
+    count: int = 1  # the number of array siblings this entry represents
 
     @property
     def sentence(self) -> str:
-        """A sentence for people, with the path but without the value."""
+        """The message with the path but without the value."""
         known = REPAIRS.get(self.code) or _OTHER_WARNINGS.get(self.code)
         return f"{known or self.code.replace('_', ' ').capitalize()}: {self.path or '/'}"
 
     def to_wire(self) -> dict[str, Any]:
-        """The warning without its values, because a stripped property may be a secret."""
+        """Return the wire form without values, because a stripped property may be secret."""
         wire: dict[str, Any] = {"code": self.code, "path": self.path, "type": self.type, "size": self.size}
         if self.count > 1:
             wire["count"] = self.count
@@ -115,15 +115,15 @@ class ResultWarning(msgspec.Struct, frozen=True):
 
 
 class LocalResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The result came from a function of this process."""
+    """The result of a function in this process."""
 
     source: ClassVar[Literal["local"]] = "local"
     operation_id: str
-    timestamp: int  # Unix milliseconds, when it was wrapped
+    timestamp: int  # Unix milliseconds of wrapping
 
 
 class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The result came as an HTTP response, or as one event of an event stream."""
+    """The result is an HTTP response or one event of an event stream."""
 
     source: ClassVar[Literal["http"]] = "http"
     status_code: int = 200
@@ -131,11 +131,11 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
     content_type: str = ""
     event_type: str | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
-    private_headers: tuple[str, ...] = ()  # further names that stay in this process; never on the wire
+    private_headers: tuple[str, ...] = ()  # additional headers that are never written to the wire
 
 
 class MCPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The result came from an MCP server; `is_error` marks a failure that the tool reported."""
+    """The result came from an MCP server; `is_error` marks a failure reported by the tool."""
 
     source: ClassVar[Literal["mcp"]] = "mcp"
     is_error: bool = False
@@ -151,7 +151,7 @@ ResponseMeta: TypeAlias = LocalResponseMeta | HTTPResponseMeta | MCPResponseMeta
 
 
 class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
-    """A result and where it came from; warnings and provenance travel beside the two wire fields."""
+    """A result and its source; warnings and provenance are not part of the two wire fields."""
 
     data: T
     meta: ResponseMeta
@@ -160,7 +160,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether it is a failure: an MCP error result, an HTTP error status, or data that is not what the schema promises."""
+        """Whether the result is a failure: an MCP error, an HTTP error status, or data that does not match the schema."""
         meta = self.meta
         if isinstance(meta, LocalResponseMeta):
             return False
@@ -169,11 +169,11 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
         return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
 
     def replace(self, **changes: Any) -> ResponseEnvelope[Any]:
-        """A copy with some fields changed, such as `data` or `warnings`."""
+        """Return a copy with some fields changed, such as `data` or `warnings`."""
         return msgspec.structs.replace(self, **changes)
 
     def as_(self, model: type[M]) -> M:
-        """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
+        """Convert the data to a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
         try:
             return cast("M", _typed(self.data, model))
         except (ValueError, TypeError) as error:
@@ -181,7 +181,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             raise FormatError(f"The data is not a {name}: {error}") from error
 
     def text(self) -> str:
-        """The text blocks of an MCP result, joined with newlines; otherwise the data as text, or as its JSON."""
+        """Return the text blocks of an MCP result, joined with newlines; otherwise the data as text or JSON."""
         if isinstance(self.meta, MCPResponseMeta):
             return "\n".join(_texts(self.meta))
         if isinstance(self.data, bytes):
@@ -193,19 +193,19 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
         return json_text(self.data)
 
     def json(self) -> Any:
-        """The JSON value that `text()` holds; FormatError, which is a ValueError, where it holds none."""
+        """Parse `text()` as JSON; raise FormatError, a ValueError, if it is not JSON."""
         return _parse(self.text())
 
     def to_wire(self) -> dict[str, Any]:
         return to_wire(self)
 
     def to_bytes(self) -> bytes:
-        """The wire form as JSON text."""
+        """Return the wire form as JSON text."""
         return msgspec.json.encode(to_wire(self))
 
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
-    """The text blocks, without the encoded block of a ToolEnvelope, which is not for people."""
+    """Return the text blocks without the encoded block of a ToolEnvelope."""
     from enfold.envelope.content import TextContent
     from enfold.envelope.foreign import is_encoded_block
 
@@ -214,7 +214,7 @@ def _texts(meta: MCPResponseMeta) -> list[str]:
 
 
 def _typed(data: Any, model: Any) -> Any:
-    """The data as a value of a type: read by msgspec, or by pydantic if the type is a model or msgspec cannot read it."""
+    """Convert data to a type with msgspec, or with pydantic for models and types that msgspec does not support."""
     if not hasattr(model, "__pydantic_validator__"):
         try:
             return msgspec.convert(data, model, dec_hook=_build_model, str_keys=True)
@@ -230,7 +230,7 @@ def _build_model(model: Any, value: Any) -> Any:
     validate = getattr(model, "model_validate", None)
     if validate is not None:
         return validate(value)
-    package = model.__module__.partition(".")[0]  # from Python 3.13 on, `Path` is of a module below
+    package = model.__module__.partition(".")[0]  # from Python 3.13 on, `Path` is in a submodule
     if package in _WRITTEN_AS_TEXT and isinstance(value, str):
         return model(value)
     raise TypeError(f"{model.__name__} cannot be built from JSON data")
@@ -277,7 +277,7 @@ def mcp_envelope(
     structured_content: Any = UNSET,
     _meta: dict[str, Any] | UnsetType = UNSET,
 ) -> ResponseEnvelope[T]:
-    """Wrap the result of an MCP tool; blocks may be our types or their wire form."""
+    """Wrap the result of an MCP tool; blocks may be typed or in wire form."""
     from enfold.envelope.content import content_block
 
     given = content if isinstance(content, list) else list(content)
@@ -287,19 +287,19 @@ def mcp_envelope(
 
 
 def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
-    """The data; if it is the content list itself, it becomes the same blocks that the meta has."""
+    """Return the data; if it is the content list itself, return the blocks of the meta."""
     return [block.to_wire() for block in blocks] if blocks and _is_same(data, given) else data
 
 
 def _is_same(data: Any, given: list[Any]) -> bool:
     try:
         return data is given or (isinstance(data, list) and data == given)
-    except RecursionError:  # content is never that deep
+    except RecursionError:  # too deep to be content
         return False
 
 
 def has_no_content(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether it is an HTTP response whose status allows no content, so that no schema applies to it."""
+    """Whether it is an HTTP response whose status allows no content, so that no schema applies."""
     meta = envelope.meta
     return isinstance(meta, HTTPResponseMeta) and meta.status_code in BODILESS and envelope.data is None
 
@@ -326,7 +326,7 @@ def _is_source(source: object) -> bool:
 
 
 def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error: bool = False) -> T:
-    """The data alone; with `raise_on_error` a failed result is raised as a CallError."""
+    """Return the data; with `raise_on_error` raise a failed result as a CallError."""
     if not isinstance(envelope, ResponseEnvelope):
         envelope = cast("ResponseEnvelope[T]", from_wire(envelope))
     if raise_on_error and envelope.is_error:
@@ -338,12 +338,12 @@ def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error:
 
 
 def error_text(envelope: ResponseEnvelope[Any]) -> str:
-    """The error of a failed result as a sentence for people."""
+    """Return the error message of a failed result."""
     return error_of(envelope).message
 
 
 def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
-    """The error of a failed result; its own code and details if it holds an error envelope of a known format."""
+    """Return the error of a failed result, with its own code and details if it contains a known error envelope."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
         details = {"status": meta.status_code, "content_type": meta.content_type}
@@ -365,7 +365,7 @@ def _failed_tool(meta: MCPResponseMeta) -> CallError:
 
 
 def _broken_promise(envelope: ResponseEnvelope[Any], who: str) -> str:
-    """The sentence for a result that is not what its schema or content type promises."""
+    """Return the message for a result that does not match its schema or content type."""
     kind = envelope.meta.content_type.partition(";")[0] if isinstance(envelope.meta, HTTPResponseMeta) else ""
     if kind and "json" not in kind.lower():
         return f"{who} answered {kind[:_MAX_NAME]} where application/json was promised"
@@ -388,7 +388,7 @@ _FOUND: Final = {
 
 
 def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """The envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
+    """Return the envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
     data, meta = envelope.data, envelope.meta
     wire_meta = _META_WRITERS[meta.source](meta)
     if isinstance(data, bytes | bytearray | memoryview):
@@ -419,7 +419,7 @@ def _write_http(meta: HTTPResponseMeta) -> dict[str, Any]:
 
 
 def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
-    """The upstream's headers without those that our caller must not get."""
+    """Return the upstream's headers that may be forwarded."""
     return {name: value for name, value in meta.headers.items() if not _is_private(name, meta.private_headers)}
 
 
@@ -444,7 +444,7 @@ _META_WRITERS: Final[dict[str, Any]] = {"local": _write_local, "http": _write_ht
 
 
 def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
-    """The envelope a wire form describes; missing or malformed meta fields get the factory's defaults."""
+    """Read an envelope from its wire form; missing or malformed meta fields get the factory's defaults."""
     value = _parse(wire) if isinstance(wire, bytes | str) else wire
     if isinstance(value, ResponseEnvelope):
         return value
@@ -464,7 +464,7 @@ def _warning_at(code: str, *path: Any) -> ResultWarning:
 
 
 def bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
-    """At most 50 warnings; those about data that was kept although wrong are left out last."""
+    """Return at most 50 warnings; those about remaining mismatches are omitted last."""
     if len(warnings) <= _MAX_WARNINGS:
         return tuple(warnings)
     shown = sorted(warnings, key=lambda warning: warning.code not in MISFITS)[: _MAX_WARNINGS - 1]
@@ -488,12 +488,12 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        warned.append(_warning_at("envelope_meta", "meta", "dataEncoding"))  # it is not base64: the text stays
+        warned.append(_warning_at("envelope_meta", "meta", "dataEncoding"))  # not base64: the text is kept
         return data
 
 
 def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
-    """The meta that a mapping describes, and warnings for unknown fields and fields of the wrong type."""
+    """Return the meta that a mapping describes, and warnings for unknown or malformed fields."""
     source = fields["source"]
     warned: list[ResultWarning] = []
 

@@ -1,7 +1,7 @@
-"""Results that name themselves as an envelope of another format, and the failure such a result describes.
+"""Detects results in foreign envelope formats, and reads the failures they describe.
 
-`__ENVELOPE_V1__:` begins the second block of a ToolEnvelope V1, `schema_version` names an `mcp.envelope.v0.1`, and another
-Enfold behind MCP has its code in `_meta`. Pure functions on JSON values: the formats of the same names read the rest.
+`__ENVELOPE_V1__:` begins the second block of a ToolEnvelope V1, `schema_version` identifies an `mcp.envelope.v0.1`, and
+another Enfold server sends its code in `_meta`. The formats of the same names read the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODE_PREFIX: Final = "ENFOLD."
 
 
 def described_failure(structured: Any, texts: Iterable[str], meta: Any = None) -> CallError | None:
-    """The failure that a failed result describes in an envelope or in `_meta`; None where it does neither."""
+    """Return the failure that a result describes in an envelope or in `_meta`, if any."""
     given = list(texts)
     for text in given:
         if is_encoded_block(text):
@@ -56,7 +56,7 @@ class ErrorPayload(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class UnknownVersionError(FormatError):
-    """An envelope of a version that this reader does not know, and must not guess at."""
+    """The envelope has an unsupported version."""
 
 
 def is_encoded_block(text: str) -> bool:
@@ -65,18 +65,18 @@ def is_encoded_block(text: str) -> bool:
 
 
 def parse_block(text: str) -> ToolEnvelope:
-    """The payload and meta of the second block; FormatError for another text, bad base64, an unknown version."""
+    """Decode the second block; raise FormatError for other text, invalid base64 or an unsupported version."""
     found = _split_block(text)
     if found is None:
-        raise FormatError("Not a ToolEnvelope block: it does not begin with __ENVELOPE_V1__:")
+        raise FormatError("Not a ToolEnvelope block: it must begin with __ENVELOPE_V1__:")
     version, encoded = found
     if version != BLOCK_VERSION:
-        raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
-    return _check_block(_decode("".join(encoded.split())))  # encoders fold long lines
+        raise UnknownVersionError(f"ToolEnvelope version {version} is not supported, only version 1")
+    return _check_block(_decode("".join(encoded.split())))  # some encoders wrap lines
 
 
 def _split_block(text: str) -> tuple[int, str] | None:
-    """The version in the prefix of a block, and the encoded rest; None for another text."""
+    """Return the version in the prefix of a block and the encoded rest; None for other text."""
     text = text.lstrip()
     if not text.startswith(_BLOCK_PREFIX):
         return None
@@ -91,7 +91,7 @@ def _decode(text: str) -> Any:
     try:
         content = binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
-        raise FormatError(f"Not a ToolEnvelope block: bad base64 ({error})") from error
+        raise FormatError(f"Not a ToolEnvelope block: invalid base64 ({error})") from error
     try:
         return json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -99,46 +99,46 @@ def _decode(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _check_block(value: Any) -> ToolEnvelope:
     meta = value.get("meta") if isinstance(value, Mapping) else None
     if not isinstance(meta, Mapping) or "payload" not in value:
-        raise FormatError("Not a ToolEnvelope block: it has `payload` and `meta`")
+        raise FormatError("Not a ToolEnvelope block: it requires `payload` and `meta`")
     version = meta.get("version")
     if not isinstance(version, int | float) or isinstance(version, bool):
         raise FormatError("Not a ToolEnvelope block: its meta has no version")
     if version != BLOCK_VERSION:
-        raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
+        raise UnknownVersionError(f"ToolEnvelope version {version} is not supported, only version 1")
     if not isinstance(meta.get("tool"), str) or not isinstance(meta.get("ts"), str):
-        raise FormatError("Not a ToolEnvelope block: its meta has `tool` and `ts`")
+        raise FormatError("Not a ToolEnvelope block: its meta requires `tool` and `ts`")
     return ToolEnvelope(value["payload"], dict(meta))
 
 
 def read_error_payload(payload: Any) -> ErrorPayload | None:
-    """The value as an error payload; None if it is none."""
+    """Return the value as an error payload; None if it is not one."""
     try:
         return msgspec.convert(payload, ErrorPayload)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # the second for a lone surrogate, which is no field's name
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for an unpaired surrogate
         return None
 
 
 def failure_of_payload(payload: ErrorPayload) -> CallError:
-    """The error of an error payload, with the tool's own category and `recoverable`."""
+    """Return the error of an error payload, with the tool's own category and `recoverable`."""
     details = _read_details(payload.details)
     if payload.suggested_action is not UNSET:
         details["suggested_action"] = payload.suggested_action
     if payload.next_tool is not UNSET:
         details["next_tool"] = payload.next_tool
-    # For our own codes the table says whether a retry is safe: `recoverable` only says that the caller can do something.
+    # For our own codes the table decides whether a retry is safe; `recoverable` only means that the caller can act.
     error = CallError(payload.code, payload.message, details, None if payload.code in CODES else payload.recoverable)
     error.row = msgspec.structs.replace(error.row, category=payload.category, recoverable=payload.recoverable)
     return error
 
 
 def _read_details(text: str | UnsetType) -> dict[str, Any]:
-    """The details: a JSON object in the text, as we write it, or else the text itself."""
+    """Return the details: a JSON object in the text, or the text itself."""
     if text is UNSET:
         return {}
     try:
@@ -160,12 +160,12 @@ def _failure_in_block(text: str) -> CallError | None:
 
 
 def names_itself(value: Any) -> bool:
-    """Whether a value says that it is an `mcp.envelope.v0.1`."""
+    """Whether a value declares itself an `mcp.envelope.v0.1`."""
     return isinstance(value, Mapping) and value.get("schema_version") == ENVELOPE_VERSION
 
 
 def parse_envelope(texts: Iterable[str]) -> dict[str, Any] | None:
-    """The `mcp.envelope.v0.1` in the texts of a result: there must be one text, and it must be that JSON."""
+    """Return the `mcp.envelope.v0.1` that is the single text of a result, if any."""
     given = list(texts)
     if len(given) != 1 or ENVELOPE_VERSION not in given[0]:
         return None
@@ -177,12 +177,12 @@ def parse_envelope(texts: Iterable[str]) -> dict[str, Any] | None:
 
 
 def own_code(code: str) -> str:
-    """Our code for a code on the wire: `ENFOLD.X` is X, a tool's own code is itself."""
+    """Return the code for a code on the wire: X for `ENFOLD.X`, otherwise unchanged."""
     return "EXECUTION_ERROR" if code == code_row("EXECUTION_ERROR").envelope_code else code.removeprefix(_CODE_PREFIX)
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """The fields that we read of one entry of `errors`."""
+    """The fields read from one entry of `errors`."""
 
     code: str
     message: str
@@ -221,7 +221,7 @@ def _failure_in_meta(meta: Any, texts: list[str]) -> CallError | None:
 
 
 def _sentence(text: str) -> str:
-    """The message of `{"error": "…"}` or `{"error": {"message": "…"}}`; any other text as it is."""
+    """Return the message of `{"error": "…"}` or `{"error": {"message": "…"}}`; other text unchanged."""
     try:
         error = msgspec.json.decode(text)["error"]
         found = error if isinstance(error, str) else error["message"]

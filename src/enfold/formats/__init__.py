@@ -1,6 +1,6 @@
-"""How an envelope is written: sibling modules, each with `write`, `write_error` and `read`, imported when asked for.
+"""Wire formats of envelopes: sibling modules, each with `write`, `write_error` and `read`, imported on demand.
 
-What surfaces have to know about a format stands in its module, too; `Format` holds all of it.
+A module also declares what surfaces have to know about its format; `Format` collects it.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ _NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", 
 
 
 class Verbs(Protocol):
-    """What a format has to offer: a module or an object with three functions."""
+    """The interface of a format: a module or an object with three functions."""
 
     def write(self, envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> Any:
-        """The wire value of a result."""
+        """Return the wire value of a result."""
 
     def write_error(self, error: CallError, operation_id: str) -> Any:
-        """The wire value of a failure."""
+        """Return the wire value of a failure."""
 
     def read(self, wire: Any) -> ResponseEnvelope[Any]:
-        """The envelope of a success; raises the CallError of a failure, FormatError for what is not this format."""
+        """Read the envelope of a success; raise the CallError of a failure, or FormatError for another format."""
 
 
 class Format(msgspec.Struct, frozen=True):
-    """A format with its name, its three verbs, and what surfaces have to know about it."""
+    """A format with its name, its three functions, and its properties for surfaces."""
 
     name: str
     write: Callable[..., Any]
     write_error: Callable[[CallError, str], Any]
     read: Callable[[Any], ResponseEnvelope[Any]]
-    success_schema: Callable[[OperationSpec], Schema] | None = None  # of what `write` gives for a result that fits
-    error_schema: Schema = {}  # of what `write_error` gives
-    holds_errors: bool = True  # a failed result is told in the body; without it HTTP answers 502
-    takes_structs: bool = False  # `write` does not look into the data, which may then be a struct
-    is_content: bool = False  # `write` gives the blocks of an MCP result: `{"content": [...], "isError": bool}`
-    has_prefixes: bool = False  # surfaces put words such as `Function error: ` before what a handler said
-    is_wrapper: bool = False  # lists of MCP tools name it, so that another Enfold takes its wrapper off the data
+    success_schema: Callable[[OperationSpec], Schema] | None = None  # of the output of `write` for a valid result
+    error_schema: Schema = {}  # of the output of `write_error`
+    holds_errors: bool = True  # failed results are described in the body; otherwise HTTP responds with 502
+    takes_structs: bool = False  # `write` does not inspect the data, which may then be a struct
+    is_content: bool = False  # `write` returns the blocks of an MCP result: `{"content": [...], "isError": bool}`
+    has_prefixes: bool = False  # surfaces prefix handlers' messages, for example with `Function error: `
+    is_wrapper: bool = False  # named in lists of MCP tools, so that another Enfold can unwrap the data
 
     @property
     def has_structure(self) -> bool:
-        """Whether what it writes is an object whose schema is known, as MCP's structured content has to be."""
+        """Whether the output is an object with a known schema, as MCP's structured content requires."""
         return self.success_schema is not None and not self.is_content
 
 
-# What a module may say of itself: `success_schema` is a function, the others are constants, in capitals.
+# What a module may declare: `success_schema` is a function, the others are constants in upper case.
 _FACTS: Final = ("ERROR_SCHEMA", "HOLDS_ERRORS", "TAKES_STRUCTS", "IS_CONTENT", "HAS_PREFIXES", "IS_WRAPPER")
 
 
 class _Formats(Mapping[str, Format]):
-    """The formats by name; a module of ours is imported when it is first taken."""
+    """The formats by name; built-in modules are imported on first use."""
 
     def __init__(self) -> None:
         self._known: dict[str, Format | None] = dict.fromkeys(_NAMES)
@@ -96,19 +96,19 @@ FORMATS: Final[Mapping[str, Format]] = _formats
 
 
 def find_format(name: str) -> Format:
-    """The format of a name; a name that no format has is a VALIDATION_ERROR."""
+    """Return the format of a name; raise VALIDATION_ERROR for an unknown name."""
     if name in FORMATS:
         return FORMATS[name]
     expected = f"one of {', '.join(FORMATS)}"
-    raise invalid_argument("format", "constraint", expected, f'There is no format "{name[:64]}": use {expected}')
+    raise invalid_argument("format", "constraint", expected, f'Unknown format "{name[:64]}": use {expected}')
 
 
 def register_format(name: str, module: Verbs) -> Format:
-    """Add a format of one's own: a module or an object with `write`, `write_error` and `read`; every surface knows it then."""
+    """Register a custom format for every surface: a module or an object with `write`, `write_error` and `read`."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(f"{name!r} is not a legal name of a format: 1 to 64 of A-Z a-z 0-9 _ -")
+        raise ValueError(f"{name!r} is not a valid format name: use 1 to 64 of A-Z a-z 0-9 _ -")
     if name in FORMATS:
-        raise ValueError(f"There is a format {name} already: choose another name")
+        raise ValueError(f"The format {name} already exists: choose another name")
     missing = [verb for verb in ("write", "write_error", "read") if not callable(getattr(module, verb, None))]
     if missing:
         raise TypeError(f"The format {name} has no {missing[0]}: it needs write, write_error and read")

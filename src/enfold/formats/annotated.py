@@ -1,4 +1,4 @@
-"""Format `annotated`: `envelope` with warnings and provenance beside data and meta, for people who look at a result."""
+"""Format `annotated`: the envelope with warnings and provenance, for people who inspect a result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BESIDE: Final = ("warnings", "provenance")
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """`{"data", "meta", "warnings", "provenance"}`; a warning has its sentence besides its code and its place."""
+    """Write `{"data", "meta", "warnings", "provenance"}`; a warning has a message, a code and a path."""
     warnings = [{**warning.to_wire(), "message": warning.sentence} for warning in envelope.warnings]
     return {**plain.write(envelope, operation), "warnings": warnings, "provenance": envelope.provenance}
 
@@ -29,19 +29,19 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The envelope that was written, with what stood beside it; or the error raised again."""
+    """Read the envelope with its warnings and provenance, or raise the error."""
     if not isinstance(wire, Mapping):
-        raise FormatError("Not of the format `annotated`: it is a JSON object")
+        raise FormatError("Not of the format `annotated`: it must be a JSON object")
     envelope = plain.read({name: value for name, value in wire.items() if name not in _BESIDE})
     try:
         warnings = msgspec.convert(wire.get("warnings") or (), tuple[ResultWarning, ...])
     except msgspec.ValidationError:
-        raise FormatError("Not of the format `annotated`: a warning has `code` and `path`") from None
+        raise FormatError("Not of the format `annotated`: a warning requires `code` and `path`") from None
     return msgspec.structs.replace(envelope, warnings=warnings, provenance=wire.get("provenance"))
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
-    """The schema of `{"data", "meta", "warnings", "provenance"}`."""
+    """Return the schema of `{"data", "meta", "warnings", "provenance"}`."""
     schema = plain.success_schema(operation)
     schema["properties"] |= {"warnings": {"type": "array", "items": {"type": "object"}}, "provenance": {}}
     schema["required"] = [*schema["required"], *_BESIDE]

@@ -1,6 +1,6 @@
-"""From one format to another, through the envelope. Only what the target has no place for is lost, and each loss is told.
+"""Converts between formats through the envelope, with a warning for everything the target cannot represent.
 
-It knows the formats by their three verbs alone: what was lost is what does not come back when the target is read again.
+Losses are found by reading the result back, so the conversion depends only on the three functions of a format.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LOST: Final = "conversion_lost"
 
 
 class Conversion(msgspec.Struct, frozen=True):
-    """The wire value in the target format, and a warning for each thing it has no place for."""
+    """The wire value in the target format, and a warning for each loss."""
 
     wire: Any
     lost: tuple[ResultWarning, ...] = ()
 
 
 def convert(wire: Any, source: Verbs, target: Verbs) -> Conversion:
-    """Read in one format, write in another; FormatError where the wire value is not of the first."""
+    """Read in one format and write in another; raise FormatError if the wire value is not of the first."""
     try:
         envelope = source.read(wire)
     except CallError as error:
@@ -34,13 +34,13 @@ def convert(wire: Any, source: Verbs, target: Verbs) -> Conversion:
         return Conversion(failure, _lost(_error_facts(error), failure, target))
     written = target.write(envelope)
     lost = _lost(_facts(envelope), written, target)
-    # A target that has a place for warnings gets to know of the loss itself; another one keeps what it has.
+    # A target that supports warnings includes those about losses.
     final = target.write(msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *lost))) if lost else written
     return Conversion(final, lost)
 
 
 def _lost(before: dict[str, Any], written: Any, target: Verbs) -> tuple[ResultWarning, ...]:
-    """A warning for each fact that does not come back, or comes back changed, when what was written is read again."""
+    """Return a warning for each fact that is missing or changed after reading the output back."""
     after: dict[str, Any] = {}
     try:
         after = _facts(target.read(written))
@@ -52,10 +52,10 @@ def _lost(before: dict[str, Any], written: Any, target: Verbs) -> tuple[ResultWa
 
 
 def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """The values in an envelope by their paths; empty ones are left out."""
+    """Return the non-empty values in an envelope by path."""
     wire = to_wire(envelope)
     facts = {"/data": wire["data"]}
-    # A local result of no operation has only the time at which it was read, which is nobody's loss.
+    # A local result without an operation has only the time of reading, which is no loss.
     if not isinstance(envelope.meta, LocalResponseMeta) or envelope.meta.operation_id:
         facts |= {f"/meta/{name}": value for name, value in wire["meta"].items() if value != "local"}
     facts |= {f"/warnings/{index}": warning.to_wire() for index, warning in enumerate(envelope.warnings)}
@@ -64,7 +64,7 @@ def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
 
 
 def _format_fields(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """The fields that only the format it was read from has."""
+    """Return the fields specific to the format that was read."""
     own = (*ResponseEnvelope.__struct_fields__, "errors")
     named = [name for name in envelope.__struct_fields__ if name not in own and not name.startswith("_")]
     return {f"/{name}": value for name in named if (value := getattr(envelope, name))}

@@ -1,4 +1,4 @@
-"""Format `envelope`: the envelope as it is, or the error with its code and its facts."""
+"""Format `envelope`: the envelope, or the error with its code and details."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The envelope that was written, or the error raised again."""
+    """Read the envelope, or raise the error."""
     if not isinstance(wire, Mapping):
-        raise FormatError("Not of the format `envelope`: it is a JSON object")
+        raise FormatError("Not of the format `envelope`: it must be a JSON object")
     if wire.keys() == {"error"}:
         raise _read_error(wire["error"])
     if wire.keys() == {"data"}:
         return local_envelope(wire["data"], "")
     if not is_response_envelope(wire):
-        raise FormatError("Not of the format `envelope`: it has `data` and `meta`, or `error`")
+        raise FormatError("Not of the format `envelope`: it requires `data` and `meta`, or `error`")
     return from_wire(wire)
 
 
 def _read_error(error: Any) -> CallError:
-    """A bare text is read as well: servers that do not know this format answer with one."""
+    """Read an error; a bare string is accepted, as servers without this format send one."""
     if isinstance(error, str):
         return CallError("EXECUTION_ERROR", error)
     if not isinstance(error, Mapping) or not _is_error(error):
-        raise FormatError("Not of the format `envelope`: an error has `code`, `message`, `details` and `retryable`")
+        raise FormatError("Not of the format `envelope`: an error requires `code`, `message`, `details` and `retryable`")
     return CallError(error["code"], error["message"], dict(error.get("details") or {}), error.get("retryable"))
 
 
@@ -72,8 +72,8 @@ def _is_error(error: Mapping[str, Any]) -> bool:
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
-    """The schema of `{"data", "meta"}`."""
-    from enfold.formats.wrapper_schemas import around  # which a start without lists and documents can do without
+    """Return the schema of `{"data", "meta"}`."""
+    from enfold.formats.wrapper_schemas import around  # needed only for lists and documents
 
     schema = around("data", operation.output_schema)
     definitions: dict[str, Any] = schema.setdefault("$defs", {})

@@ -1,6 +1,6 @@
-"""Format `mcp_envelope_v0_1`: a payload in an `mcp.envelope.v0.1`, with errors, warnings and provenance in their places.
+"""Format `mcp_envelope_v0_1`: a payload in an `mcp.envelope.v0.1`, with errors, warnings and provenance.
 
-What already is such an envelope is passed on as it came, never wrapped again. Timestamps are left out.
+An existing envelope is passed through, never wrapped again. Timestamps are omitted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ERROR_SCHEMA: Final[dict[str, Any]] = {
 
 MAX_CODE: Final = 200
 MAX_MESSAGE: Final = 2000
-# Details are to be small: so many of them, and each text no longer than this.
+# Limits on the number of details and the length of each text.
 MAX_DETAILS: Final = 50
 MAX_DETAIL: Final = 2000
 
@@ -65,7 +65,7 @@ _REPAIR_PREFIX: Final = "ENFOLD.REPAIR."
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
-    """The data as `result`; what a tool gave as an envelope of this kind is given back as it is."""
+    """Write the data as `result`; an envelope returned by the tool is passed through."""
     own = own_wire(envelope)
     if own is not None:
         return own
@@ -83,7 +83,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
-    """The failure as the one entry of `errors`, with `result` null or the output there was before it."""
+    """Write the failure as the single entry of `errors`, with `result` null or the partial output."""
     own = own_wire(error)
     if own is not None:
         return own
@@ -97,7 +97,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
 
 
 def own_wire(outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any] | None:
-    """The `mcp.envelope.v0.1` that the tool itself returned, which is passed on unchanged; None where it returned something else."""
+    """Return the `mcp.envelope.v0.1` that the tool itself returned, if any."""
     if isinstance(outcome, CallError):
         return outcome.wire if isinstance(outcome, _ReadError) else None
     if names_itself(outcome.data):
@@ -111,7 +111,7 @@ def own_wire(outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any] | Non
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The envelope with `result` as its data; raises the first of `errors`, where there are any."""
+    """Read the envelope with `result` as its data; raise the first of `errors`, if any."""
     checked = _check(wire)
     fields = frozenset(wire) & {"errors", "warnings", "meta"}
     meta = local_envelope(None, "").meta
@@ -133,8 +133,8 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
-    """The schema of the envelope around a result that fits."""
-    from enfold.formats.wrapper_schemas import around  # which a start without lists and documents can do without
+    """Return the schema of the envelope around a valid result."""
+    from enfold.formats.wrapper_schemas import around  # needed only for lists and documents
 
     schema = around("result", operation.output_schema)
     schema["properties"] = {**ERROR_SCHEMA["properties"], **schema["properties"]}
@@ -146,7 +146,7 @@ def success_schema(operation: OperationSpec) -> dict[str, Any]:
 
 
 class _ReadEnvelope(ResponseEnvelope[Any], frozen=True):
-    """An envelope that was read, with the fields of its wire form that only this format has."""
+    """An envelope that was read, with the fields specific to this format."""
 
     errors: list[dict[str, Any]] = msgspec.field(default_factory=list)
     adapter_meta: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -154,13 +154,13 @@ class _ReadEnvelope(ResponseEnvelope[Any], frozen=True):
 
 
 class _ReadWarning(ResultWarning, frozen=True):
-    """A warning that was read, in its own words."""
+    """A warning that was read, with its own message."""
 
     wire: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _ReadError(CallError):
-    """A failure that was read, with the wire form that told of it."""
+    """A failure that was read, with its wire form."""
 
     wire: dict[str, Any] | None = None
 
@@ -173,7 +173,7 @@ def _json(data: Any) -> Any:
 
 
 def _result_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:
-    """The `errors` of a failed result, which keeps its result beside them."""
+    """Return the `errors` of a failed result, which keeps its result."""
     if not envelope.is_error:
         return []
     error = _write_failure(error_of(envelope))
@@ -185,13 +185,13 @@ def _write_failure(error: CallError) -> dict[str, Any]:
 
 
 def _entry(code: str, message: str, **fields: Any) -> dict[str, Any]:
-    """An error or a warning within the limits of the schema, which allows no empty text."""
+    """Return an error or warning within the limits of the schema, which allows no empty text."""
     code = code[:MAX_CODE] or "UNKNOWN"
     return {"code": code, "message": message[:MAX_MESSAGE] or code, **fields}
 
 
 def _flat(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Details without depth: what is nested becomes its JSON text."""
+    """Flatten details: nested values become JSON text."""
     return {str(name): _flat_value(value) for name, value in list(details.items())[:MAX_DETAILS]}
 
 
@@ -242,7 +242,7 @@ class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the schema of `mcp.envelope.v0.1` says: no other field at the top."""
+    """The schema of `mcp.envelope.v0.1`, closed at the top level."""
 
     schema_version: Literal["mcp.envelope.v0.1"]
     result: Any
@@ -254,13 +254,13 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _check(wire: Any) -> _Envelope:
     if not isinstance(wire, Mapping):
-        raise FormatError(f"Not an {VERSION}: it is a JSON object")
+        raise FormatError(f"Not an {VERSION}: it must be a JSON object")
     try:
         checked = msgspec.convert(wire, _Envelope)
     except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
         raise FormatError(f"Not an {VERSION}: {error}") from error
     if names_itself(checked.result):
-        raise FormatError(f"Not an {VERSION}: its result is an envelope of the same kind, wrapped twice")
+        raise FormatError(f"Not an {VERSION}: it is wrapped twice")
     return checked
 
 
@@ -285,11 +285,11 @@ def _read_error(error: _WireError, wire: dict[str, Any], envelope: ResponseEnvel
 
 
 def _read_warning_code(code: str) -> str:
-    """Our code for a warning of the wire: `ENFOLD.REPAIR.STRIP` is strip, a tool's own stays as it is."""
+    """Return the code for a warning on the wire: `strip` for `ENFOLD.REPAIR.STRIP`, otherwise unchanged."""
     return code.removeprefix(_REPAIR_PREFIX).removeprefix(_PREFIX).lower() if code.startswith(_PREFIX) else code
 
 
-# The format of every answer to such a request.
+# The format of every response to such a request.
 ANSWER_FORMAT: Final = "mcp_envelope_v0_1"
 
 REQUEST_VERSION: Final = "mcp.request.v0.1"
@@ -298,7 +298,7 @@ TRUNCATED: Final = "ENFOLD.OUTPUT.TRUNCATED"
 
 
 class ToolRequest(msgspec.Struct, frozen=True):
-    """Which tool to call with which arguments, and how the caller wants the answer."""
+    """The tool to call, its arguments, and the caller's preferences for the response."""
 
     tool: str
     version: str | None
@@ -310,7 +310,7 @@ class ToolRequest(msgspec.Struct, frozen=True):
 
 
 def read_request(wire: Any) -> ToolRequest:
-    """The request a JSON value describes; a VALIDATION_ERROR says what is wrong with another one."""
+    """Read a request from a JSON value; raise VALIDATION_ERROR if it is malformed."""
     try:
         checked = msgspec.convert(wire, _Request)
     except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
@@ -359,7 +359,7 @@ class _Preferences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the schema of `mcp.request.v0.1` says."""
+    """The schema of `mcp.request.v0.1`."""
 
     schema_version: Literal["mcp.request.v0.1"]
     tool: _RequestedTool
@@ -376,7 +376,7 @@ class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def write_answer(
     outcome: ResponseEnvelope[Any] | CallError, request: ToolRequest, operation: OperationSpec, **facts: Any
 ) -> dict[str, Any]:
-    """The answer as the caller prefers it (`facts` are those of `fit`); what a tool gave as an envelope itself as it is."""
+    """Write the response as the caller prefers it (`facts` as in `fit`); a tool's own envelope is passed through."""
     own = own_wire(outcome)
     if own is not None:
         return own
@@ -388,7 +388,7 @@ def write_answer(
 def fit(
     wire: Mapping[str, Any], request: ToolRequest, *, adapter: str, request_id: str | None = None, duration_ms: int = 0
 ) -> dict[str, Any]:
-    """The answer as the caller prefers it: with `meta` unless they prefer determinism, and no longer than they can take."""
+    """Return the response as the caller prefers it: with `meta` unless deterministic, and within the size limit."""
     answer = dict(wire)
     if not request.preferences.deterministic and "meta" not in answer:
         answer["meta"] = _meta(adapter, request_id or request.request_id, duration_ms)
@@ -402,13 +402,13 @@ def _meta(adapter: str, request_id: str | None, duration_ms: int) -> dict[str, A
 
 
 def _cut_answer(answer: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The answer with as much of its result as the limit allows; a limit below the frame itself cannot be kept."""
+    """Truncate the result to the size limit; a limit below the size of the frame cannot be met."""
     size = _size(answer)
     if size <= limit:
         return answer
     warning = {
         "code": TRUNCATED,
-        "message": f"The result was cut: the answer had {size} bytes, {limit} were allowed",
+        "message": f"The result was truncated: the response had {size} bytes, the limit is {limit}",
         "details": {"size": size, "limit": limit},
     }
     framed = {**answer, "result": None, "warnings": [*answer.get("warnings", ()), warning]}
@@ -421,7 +421,7 @@ def _size(value: Any) -> int:
 
 
 def _cut(value: Any, room: int) -> Any:
-    """As much of a value, from its beginning, as fits into so many bytes of JSON; UNSET where nothing does."""
+    """Return the longest prefix of a value that fits into the given bytes of JSON; UNSET where nothing fits."""
     if _size(value) <= room:
         return value
     if isinstance(value, str):
@@ -435,14 +435,14 @@ def _cut(value: Any, room: int) -> Any:
 
 def _cut_text(text: str, room: int) -> str | UnsetType:
     low, high = 0, min(len(text), max(0, room - 2))
-    while low < high:  # the longest beginning that fits: an escaped character takes up to six bytes
+    while low < high:  # binary search: an escaped character takes up to six bytes
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _size(text[:middle]) <= room else (low, middle - 1)
     return text[:low] if low else UNSET
 
 
 def _first_entries(entries: list[tuple[str, int, Any]], room: int) -> Iterator[tuple[str, Any]]:
-    """The entries of a container, each with the bytes of its name, that fit; the last one cut, if a part of it fits."""
+    """Return the entries of a container that fit, the last one truncated if a part of it fits."""
     left = room - len("[]")
     for name, name_bytes, item in entries:
         part = _cut(item, left - name_bytes)

@@ -1,4 +1,4 @@
-"""Format `result`: the bare value, or the sentence that says what went wrong. It has no place for a code or a source."""
+"""Format `result`: the bare value or the error message, without code and source."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ IS_WRAPPER: Final = True
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """`{"result": v}`; several values are numbered, no value is `{}`, a result that tells of a failure is its text."""
+    """Write `{"result": v}`; several values are numbered, no value is `{}`, a failed result is its text."""
     data, is_local = envelope.data, type(envelope.meta) is LocalResponseMeta
     values = 1 if operation is None else operation.values
-    if is_local and values == 1 and type(data) is not bytes:  # as nearly all are
+    if is_local and values == 1 and type(data) is not bytes:  # the common case
         return {"result": data}
     if not is_local and envelope.is_error:
         return {"error": error_text(envelope)}
@@ -47,9 +47,9 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The value alone; a failure is an EXECUTION_ERROR, because this format does not write its code."""
+    """Read the value; a failure is an EXECUTION_ERROR, because this format does not write codes."""
     if not isinstance(wire, Mapping):
-        raise FormatError("Not of the format `result`: it is a JSON object")
+        raise FormatError("Not of the format `result`: it must be a JSON object")
     if wire.keys() == {"error"} and isinstance(wire["error"], str):
         raise CallError("EXECUTION_ERROR", wire["error"])
     if wire.keys() == {"result"}:
@@ -60,13 +60,13 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
 def _several(wire: Mapping[str, Any]) -> list[Any]:
     names = [f"result{index}" for index in range(len(wire))]
     if wire.keys() != set(names):
-        raise FormatError("Not of the format `result`: it has `result`, `result0` and so on, `error`, or nothing")
+        raise FormatError("Not of the format `result`: it must have `result`, `result0` and so on, `error`, or nothing")
     return [wire[name] for name in names]
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
-    """The schema of `{"result": v}`, of numbered values, or of `{}`."""
-    # Loaded here: a start without lists and documents can do without it.
+    """Return the schema of `{"result": v}`, of numbered values, or of `{}`."""
+    # Imported here because only lists and documents need it.
     from enfold.formats.wrapper_schemas import around, object_schema
 
     output = operation.output_schema

@@ -76,7 +76,7 @@ _ERROR_TOOL: Final = "mcp"
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """The data as words and as a payload; a result that is two such blocks already is passed on."""
+    """Write the data as text and as a payload; a result that is a ToolEnvelope already is passed through."""
     own = _own_wire(envelope)
     if own is not None:
         return own
@@ -89,14 +89,14 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
-    """The failure as a sentence with an icon and as an error payload."""
+    """Write the failure as a message with an icon and as an error payload."""
     if isinstance(error, _BlockError) and error.payload is not None:
         return _wire(error.summary, error.payload, error.wire_meta, error.more_content, is_error=True)
     return _write_failure(error)
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The envelope of the payload, from the wire value, its two blocks, or the text of the second alone."""
+    """Read the payload from the wire value, its two blocks, or the text of the second block."""
     if isinstance(wire, str):
         return _read_payload(parse_block(wire), is_error=None, summary=None, more=())
     content = wire.get("content") if isinstance(wire, Mapping) else wire
@@ -112,7 +112,7 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:  # noqa: ARG001  # every format is asked for an operation
-    """The schema of two text blocks, which do not show what they hold."""
+    """Return the schema of two text blocks, which does not describe their content."""
     return ERROR_SCHEMA
 
 
@@ -120,7 +120,7 @@ def success_schema(operation: OperationSpec) -> dict[str, Any]:  # noqa: ARG001 
 
 
 class WorkflowModel(msgspec.Struct, frozen=True):
-    """The model a workflow is meant for."""
+    """The model that a workflow is intended for."""
 
     id: str
     label: str
@@ -135,7 +135,7 @@ class WorkflowStep(msgspec.Struct, frozen=True):
 
 
 class WorkflowPayload(msgspec.Struct, frozen=True, rename="camel"):
-    """What a workflow instruction returns; recommendations and artifacts are open objects."""
+    """The result of a workflow instruction; recommendations and artifacts are open objects."""
 
     display_name: str
     instruction_id: str
@@ -157,7 +157,7 @@ class _BlockEnvelope(ResponseEnvelope[Any], frozen=True):
 
 
 class _BlockError(CallError):
-    """A failure that was read, with the payload that told of it."""
+    """A failure that was read, with its payload."""
 
     payload: Any = None
     summary: str = ""
@@ -190,7 +190,7 @@ def _write_time(milliseconds: int | None) -> str:
     try:
         moment = datetime.now(UTC) if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        moment = datetime.now(UTC)  # another server may send a timestamp that no calendar has
+        moment = datetime.now(UTC)  # another server may send an invalid timestamp
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -208,7 +208,7 @@ def _title(payload: Any, operation: OperationSpec | None) -> str:
 
 
 def _author_text(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
-    """The author's text for people: the result's text content unless it is JSON, or the operation's `summary`; else empty."""
+    """Return the author's text: the result's text content unless it is JSON, or the operation's `summary`."""
     if isinstance(envelope.meta, MCPResponseMeta):
         text = envelope.text()
         return "" if text.lstrip()[:1] in ("{", "[") and _is_json(text) else text
@@ -225,7 +225,7 @@ def _is_json(text: str) -> bool:
 
 
 def _own_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any] | None:
-    """The wire value of a result that is a ToolEnvelope already, of any version: wrapping it would hide its payload."""
+    """Return the wire value of a result that is a ToolEnvelope already, since wrapping it would hide its payload."""
     data = envelope.data
     wire = data if isinstance(data, Mapping) and data.keys() <= {"content", "isError"} else {"content": data}
     found = [wire.get("content")]
@@ -248,20 +248,20 @@ def _is_tool_envelope(content: Any) -> bool:
 
 
 def _texts(content: Any) -> list[str]:
-    """The texts of the two blocks; others may follow them."""
+    """Return the texts of the two blocks; more blocks may follow."""
     if not isinstance(content, list | tuple) or len(content) < 2:
-        raise FormatError("Not a ToolEnvelope: it begins with two text blocks")
+        raise FormatError("Not a ToolEnvelope: it must begin with two text blocks")
     texts = [block.get("text") if isinstance(block, Mapping) else None for block in content[:2]]
     if not all(isinstance(text, str) for text in texts):
-        raise FormatError("Not a ToolEnvelope: its blocks are text")
+        raise FormatError("Not a ToolEnvelope: its blocks must be text")
     return [str(text) for text in texts]
 
 
 def _encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
-        import json  # for the few payloads that msgspec refuses
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can only escape
+        import json  # for the few payloads that msgspec rejects
 
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
@@ -280,7 +280,7 @@ _ICONS: Final[dict[str, str]] = {
     "internal": "💥 Internal error",
 }
 
-# Of an error's details, these two have a field of their own in the payload.
+# Error details with their own field in the payload.
 _ADVICE: Final = {"suggested_action": "suggestedAction", "next_tool": "nextTool"}
 
 
@@ -290,7 +290,7 @@ def _write_failure(error: CallError) -> dict[str, Any]:
 
 
 def _failed_result(envelope: ResponseEnvelope[Any]) -> CallError:
-    """The failure that a result tells of; data that says more than the sentence stays in the details."""
+    """Return the failure that a result describes; additional data stays in the details."""
     error = error_of(envelope)
     if not error.details:
         error.details["data"] = envelope.data
@@ -308,7 +308,7 @@ def _error_payload(error: CallError) -> dict[str, Any]:
 
 
 def _details_text(details: dict[str, Any]) -> str:
-    """Details as JSON text; a text that stands alone as `details` stays as it is, if it does not look like JSON."""
+    """Return details as JSON text; a single text is kept unless it looks like JSON."""
     alone = details["details"] if details.keys() == {"details"} else None
     if isinstance(alone, str) and not alone.lstrip().startswith("{"):
         return alone
@@ -316,14 +316,14 @@ def _details_text(details: dict[str, Any]) -> str:
 
 
 def _suggestion(details: Mapping[str, Any]) -> dict[str, str]:
-    """The details with a sentence about what to do, where an argument was refused."""
+    """Add a suggestion to the details where an argument was rejected."""
     name, expected = details.get("argument"), details.get("expected")
     what = f'"{name}"' if name else "the input"
     sentences = {
-        "missing": f"Give {what} ({expected}) and call again.",
-        "unknown": f"Leave out {what} and call again.",
-        "type": f"Give {what} as {expected} and call again.",
-        "constraint": f"Give {what} as {expected} and call again.",
+        "missing": f"Pass {what} ({expected}) and call again.",
+        "unknown": f"Omit {what} and call again.",
+        "type": f"Pass {what} as {expected} and call again.",
+        "constraint": f"Pass {what} as {expected} and call again.",
     }
     sentence = sentences.get(str(details.get("reason"))) if "argument" in details else None
     return {} if sentence is None else {"suggested_action": sentence}
@@ -345,7 +345,7 @@ def _error_summary(payload: Mapping[str, Any], *, retry_is_safe: bool) -> str:
 def _read_payload(
     block: ToolEnvelope, is_error: bool | None, summary: str | None, more: tuple[Any, ...]
 ) -> ResponseEnvelope[Any]:
-    """The payload's envelope, or its error raised: `isError` decides, and where it is not known, the payload's form."""
+    """Return the payload's envelope or raise its error, depending on `isError` or, where unknown, the payload's form."""
     payload = read_error_payload(block.payload)
     if is_error is True or (is_error is None and payload is not None):
         raise _read_error(block, payload, summary, more)
@@ -377,7 +377,7 @@ def _read_error(
 
 
 def _read_summary(text: str, *, is_error: bool) -> ResponseEnvelope[Any]:
-    """The first block as the data, with a warning, because the second block cannot be read."""
+    """Return the first block as the data, with a warning that the second block cannot be read."""
     if is_error:
         raise CallError("EXECUTION_ERROR", text)
     warning = ResultWarning("envelope_block", "/content/1")
@@ -392,7 +392,7 @@ MAX_TEXT: Final = 2000
 
 
 def summarize(payload: Any, title: str = "") -> str:
-    """The payload for a reader, as Markdown: a table of records, a short list of an object's fields, or the text."""
+    """Return the payload as Markdown: a table of records, a list of an object's fields, or the text."""
     heading = f"## {_line(title, MAX_CELL)}\n\n" if title else ""
     if isinstance(payload, list) and payload and all(isinstance(item, Mapping) and item for item in payload):
         return heading + _table(payload)
@@ -439,7 +439,7 @@ def _scalar(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A value on one line: a list or an object only by its size, when it is too long to be shown."""
+    """Return a value on one line; a long list or object is represented by its size."""
     if isinstance(value, str):
         return _line(value, MAX_CELL)
     if isinstance(value, list | Mapping) and value:
@@ -454,7 +454,7 @@ def _counted(value: Any) -> str:
 
 
 def _line(text: str, length: int) -> str:
-    """A text that can neither end the line nor the cell it stands in."""
+    """Escape text so that it cannot end its line or table cell."""
     flat = " ".join(text.split())
     shown = flat if len(flat) <= length else f"{flat[: length - 1]}…"
     return shown.replace("\\", "\\\\").replace("|", "\\|")

@@ -1,1 +1,1 @@
-"""Search over a registry, signatures for agents, token estimates, and `select`: the fields of a result that a caller asks for."""
+"""Search over a registry, signatures for agents, token estimates, and `select`: the requested fields of a result."""

@@ -1,6 +1,6 @@
-"""The grammar of selections: names with commas between, `a/b` and `a(b,c)` for what lies inside, `*` for every name. Pure functions.
+"""The grammar of selections: comma-separated names, `a/b` and `a(b,c)` for nested fields, `*` for every name.
 
-A name that has one of the signs of the grammar stands in quotes: `"application/json"(schema)`.
+A name that contains grammar characters is quoted: `"application/json"(schema)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enfold.schema.nodes import CONTAINERS, Node, reachable
 from enfold.schema.nodes.reference import local_schema
 from enfold.schema.nodes.traits import outer_types
 
-# The names that are taken, and of each what is taken of it: all, where it is None.
+# The selected names, each with its own selection; None selects everything.
 Fields: TypeAlias = dict[str, Union["Fields", None]]
 
 EVERY: Final = "*"
@@ -30,9 +30,9 @@ _TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([^\s,/()"]+)|([,/()]))')
 
 
 def read_fields(text: str) -> Fields:
-    """What a selection takes; what is no selection is a VALIDATION_ERROR that shows where."""
+    """Parse a selection; raise VALIDATION_ERROR with the position of a syntax error."""
     if len(text) > MAX_CHARACTERS:
-        raise wrong_selection(f"a selection has at most {MAX_CHARACTERS} characters")
+        raise wrong_selection(f"a selection may have at most {MAX_CHARACTERS} characters")
     return _SelectionReader(text).read()
 
 
@@ -41,14 +41,14 @@ def wrong_selection(sentence: str, expected: str = _NAMES, *, reason: Reason = "
 
 
 class _SelectionReader:
-    """Reads one text from its beginning to its end."""
+    """Parses one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._place = 0
         self._names = 0
-        self._sign = ""  # the token read last, where it is a sign
-        self._name = ""  # the same, where it is a name
+        self._sign = ""  # the last token, if it is punctuation
+        self._name = ""  # the last token, if it is a name
         self._next()
 
     def read(self) -> Fields:
@@ -70,7 +70,7 @@ class _SelectionReader:
             self._refuse()
         name, self._names = self._name, self._names + 1
         if depth > DEEPEST or self._names > MAX_NAMES:
-            raise wrong_selection(f"a selection has at most {MAX_NAMES} names, {DEEPEST} of them inside each other")
+            raise wrong_selection(f"a selection may have at most {MAX_NAMES} names, nested up to {DEEPEST} levels")
         self._next()
         inner: Fields | None = None
         if self._sign == "/":
@@ -97,7 +97,7 @@ class _SelectionReader:
     def _refuse(self) -> NoReturn:
         before = self._text[: self._place].strip()
         where = f"after {before[-40:]!r}" if before else "at its beginning"
-        raise wrong_selection(f"it cannot be read {where}: write {_NAMES}")
+        raise wrong_selection(f"syntax error {where}: expected {_NAMES}")
 
 
 def _unquoted(quoted: str) -> str:
@@ -105,7 +105,7 @@ def _unquoted(quoted: str) -> str:
 
 
 def _merge(fields: Fields, name: str, inner: Fields | None) -> None:
-    """Take a name twice: all of it, where one of the two asks for all."""
+    """Merge two selections of the same name; everything wins."""
     if name not in fields:
         fields[name] = inner
         return
@@ -119,7 +119,7 @@ def _merge(fields: Fields, name: str, inner: Fields | None) -> None:
 
 Schema: TypeAlias = Any  # an object, or true or false
 
-# What stays true of a value from whose inside something is taken: nothing is said about its parts.
+# Keywords that stay valid for a value after a selection: those that do not constrain its parts.
 _KEPT: Final = frozenset(
     [
         "$schema",
@@ -151,13 +151,13 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def narrowed_schema(schema: Schema, fields: Fields) -> Schema:
-    """The schema of what a selection leaves of a value that fits."""
+    """Return the schema of a valid value after a selection."""
     check_fields(schema, fields)
     return _Narrowing(schema).narrowed(fields)
 
 
 def check_fields(schema: Schema, fields: Fields) -> None:
-    """Refuse a selection with a name that the schema does not have."""
+    """Reject a selection with a name that the schema does not have."""
     _check([compile_schema(schema).root], fields, "")
 
 
@@ -178,16 +178,16 @@ def _check(nodes: list[Node], fields: Fields, path: str) -> None:
 def _unknown(place: str, known: list[str], path: str) -> Exception:
     if not known:
         where = f"{path.rstrip('/')} has" if path else "the result has"
-        return wrong_selection(f"{where} no fields: there is no {place[:200]}", reason="unknown")
+        return wrong_selection(f"{where} no fields: {place[:200]} is unknown", reason="unknown")
     near = nearest(place, known)
     hint = f"did you mean {near}?" if near else f"use {', '.join(sorted(known)[:10])}"
     return wrong_selection(
-        f"there is no {place[:200]}: {hint}", near or ", ".join(sorted(known)[:10]), reason="unknown"
+        f"{place[:200]} is unknown: {hint}", near or ", ".join(sorted(known)[:10]), reason="unknown"
     )
 
 
 class _KnownNames:
-    """The names that objects may have at a place, or in the lists there."""
+    """The names that objects may have at a location, or in the lists there."""
 
     def __init__(self, nodes: list[Node]) -> None:
         parts = reachable(nodes, _beside)
@@ -197,26 +197,26 @@ class _KnownNames:
                 self.by_name.setdefault(name, []).append(child)
         self._patterns = [pattern for part in parts for pattern in part.patterns]
         self._others = [part.additional for part in parts if part.additional is not None and not part.additional.never]
-        self.is_open = any(map(_says_nothing, parts))  # then they may have any name
+        self.is_open = any(map(_is_open, parts))  # objects may have any name
 
     def below(self, name: str) -> list[Node]:
-        """What is said of the values of that name; nothing where there is no such name."""
+        """Return the nodes for the values of that name; empty for an unknown name."""
         if name == EVERY:
             named = [child for children in self.by_name.values() for child in children]
             return [*named, *(child for _, child in self._patterns), *self._others]
-        # A pattern that took too long may match.
+        # A pattern that exceeded its budget may match.
         matching = [child for pattern, child in self._patterns if pattern.search(name) is not False]
         return self.by_name.get(name) or [*matching, *self._others]
 
 
 def _beside(node: Node) -> Iterator[Node]:
-    """What speaks of the same value, and of the items of a list."""
+    """Return the nodes that apply to the same value, and to the items of a list."""
     yield from (*node.all_of, *node.any_of, *node.one_of, *node.dependent_schemas.values(), *node.prefix)
     yield from (each for each in (node.then, node.else_, node.items) if each is not None)
 
 
-def _says_nothing(node: Node) -> bool:
-    """Whether what it describes may have names that it does not speak of."""
+def _is_open(node: Node) -> bool:
+    """Whether the described objects may have undeclared names."""
     if node.problem:
         return True
     speaks = node.never or node.properties is not None or node.patterns or node.additional is not None
@@ -227,7 +227,7 @@ def _says_nothing(node: Node) -> bool:
 
 
 class _Narrowing:
-    """Narrows one schema; what is referred to becomes a definition, once for each selection from it."""
+    """Narrows one schema; referenced schemas become definitions, one per selection."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -237,7 +237,7 @@ class _Narrowing:
 
     def narrowed(self, fields: Fields) -> Schema:
         made = self._narrow(self._root, fields)
-        while self._waiting:  # one after the other: definitions refer to each other in long chains
+        while self._waiting:  # iterative: definitions may form long chains
             name, schema, inner = self._waiting.pop()
             self._definitions[name] = self._narrow(schema, inner)
         if isinstance(made, dict) and self._definitions:
@@ -260,7 +260,7 @@ class _Narrowing:
         return made
 
     def _refer(self, made: dict[str, Any], reference: str, fields: Fields | None) -> None:
-        found = local_schema(self._root, reference)  # one that leads elsewhere allows anything
+        found = local_schema(self._root, reference)  # a reference outside the document allows anything
         if isinstance(found, dict):
             made["$ref"] = f"#/$defs/{self._definition(reference, found, fields)}"
         elif found is False:
@@ -281,7 +281,7 @@ class _Narrowing:
         return next(name for name in chain([wanted], others) if name not in self._definitions)
 
     def _compose(self, made: dict[str, Any], schema: dict[str, Any], fields: Fields, depth: int) -> None:
-        """What else is said of the same value, and of the items of a list."""
+        """Return the other keywords for the same value, and for the items of a list."""
 
         def narrow(part: Schema) -> Schema:
             return self._narrow(part, fields, depth + 1)
@@ -289,7 +289,7 @@ class _Narrowing:
         for key in ("allOf", "items", "prefixItems", "additionalItems"):
             if key in schema:
                 made[key] = with_parts(key, schema[key], narrow)
-        # What only one variant allowed may be allowed by several once it is selected from.
+        # After a selection several variants may accept what only one accepted before.
         unions = [{"anyOf": list(map(narrow, schema[key]))} for key in _UNIONS if isinstance(schema.get(key), list)]
         if len(unions) == 1:
             made |= unions[0]
@@ -297,7 +297,7 @@ class _Narrowing:
             made["allOf"] = [*made.get("allOf", ()), *unions]
 
     def _select(self, made: dict[str, Any], schema: dict[str, Any], fields: Fields, depth: int) -> None:
-        """The properties of an object that are selected, each as far as it is."""
+        """Return the selected properties of an object, each narrowed."""
         declared = properties_of(schema)
         names = [name for name in declared if name in fields or EVERY in fields]
         inner = {name: fields[name] if name in fields else fields[EVERY] for name in names}
@@ -320,7 +320,7 @@ class _Narrowing:
     # --- what is taken whole
 
     def _copied(self, schema: Schema, depth: int) -> Schema:
-        """A schema as it is, but for its references, whose targets may lie elsewhere now."""
+        """Return a schema with its references adjusted to moved targets."""
         if not isinstance(schema, dict):
             return schema
         if depth > _DEEPEST or "$id" in schema or "$dynamicRef" in schema or "$recursiveRef" in schema:
@@ -341,5 +341,5 @@ _COMPOSING: Final = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "if
 
 
 def _is_closed(schema: dict[str, Any]) -> bool:
-    """Whether it names everything that an object may have, so that nothing else is left after a selection either."""
+    """Whether the schema declares all names that an object may have."""
     return schema.get("additionalProperties") is False and not any(key in schema for key in _COMPOSING)

@@ -1,4 +1,4 @@
-"""The search over a registry: kept current with it, and never telling a caller of what they may not call."""
+"""Full-text search over a registry. The index follows the registry and hides operations a caller may not call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from enfold.schema.keywords import properties_of
 from enfold.search.signatures import outline, signature
 
 MAX_FOUND: Final = 50
-_MAX_ROWS: Final = 40_000  # of all indexes together: about 80 MB
+_MAX_ROWS: Final = 40_000  # in all indexes together: about 80 MB
 DEFAULT_LIMIT: Final = 5
 _MAX_DESCRIPTION: Final = 200  # characters of a description
 _FILTER: Final = re.compile(r"(?:^|(?<=\s))(source|kind):([\w.-]+)")
@@ -33,7 +33,7 @@ _SEARCHED: Final = frozenset({"tool", "resource", "prompt"})
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operation that was found: enough to call it."""
+    """A search result with everything needed to call the operation."""
 
     id: str
     signature: str
@@ -41,7 +41,7 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An operation in full: every argument, and what comes back as an outline whose names a `select` may use."""
+    """An operation in full: every argument, and an outline of the result whose names a `select` may use."""
 
     id: str
     type: str
@@ -52,17 +52,17 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finder:
-    """Finds the operations of a registry; the index is made with the first search, and only what changes is made anew.
+    """Finds operations of a registry; the index is built on the first search and updated incrementally.
 
-    Callers who see different operations have different indexes: what is hidden from somebody also changes how rare a
-    word is, and so what they would find.
+    Callers who see different operations have different indexes, because hidden operations would affect word frequencies
+    and thereby the ranking.
     """
 
     def __init__(self, registry: Registry, is_offered: Callable[[OperationSpec], bool] | None = None) -> None:
         self._registry = registry
         self._is_offered = is_offered or _is_searched
         self._lock = Lock()
-        self._indexes: dict[frozenset[AccessControl], Index] = {}  # by the access rules that a caller satisfies
+        self._indexes: dict[frozenset[AccessControl], Index] = {}  # by the access rules a caller satisfies
         self._offered: list[OperationSpec] = []
         self._rules: set[AccessControl] = set()
         self._version = -1
@@ -77,7 +77,7 @@ class Finder:
         namespace: str | None = None,
         type: str | None = None,
     ) -> list[Found]:
-        """The operations that fit a query best, of those that the caller may call; without words, the first.
+        """Return the best matches among the operations the caller may call; without words, the first ones.
 
         `namespace` and `type` narrow it, and so do `source:NAME` and `kind:TYPE` in the query.
         """
@@ -98,7 +98,7 @@ class Finder:
         return [found_of(spec) for spec in found]
 
     def describe(self, name: str, identity: Identity | None) -> Description:
-        """One operation in full; one that the caller may not call is not there."""
+        """Return one operation in full; one that the caller may not call is not found."""
         spec = self._registry.find(name, identity)
         if not self._is_offered(spec):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name}")
@@ -128,11 +128,11 @@ class Finder:
             index = Index()
             index.update(spec for spec in self._offered if spec.access_control in met)
             self._make_room(len(index))
-        self._indexes[met] = index  # at the end, as the one used last
+        self._indexes[met] = index  # last in order, as the most recently used
         return index
 
     def _make_room(self, rows: int) -> None:
-        """Forget the indexes that nobody has used for longest, until all have room together."""
+        """Drop the least recently used indexes until the rest fit."""
         kept = sum(map(len, self._indexes.values()))
         while self._indexes and kept + rows > _MAX_ROWS:
             kept -= len(self._indexes.pop(next(iter(self._indexes))))
@@ -154,20 +154,20 @@ def _is_searched(spec: OperationSpec) -> bool:
     return kind_of(spec) in _SEARCHED
 
 
-# The fields, and what a word in each of them counts.
+# The fields with the weight of a word in each.
 _FIELDS: Final = {"name": 3.0, "namespace": 1.0, "description": 1.0, "arguments": 0.3, "output": 0.3}
-_NAME_COVERED: Final = 0.5  # how much more an operation counts whose whole name is in the query
-_CANDIDATES: Final = 50  # the best by BM25 alone, which are ranked again
-_MAX_FIELD_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
+_NAME_COVERED: Final = 0.5  # bonus for an operation whose whole name is in the query
+_CANDIDATES: Final = 50  # the best by BM25, which are ranked again
+_MAX_FIELD_WORDS: Final = 150  # per field: the rest of a long description is usually about other topics
 _MAX_QUERY: Final = 2_000  # characters of a query
 _MAX_QUERY_WORDS: Final = 16  # words of it
-_COMMON: Final = 0.1  # a word that more operations have says little, unless they are few enough to be ranked anyway
-_FEWEST: Final = 2  # words that are searched for in any case
+_COMMON: Final = 0.1  # a word in a larger share of operations is ignored, unless few enough match to be ranked anyway
+_FEWEST: Final = 2  # words searched for in any case
 _DEEPEST: Final = 3  # levels of an output's fields
 
 _NAMES: Final = ", ".join(_FIELDS)
 _WEIGHTS: Final = ", ".join(str(weight) for weight in _FIELDS.values())
-# Only names and numbers of ours are put into these texts.
+# Only constant names and numbers are interpolated.
 _CREATE: Final = f"CREATE VIRTUAL TABLE operations USING fts5({_NAMES}, content='', tokenize='unicode61')"
 _INSERT: Final = f"INSERT INTO operations (rowid, {_NAMES}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _DELETE: Final = f"INSERT INTO operations (operations, rowid, {_NAMES}) VALUES ('delete', ?, ?, ?, ?, ?, ?)"  # noqa: S608
@@ -178,7 +178,7 @@ _SEARCH: Final = (
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """An operation as it was indexed: a text for each field, without which it could not be taken out again."""
+    """An indexed operation: the text of each field, needed to remove it again."""
 
     spec: OperationSpec
     number: int
@@ -186,24 +186,24 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class Index:
-    """The operations that can be found; `update` brings it up to date, at the cost of what has changed."""
+    """The searchable operations; `update` costs time in proportion to the changes."""
 
     def __init__(self) -> None:
-        # One thread at a time is the business of whoever owns the index.
+        # The owner of the index ensures that one thread at a time uses it.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
-        finalize(self, self._database.close)  # a registry has no end of its own at which to close it
+        finalize(self, self._database.close)  # a registry is never closed
         self._database.execute(_CREATE)
         self._rows: dict[str, _Row] = {}
         self._by_number: dict[int, _Row] = {}
-        self._counts: Counter[str] = Counter()  # in how many operations' names, namespaces or descriptions a word is
-        self._known: Counter[str] = Counter()  # and in how many at all
+        self._counts: Counter[str] = Counter()  # operations with the word in their name, namespace or description
+        self._known: Counter[str] = Counter()  # operations with the word anywhere
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def update(self, specs: Iterable[OperationSpec]) -> None:
-        """Take what is new or another spec than before, and forget what has gone."""
+        """Add new and changed operations and remove deleted ones."""
         wanted = {spec.id: spec for spec in specs}
         for row in [row for own, row in self._rows.items() if wanted.get(own) is not row.spec]:
             self._remove(row)
@@ -212,7 +212,7 @@ class Index:
                 self._add(spec)
 
     def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
-        """The operations that fit best, of those that are wanted."""
+        """Return the best matches among the wanted operations."""
         asked = frozenset(search_words(query[:_MAX_QUERY]))
         words = self._rarest(asked)
         if not words:
@@ -223,9 +223,9 @@ class Index:
         return [row.spec for row, _ in best[:limit]]
 
     def _rarest(self, words: Iterable[str]) -> list[str]:
-        """The rarest words, which tell the most; words that nearly all operations have, only where there are no others.
+        """Return the rarest words; common words only where there are no others.
 
-        A word that no operation has says nothing; it is tried only where it is all there is: accents may differ.
+        An unknown word is used only if there is no other: accents may differ.
         """
         known = [word for word in words if word in self._known]
         rarest = sorted(known or words, key=lambda word: (self._counts[word], word))[:_MAX_QUERY_WORDS]
@@ -241,10 +241,10 @@ class Index:
         return list(islice((each for each in found if is_wanted(each[0].spec)), most))
 
     def _score(self, row: _Row, score: float, asked: frozenset[str], common: frozenset[str]) -> float:
-        """The score with what could not be asked for: common words, and how much of the name the query has."""
+        """Add to the score what the query omitted: common words, and how much of the name is covered."""
         if common:
-            said = common.intersection(f"{row.texts[0]} {row.texts[2]}".split())
-            score += sum(map(self._rarity, said))
+            covered = common.intersection(f"{row.texts[0]} {row.texts[2]}".split())
+            score += sum(map(self._rarity, covered))
         name = set(row.texts[0].split())
         whole = sum(map(self._rarity, name))
         return score * (1 + _NAME_COVERED * sum(map(self._rarity, name & asked)) / whole) if whole else score
@@ -273,7 +273,7 @@ class Index:
                     del counts[word]
 
 
-# --- what is said of an operation ---------------------------------------------------------------------------------
+# --- the text of an operation -------------------------------------------------------------------------------------
 
 
 def _texts(spec: OperationSpec) -> tuple[str, str, str, str, str]:
@@ -290,7 +290,7 @@ def _texts(spec: OperationSpec) -> tuple[str, str, str, str, str]:
 
 
 def _argument_texts(schema: Any) -> Iterator[str]:
-    """The names of arguments, and what is said about them."""
+    """Return the names and descriptions of arguments."""
     for name, each in properties_of(schema).items():
         yield name
         description = each.get("description") if isinstance(each, dict) else None
@@ -299,7 +299,7 @@ def _argument_texts(schema: Any) -> Iterator[str]:
 
 
 def _output_names(schema: Any) -> Iterator[str]:
-    """The names of an output's fields, the outer ones first; each definition is looked into once."""
+    """Return the names of an output's fields, outermost first; each definition is visited once."""
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
     level = [schema]
     seen: set[int] = set()
@@ -311,7 +311,7 @@ def _output_names(schema: Any) -> Iterator[str]:
 
 def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
     waiting = list(schemas)
-    for schema in waiting:  # it grows while it is read
+    for schema in waiting:  # grows during iteration
         if not isinstance(schema, dict) or id(schema) in seen:
             continue
         seen.add(id(schema))
@@ -327,12 +327,12 @@ def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Itera
 
 # --- the words of texts and names -------------------------------------------------------------------------------------
 
-# Scripts without spaces between words, of which each sign is taken for a word.
+# Scripts without spaces between words: each character counts as a word.
 _SIGNS: Final = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-# A word of capitals, one that may begin with a capital, a number, or a sign.
+# An upper-case word, a word that may begin with a capital, a number, or a character of those scripts.
 _WORD: Final = re.compile(rf"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z{_SIGNS}]+|[A-Z]+|\d+|[{_SIGNS}]")
 
-# Words that say nothing about what is searched for.
+# Stop words.
 _STOP_WORDS: Final = frozenset(
     """
     a about all an and any are as at based be by can could do does e each etc for from g given how i if in into is
@@ -342,7 +342,7 @@ _STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905  # words, as they are read
 )
 
-# A suffix, what replaces it, and how many letters must stay before it. The first that fits counts.
+# Suffix, replacement, and the minimum number of letters before it. The first match applies.
 _SUFFIXES: Final = (
     ("ations", "at", 4),
     ("ation", "at", 4),
@@ -367,16 +367,16 @@ _SUFFIXES: Final = (
 
 
 def split_words(text: str) -> Iterator[str]:
-    """The words of a text or a name, in small letters: `getHTTPServer_v2` has get, http, server, v and 2."""
+    """Return the words of a text or name in lower case: `getHTTPServer_v2` has get, http, server, v and 2."""
     return (found.lower() for found in _WORD.findall(text))
 
 
 def search_words(text: str) -> list[str]:
-    """The words of a text by which it is found: without those that say nothing, each without its ending."""
+    """Return the stemmed words of a text without stop words."""
     return [_stem(word) if len(word) <= _MAX_STEMMED else word for word in split_words(text) if word not in _STOP_WORDS]
 
 
-_MAX_STEMMED: Final = 40  # letters: a stranger's words are kept only while they are short
+_MAX_STEMMED: Final = 40  # letters; only short words are cached
 
 
 @lru_cache(maxsize=20_000)

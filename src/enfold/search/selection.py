@@ -1,4 +1,4 @@
-"""Selections as calls meet them: read and compiled once for an operation and a text, applied to envelopes and to specs."""
+"""Selections of calls: compiled once per operation and text, applied to envelopes and specs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _DEEPEST_WRITTEN: Final = 3  # levels of objects that one expression builds
 
 
 def selection_of(spec: OperationSpec, text: str) -> Selection:
-    """What a text selects from the results of an operation; a VALIDATION_ERROR where they have no such fields."""
+    """Compile a selection for the results of an operation; raise VALIDATION_ERROR for unknown fields."""
     fields = read_fields(text)
     check_fields(spec.output_schema, fields)
     return Selection(fields)
 
 
 class Selection:
-    """A selection that fits the results of an operation."""
+    """A selection that is valid for the results of an operation."""
 
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
         self._select = compile_fields(fields)
 
     def of(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-        """The envelope with what is selected; failures, bytes, and payloads that go by a schema of their own stay whole."""
+        """Apply the selection; failures, bytes, and payloads with their own schema are unchanged."""
         data, meta = envelope.data, envelope.meta
         if envelope.is_error or isinstance(data, bytes) or has_own_schema(data):
             return envelope
@@ -48,7 +48,7 @@ class Selection:
         return self._with_count(msgspec.structs.replace(envelope, data=selected), data)
 
     def _of_tool(self, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> ResponseEnvelope[Any]:
-        """The result of an MCP tool: its structure, or the JSON that is its one text; anything else stays whole."""
+        """Apply the selection to an MCP result with structured content or a single JSON text; others are unchanged."""
         data = envelope.data
         if meta.structured_content is UNSET and _is_content(data):
             data = _json_in(data)
@@ -62,7 +62,7 @@ class Selection:
         return self._with_count(msgspec.structs.replace(envelope, data=selected, meta=meta), data)
 
     def _with_count(self, envelope: ResponseEnvelope[Any], whole: Any) -> ResponseEnvelope[Any]:
-        """The envelope with a warning that counts what was left out, if anything was."""
+        """Add a warning with the number of omitted fields, if any."""
         count = count_left_out(whole, envelope.data, self.fields)
         if not count:
             return envelope
@@ -71,18 +71,18 @@ class Selection:
 
 
 def _structure(given: Any, data: Any, selected: Any) -> Any:
-    """The structured content after a selection: another server may have wrapped what is the data here."""
+    """Return the structured content after a selection; another server may have wrapped the data."""
     is_wrapped = isinstance(given, dict) and len(given) == 1 and given is not data and given.get("result") == data
     return UNSET if given is UNSET else {"result": selected} if is_wrapped else selected
 
 
 def _is_content(data: Any) -> bool:
-    """Whether the data of a tool's result is nothing but its content blocks."""
+    """Whether the data of a tool's result is its content blocks."""
     return isinstance(data, list) and all(isinstance(each, dict) and isinstance(each.get("type"), str) for each in data)
 
 
 def _json_in(blocks: list[dict[str, Any]]) -> Any:
-    """The JSON that the one text among some blocks holds; UNSET where there is none."""
+    """Return the JSON of the single text block; UNSET where there is none."""
     texts = [block["text"] for block in blocks if block["type"] == "text" and isinstance(block.get("text"), str)]
     if len(texts) != 1:
         return UNSET
@@ -94,12 +94,12 @@ def _json_in(blocks: list[dict[str, Any]]) -> Any:
 
 
 def compile_fields(fields: Fields) -> Select:
-    """The function that takes from a value what is selected."""
+    """Return the function that applies a selection to a value."""
     return _compiled(fields, {})
 
 
 def _compiled(fields: Fields, known: dict[int, Select]) -> Select:
-    """`compile_fields`, with each part of a selection compiled once: what contains it needs it, too."""
+    """`compile_fields` with each part of a selection compiled once."""
     found = known.get(id(fields))
     if found is None:
         parts = {name: None if inner is None else _compiled(inner, known) for name, inner in fields.items()}
@@ -109,7 +109,7 @@ def _compiled(fields: Fields, known: dict[int, Select]) -> Select:
 
 def _of_names(parts: dict[str, Select | None], fields: Fields, known: dict[int, Select]) -> Select:
     def other(value: Any) -> Any:
-        """What is selected from a value that is no object, or one that lacks a name."""
+        """Apply the selection to a value that is not an object or lacks a name."""
         if type(value) is dict:
             names = value if len(value) < len(parts) else parts
             return {name: _taken(parts[name], value[name]) for name in names if name in value and name in parts}
@@ -117,7 +117,7 @@ def _of_names(parts: dict[str, Select | None], fields: Fields, known: dict[int, 
 
     code = _Code(known, other)
     written = code.written(fields, "value", "value", "other", 1)
-    # All that is not ours in it are names of the selection, written as Python writes texts.
+    # The only foreign parts are names of the selection, written through `repr`.
     one: Select = eval(f"lambda value: {written}", code.takes)  # noqa: S307
     each: Select = eval(f"lambda values: [{written} for value in values]", code.takes)  # noqa: S307
 
@@ -132,14 +132,14 @@ def _taken(take: Select | None, value: Any) -> Any:
 
 
 class _Code:
-    """Writes the expression that builds the smaller object, looking at each entry once; what is no object is left to `takes`."""
+    """Generates the expression that builds the smaller object; other values are left to `takes`."""
 
     def __init__(self, known: dict[int, Select], other: Select) -> None:
         self._known = known
         self.takes: dict[str, Any] = {"other": other}
 
     def written(self, fields: Fields, given: str, value: str, other: str, depth: int) -> str:
-        """The smaller object, where what is given, then called `value`, has all the names; else what `other` makes of it."""
+        """Return the expression for an object that has all names; `other` handles the rest."""
         entries = ", ".join(f"{name!r}: {self._entry(name, inner, value, depth)}" for name, inner in fields.items())
         has_names = " and ".join(f"{name!r} in {value}" for name in fields)
         return f"{{{entries}}} if type({given}) is dict and {has_names} else {other}({value})"
@@ -169,12 +169,12 @@ def _of_every(parts: dict[str, Select | None]) -> Select:
 
 
 def count_left_out(whole: Any, selected: Any, fields: Fields) -> int:
-    """How many entries of objects a selection left out; what lies inside of one that was left out is not counted."""
+    """Count the object entries that a selection omitted, without those nested inside an omitted one."""
     return _count([whole], [selected], fields)
 
 
 def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
-    """`count_left_out` for many values at once, each beside what was selected from it."""
+    """Count for many pairs of a value and its selection."""
     wholes, selected = _objects(wholes, selected)
     count = sum(map(len, wholes)) - sum(map(len, selected))
     for inner, wholes_below, selected_below in _below(wholes, selected, fields):
@@ -183,7 +183,7 @@ def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
 
 
 def _objects(wholes: list[Any], selected: list[Any]) -> _Pairs:
-    """The objects among some values and in lists of them, each beside what was selected from it."""
+    """Yield the objects among some values and in nested lists, each with its selection."""
     found: _Pairs = [], []
     while wholes:
         if set(map(type, wholes)) == {dict}:
@@ -197,11 +197,11 @@ def _objects(wholes: list[Any], selected: list[Any]) -> _Pairs:
 
 
 def _below(wholes: list[Any], selected: list[Any], fields: Fields) -> Iterable[tuple[Fields, list[Any], list[Any]]]:
-    """What some objects hold inside of which something may have been left out, by the fields that were selected of it."""
+    """Return the nested values that may have omissions, by the fields selected from them."""
     inner = {name: below for name, below in fields.items() if below is not None and name != EVERY}
     every = fields.get(EVERY)
     if every is None:
-        with suppress(KeyError):  # most have all the names
+        with suppress(KeyError):  # most have all names
             return [
                 (below, [whole[name] for whole in wholes], [made[name] for made in selected])
                 for name, below in inner.items()
@@ -217,11 +217,11 @@ def _below(wholes: list[Any], selected: list[Any], fields: Fields) -> Iterable[t
     return groups.values()
 
 
-DEFAULT: Final = "select"  # where the meta of a spec has it
+DEFAULT: Final = "select"  # the key in the meta of a spec
 
 
 def default_selection(spec: OperationSpec) -> Selection | None:
-    """What is selected where nobody asks; one that does not fit is told in the log, and left alone."""
+    """Return the default selection of an operation; log and ignore an invalid one."""
     text = spec.meta.get(DEFAULT)
     if not isinstance(text, str):
         return None
@@ -234,7 +234,7 @@ def default_selection(spec: OperationSpec) -> Selection | None:
 
 
 def narrowed(spec: OperationSpec) -> OperationSpec:
-    """The spec as it is shown: its output is what the default selection leaves of it."""
+    """Return the spec as listed, with its output narrowed by the default selection."""
     chosen = default_selection(spec) if DEFAULT in spec.meta else None
     if chosen is None:
         return spec

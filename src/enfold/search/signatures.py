@@ -1,4 +1,4 @@
-"""An operation in one line, as a model or a person would write its call: `get_card(id: string, fields?: string) -> {id, name}`."""
+"""Operations as one-line signatures: `get_card(id: string, fields?: string) -> {id, name}`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Schema: TypeAlias = dict[str, Any]
 _MAX_OPTIONS: Final = 8  # optional arguments in a signature
 _MAX_FIELDS: Final = 16
 _MAX_WORDS: Final = 8  # of an enumeration
-_MAX_PARTS: Final = 1_000  # of a schema that are looked at: some describe the world
+_MAX_PARTS: Final = 1_000  # of a schema that are visited: some are huge
 
 
 def signature(spec: OperationSpec) -> str:
-    """The arguments that are needed, some that are not, and what comes back; short enough for many in one answer."""
+    """Return required arguments, some optional ones, and the result, short enough for many in one response."""
     output = outline(spec.output_schema, 1)
     if spec.type is OperationType.SUBSCRIPTION:
         output = f"stream of {output}"
@@ -31,11 +31,11 @@ def signature(spec: OperationSpec) -> str:
 
 
 def outline(schema: Any, depth: int = 2) -> str:
-    """What a schema describes, to a depth: `[{id: integer, user: {login}}]`. Its names are the paths of a `select`."""
+    """Outline a schema to a depth: `[{id: integer, user: {login}}]`. Its names are the paths of a `select`."""
     definitions = schema.get("$defs") if isinstance(schema, dict) else None
     try:
         return _Outline(definitions if isinstance(definitions, dict) else {}).of(schema, depth)
-    except RecursionError:  # it is nested beyond reason
+    except RecursionError:  # nested too deeply
         return "any"
 
 
@@ -88,7 +88,7 @@ class _Outline:
         return _type(schema.get("type"))
 
     def _fields(self, schema: Schema, seen: frozenset[str]) -> Schema:
-        """The properties of an object, those of what it is composed of among them."""
+        """Return the properties of an object, including those it is composed of."""
         found: Schema = {}
         for part in schema.get("allOf", ()) if isinstance(schema.get("allOf"), list) else ():
             if isinstance(part, dict):
@@ -103,7 +103,7 @@ class _Outline:
         return f"{{{', '.join(shown)}{f', … {more} more' if more > 0 else ''}}}"
 
     def _field(self, name: str, schema: Any, depth: int, seen: frozenset[str]) -> str:
-        """A field by its name; what lies inside it is told where there is still depth for it."""
+        """Return a field with its contents as far as the depth allows."""
         if depth <= 1:
             return name
         inner = self.of(schema, depth - 1, seen)
@@ -115,17 +115,17 @@ def _words(values: list[Any]) -> str:
     return shown if len(values) <= _MAX_WORDS else f"{shown}|…"
 
 
-def _type(said: Any) -> str:
-    if isinstance(said, list):
-        return "|".join(str(each) for each in said if each != "null") or "null"
-    return said if isinstance(said, str) else "any"
+def _type(declared: Any) -> str:
+    if isinstance(declared, list):
+        return "|".join(str(each) for each in declared if each != "null") or "null"
+    return declared if isinstance(declared, str) else "any"
 
 
-BYTES_PER_TOKEN: Final = 4  # of UTF-8; tokenizers differ, and none is asked
+BYTES_PER_TOKEN: Final = 4  # bytes of UTF-8; an estimate, since tokenizers differ
 
 
 def estimate_tokens(text: str | bytes | dict[str, Any] | list[Any]) -> int:
-    """About how many tokens a text, or the JSON of a value, has."""
+    """Estimate the tokens of a text or of the JSON of a value."""
     if not isinstance(text, str | bytes):
         text = msgspec.json.encode(text, enc_hook=str)
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "replace"))
