@@ -145,7 +145,9 @@ class SharedFile:
             connection.execute("BEGIN")
             self._prepare(connection)
             connection.execute("COMMIT")
-            connection.execute("PRAGMA journal_mode = WAL")  # last, so that a file rejected by `prepare` stays unchanged
+            connection.execute(
+                "PRAGMA journal_mode = WAL"
+            )  # last, so that a file rejected by `prepare` stays unchanged
             connection.execute("PRAGMA user_version")  # reading creates the log, whose inode `_found` needs
         except BaseException as error:
             if connection.in_transaction:
@@ -256,7 +258,9 @@ class ProcessLock:
             self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
             self._is_locked = False
         until = time.monotonic() + LOCK_WAIT
-        while not self._is_locked and time.monotonic() < until:  # another process may be checking whether this one is alive
+        while (
+            not self._is_locked and time.monotonic() < until
+        ):  # another process may be checking whether this one is alive
             self._is_locked = try_lock(self._descriptor) is True
             if not self._is_locked:
                 time.sleep(0.001)

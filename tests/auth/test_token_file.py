@@ -50,7 +50,7 @@ def test_a_file_that_becomes_wrong_leaves_the_tokens_as_they_were(path: Path, ca
     tokens = TokenFile(path)
     path.write_text('[{"id": "bob", "token": "open-secret"}]')
     assert (tokens.identify(ann), tokens.identify("open-secret")) == (Identity("ann"), None)
-    assert "stay as they were" in caplog.text
+    assert "previous tokens stay valid" in caplog.text
     assert "open-secret" not in caplog.text
 
 
@@ -111,12 +111,12 @@ def test_a_token_needs_an_owner_whose_name_can_be_printed(path: Path) -> None:
 def test_times_and_resources_are_read_as_people_write_them() -> None:
     assert [read_duration(text) for text in ("30m", "12h", "90d", "2w")] == [1800, 43200, 90 * DAY, 14 * DAY]
     for text in ("", "d", "90", "-1d", "1.5h", "0d", "9999999999d"):
-        with pytest.raises(ValueError, match="is no time"):
+        with pytest.raises(ValueError, match="is not a duration"):
             read_duration(text)
     assert read_resources(["project:42=read,list", "project:*=list"]) == {
         "project:42": ["read", "list"],
         "project:*": ["list"],
     }
     assert read_resources([]) is None
-    with pytest.raises(ValueError, match="is no resource"):
+    with pytest.raises(ValueError, match="is not a resource"):
         read_resources(["project"])

@@ -134,9 +134,7 @@ def test_basic_authentication_is_answered_with_what_to_send(folder: Path) -> Non
     assert json.loads(answers[f"Basic {basic}"][1]) == {"error": sentence}
     assert sentence in mcp[1]
     for scheme in ("secret", "Bearer"):
-        assert json.loads(answers[scheme][1]) == {
-            "error": "There is no bearer token. Send Authorization: Bearer TOKEN."
-        }
+        assert json.loads(answers[scheme][1]) == {"error": "No bearer token. Send Authorization: Bearer TOKEN."}
     assert json.loads(wrong[1]) == {"error": "The token is not valid"}
     assert all(challenge.startswith("Bearer ") for _, _, challenge in answers.values())
     assert (right[0], json.loads(right[1])) == (200, {"result": 3})

@@ -1,4 +1,4 @@
-"""What a client that was not let in is told: the `WWW-Authenticate` header, and the metadata of RFC 9728. Pure."""
+"""Challenges for unauthenticated clients: the `WWW-Authenticate` header and the metadata of RFC 9728."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 def challenge(
     error: Literal["invalid_token"] | None = None, *, scope: Iterable[str] = (), resource_metadata: str = ""
 ) -> str:
-    """The value of `WWW-Authenticate`: which error, which scopes would do, and where to read who gives tokens."""
+    """Return the value of `WWW-Authenticate`: the error, the required scopes and the metadata URL."""
     fields = {
         "realm": "enfold",
         "error": error,
@@ -24,21 +24,21 @@ def challenge(
 
 
 def _quoted(text: str) -> str:
-    """A text that can stand between quotes in a header: neither it nor its neighbour can be cut short."""
+    """Escape text for a quoted string in a header."""
     return "".join(
         character for character in text if character.isascii() and character.isprintable() and character not in '"\\'
     )
 
 
 def metadata_url(origin: str, path: str = "") -> str:
-    """Where the metadata of the resource at a path lies; the path follows the well-known one."""
+    """Return the well-known metadata path of the resource at a path."""
     return f"{origin}{WELL_KNOWN}{path.rstrip('/')}"
 
 
 def protected_resource(
     resource: str, *, name: str, issuers: Iterable[str] = (), scopes: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The metadata of a protected resource: who gives tokens for it, and which scopes there are (RFC 9728)."""
+    """Return the metadata of a protected resource: its authorization servers and scopes (RFC 9728)."""
     document: dict[str, Any] = {"resource": resource}
     if servers := list(dict.fromkeys(issuers)):
         document["authorization_servers"] = servers
@@ -48,6 +48,6 @@ def protected_resource(
 
 
 def scopes_of(specs: Iterable[OperationSpec]) -> list[str]:
-    """The scopes that operations ask for."""
+    """Return the scopes that operations require."""
     rules = [spec.access_control for spec in specs]
     return sorted({scope for rule in rules for scope in (*rule.required_scopes, *rule.required_scopes_any)})

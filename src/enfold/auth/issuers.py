@@ -1,4 +1,4 @@
-"""What an operator says about an issuer, as values: whose tokens, for whom, under which keys, and where the claims are."""
+"""Issuers of JWTs: configuration, keys, and the verification of tokens."""
 
 # Imports inside functions: joserfc and the HTTP client are loaded with the first token.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joserfc.jwk import Key
 
 
-# By key type and curve, the usual algorithm first. No shared secrets: anyone who can verify with one could also issue.
+# By key type and curve, the default algorithm first. No shared secrets: a verifier could also issue tokens.
 _BY_KEY: Final = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC P-256": ("ES256",),
@@ -39,7 +39,7 @@ ALGORITHMS: Final = tuple(name for names in _BY_KEY.values() for name in names)
 
 
 def algorithms_of(key: Mapping[str, Any]) -> tuple[str, ...]:
-    """The algorithms a JWK can sign with, the usual one first; empty for other key types."""
+    """Return the algorithms of a JWK, the default one first; empty for unsupported key types."""
     return _BY_KEY.get(" ".join(str(key[name]) for name in ("kty", "crv") if name in key), ())
 
 
@@ -48,7 +48,7 @@ MAX_LEEWAY: Final = 300.0
 
 
 class ClaimPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a token says who its bearer is: names of claims, or paths (`realm_access.roles`, `/realm_access/roles`)."""
+    """The claims that describe the bearer: names, or paths (`realm_access.roles`, `/realm_access/roles`)."""
 
     id: str = "sub"
     scopes: tuple[str, ...] = ("scope", "scp", "roles")
@@ -56,30 +56,30 @@ class ClaimPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An issuer whose tokens are taken, where they are meant for one of the audiences."""
+    """An issuer whose tokens are accepted for one of the audiences."""
 
     issuer: str
     audiences: tuple[str, ...]
-    jwks: str = ""  # a file or a URL; without one the keys are found by discovery
+    jwks: str = ""  # a file or a URL; empty to use discovery
     algorithms: tuple[str, ...] = ALGORITHMS
     claims: ClaimPlaces = ClaimPlaces()
-    leeway: float = LEEWAY  # seconds by which clocks may differ
-    prefix: str | None = None  # what the ids of its callers begin with; needed beside another source of identities
+    leeway: float = LEEWAY  # seconds of clock skew
+    prefix: str | None = None  # of the ids of its callers; required with another source of identities
 
     def __post_init__(self) -> None:
         if not is_trusted_url(self.issuer):
-            raise ValueError(f"The issuer {self.issuer!r} must be an https URL (http for this machine alone)")
+            raise ValueError(f"The issuer {self.issuer!r} must be an https URL (http only for localhost)")
         if not self.audiences or not all(self.audiences):
-            raise ValueError(f'Say for which audiences {self.issuer} issues tokens: audiences = ["…"]')
+            raise ValueError(f'Configure the audiences of {self.issuer}: audiences = ["…"]')
         unknown = [name for name in self.algorithms if name not in ALGORITHMS]
         if unknown or not self.algorithms:
             raise ValueError(
-                f"The algorithm {unknown[:1] or 'list'} cannot be used: choose from {', '.join(ALGORITHMS)}"
+                f"The algorithm {unknown[:1] or 'list'} is not supported: choose from {', '.join(ALGORITHMS)}"
             )
         if not 0 <= self.leeway <= MAX_LEEWAY:
-            raise ValueError(f"leeway is a number of seconds from 0 to {MAX_LEEWAY:g}")
+            raise ValueError(f"leeway must be a number of seconds from 0 to {MAX_LEEWAY:g}")
         if "://" in self.jwks and not is_trusted_url(self.jwks):
-            raise ValueError(f"The keys at {self.jwks!r} must come over https (http from this machine alone)")
+            raise ValueError(f"The keys at {self.jwks!r} must come over https (http only from localhost)")
 
         check_prefix(self)
 
@@ -89,11 +89,11 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def read_issuers(table: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
-    """The issuers of a configuration: one table, a list of tables, or a table with the list `issuers`."""
+    """Read the issuers of a configuration: one table, a list of tables, or a table with the list `issuers`."""
     if isinstance(table, Mapping):
         table = table.get("issuers", [table])
     if not isinstance(table, Sequence) or not table:
-        raise ValueError("auth names one issuer, or a list of issuers")
+        raise ValueError("auth must be an issuer or a list of issuers")
     issuers = tuple(_read(each) for each in table)
     check_apart(issuers)
     return issuers
@@ -110,12 +110,12 @@ def _read(table: Mapping[str, Any]) -> Issuer:
 
 
 def _with_lists(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The table, where a list may be written as its one word."""
+    """Return the table with single strings as lists."""
     return {name: [value] if name in names and isinstance(value, str) else value for name, value in table.items()}
 
 
 def is_trusted_url(url: str) -> bool:
-    """Whether what comes from a URL comes from whom it names: over https, or from this machine."""
+    """Whether a URL is trustworthy: over https, or on localhost."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -129,7 +129,7 @@ def is_trusted_url(url: str) -> bool:
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
 
 MAX_AGE: Final = 600.0
-PAUSE: Final = 30.0  # between two fetches, however many unknown keys are named
+PAUSE: Final = 30.0  # seconds between two fetches, however many unknown keys are requested
 FETCH_SECONDS: Final = 5.0
 MAX_KEYS: Final = 100
 MAX_BYTES: Final = 1 << 20
@@ -139,20 +139,20 @@ _log: Final = Log("enfold.issuers")
 
 
 class KeyRing:
-    """The keys of one issuer, as they were last seen."""
+    """The cached keys of one issuer."""
 
     def __init__(self, issuer: Issuer, fetch: Fetch, clock: Callable[[], float]) -> None:
         self._issuer = issuer
         self._fetch = fetch
         self._clock = clock
         self._keys: tuple[Key, ...] = ()
-        self._fetched: float | None = None  # when the keys were last seen
-        self._tried: float | None = None  # when they were last asked for
+        self._fetched: float | None = None  # when the keys were last fetched
+        self._tried: float | None = None  # when a fetch was last attempted
         self._fetching = asyncio.Lock()
         self._version: FileVersion = None  # of a file of keys
 
     async def find(self, kid: str | None, algorithm: str) -> list[Key]:
-        """The keys that a token may be signed with; none where the issuer has no such key, or was never reached."""
+        """Return the candidate keys for a token; empty if the issuer has no such key or was never reached."""
         if self._issuer.keys_are_in_a_file:
             self._read_file()
             return self._matching(kid, algorithm)
@@ -170,19 +170,19 @@ class KeyRing:
         return self._fetched is None or now - self._fetched >= age
 
     async def _refresh(self, *, waits: bool) -> None:
-        """Fetch the keys; while somebody else does, a caller whose key is known goes on with it."""
+        """Fetch the keys; during a concurrent fetch, a caller with a known key proceeds."""
         if self._fetching.locked() and not waits:
             return
         before = self._tried
         async with self._fetching:
-            if self._tried != before:  # Somebody has fetched them while we waited.
+            if self._tried != before:  # fetched while waiting
                 return
             self._tried = self._clock()
             try:
                 async with asyncio.timeout(FETCH_SECONDS):
                     self._keys = await self._fetch_keys()
             except Exception as error:  # noqa: BLE001  # whatever keeps them from us, the keys we know stay in force
-                _log.warning("The keys of %s cannot be fetched: %s", self._issuer.issuer, sentence_of(error))
+                _log.warning("Cannot fetch the keys of %s: %s", self._issuer.issuer, sentence_of(error))
                 return
             self._fetched = self._tried
 
@@ -191,7 +191,7 @@ class KeyRing:
         return read_key_set(await self._fetch(url))
 
     def _read_file(self) -> None:
-        """Read a file of keys anew when it was changed; one that cannot be read leaves nobody in."""
+        """Reload a changed key file; an unreadable one invalidates all keys."""
         try:
             version = file_version(self._issuer.jwks)
             if version is None or version != self._version:
@@ -199,18 +199,18 @@ class KeyRing:
                 self._keys = read_key_set(Path(self._issuer.jwks).read_bytes())
         except (OSError, ValueError) as error:
             self._keys = ()
-            _log.warning("The keys of %s cannot be read: %s", self._issuer.issuer, sentence_of(error))
+            _log.warning("Cannot read the keys of %s: %s", self._issuer.issuer, sentence_of(error))
 
 
 # --- where they are -----------------------------------------------------------------------------------------------
 
 
 async def discover(issuer: str, fetch: Fetch) -> str:
-    """The URL of an issuer's keys, as it says itself (OpenID Connect Discovery, or RFC 8414)."""
+    """Discover the URL of an issuer's keys (OpenID Connect Discovery or RFC 8414)."""
     from enfold.auth.token_endpoint import authorization_server_urls
 
     failed: Exception | None = None
-    for url in reversed(authorization_server_urls(issuer)):  # most who issue JWTs are OpenID providers
+    for url in reversed(authorization_server_urls(issuer)):  # most issuers of JWTs are OpenID providers
         try:
             document = msgspec.json.decode(await fetch(url), type=dict[str, Any])
         except Exception as error:  # noqa: BLE001  # the other address may have it
@@ -220,7 +220,7 @@ async def discover(issuer: str, fetch: Fetch) -> str:
             raise ValueError(f"{url} is the document of another issuer")
         keys = document.get("jwks_uri")
         if not isinstance(keys, str) or not is_trusted_url(keys):
-            raise ValueError(f"{url} names no jwks_uri that can be trusted")
+            raise ValueError(f"{url} has no trustworthy jwks_uri")
         return keys
     raise failed or ValueError("it has no discovery document")
 
@@ -229,7 +229,7 @@ async def discover(issuer: str, fetch: Fetch) -> str:
 
 
 def read_key_set(text: bytes) -> tuple[Key, ...]:
-    """The keys of a JWK Set that a signature can be checked with; others are left out."""
+    """Return the keys of a JWK Set that can verify signatures."""
     found = msgspec.json.decode(text, type=_KeySet).keys
     return tuple(_usable(each for each in found[:MAX_KEYS] if isinstance(each, Mapping)))
 
@@ -252,7 +252,7 @@ def _usable(found: Iterable[Mapping[str, Any]]) -> Iterable[Key]:
 
 
 def _is_weak(key: Mapping[str, Any]) -> bool:
-    return key["kty"] == "RSA" and len(str(key.get("n"))) * 6 < MIN_RSA_BITS  # six bits in a character of base64
+    return key["kty"] == "RSA" and len(str(key.get("n"))) * 6 < MIN_RSA_BITS  # base64 has six bits per character
 
 
 _PUBLIC_FIELDS: Final = frozenset({"kty", "kid", "alg", "use", "key_ops", "n", "e", "crv", "x", "y"})
@@ -269,16 +269,16 @@ def _fits(key: Key, kid: str | None, algorithm: str) -> bool:
 
 
 MAX_TOKEN: Final = 16 * 1024
-MAX_TRIED: Final = 10  # keys, for a token that names none
+MAX_TRIED: Final = 10  # keys tried for a token without `kid`
 MAX_ID: Final = 256
 MAX_SCOPES: Final = 1000
-# Everything is allowed to the owner of this server alone, whom no issuer can name.
+# The scope `*` is reserved for the owner of this server, whom no issuer can name.
 _EVERYTHING: Final = "*"
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt", "application/jwt"})
 
 
 class RefusedTokenError(Exception):
-    """A token that does not let its bearer in; `check` names what refused it. The token itself is never in it."""
+    """A rejected token; `check` names the failed check. The token itself is never included."""
 
     def __init__(self, check: str, sentence: str) -> None:
         self.check = check
@@ -287,12 +287,12 @@ class RefusedTokenError(Exception):
 
 
 class Issuers:
-    """A verifier of JWTs: the identity behind a token of one of the issuers."""
+    """Verifies JWTs of several issuers."""
 
     def __init__(
         self, issuers: Iterable[Issuer], *, fetch: Fetch | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        """`fetch` gets what is at a URL; without it our own HTTP client does. ValueError for issuers whose ids may collide."""
+        """`fetch` retrieves a URL, by default with the built-in HTTP client. Raises ValueError if ids may collide."""
         _need_joserfc()
         self.issuers = tuple(issuers)
         check_apart(self.issuers)
@@ -300,7 +300,7 @@ class Issuers:
         self._clock = clock
 
     async def identify(self, token: str) -> Identity | None:
-        """The identity a token stands for, or None; the log says which check refused it."""
+        """Return the identity of a token, or None; the failed check is logged."""
         try:
             return await self.check(token)
         except RefusedTokenError as refused:
@@ -308,29 +308,29 @@ class Issuers:
             return None
 
     async def check(self, token: str) -> Identity:
-        """The identity a token stands for; RefusedTokenError names the check it fails."""
+        """Return the identity of a token; raise RefusedTokenError with the failed check."""
         header, unproven = read_unproven(token)
         issuer, ring = self._ring_of(unproven.get("iss"))
         algorithm, kid = _algorithm(header, issuer), _key_id(header)
         keys = await ring.find(kid, algorithm)
         if not keys:
-            raise RefusedTokenError("key", "its issuer has no such key, or its keys cannot be fetched")
+            raise RefusedTokenError("key", "the issuer has no such key, or its keys cannot be fetched")
         _check_signature(token, keys[:MAX_TRIED], algorithm)
-        # The same text is read once: what was signed is what was read.
+        # Parsed once, so that the verified claims are those that were signed.
         _check_audience(unproven, issuer)
         _check_times(unproven, self._clock(), issuer.leeway)
         if "cnf" in unproven:
-            raise RefusedTokenError("bearer", "it is bound to a key of its owner, and no proof of that is taken here")
+            raise RefusedTokenError("bearer", "it is bound to a key of its owner (cnf), which is not supported")
         identity = _identity_of(unproven, issuer)
         other = belongs_to_another(identity.id, issuer.prefix, self.issuers)
         if other is not None:
-            raise RefusedTokenError("claims", f"ids that begin with {other!r} are another issuer's")
+            raise RefusedTokenError("claims", f"ids with the prefix {other!r} belong to another issuer")
         return identity
 
     def _ring_of(self, name: Any) -> tuple[Issuer, KeyRing]:
         found = self._rings.get(name) if isinstance(name, str) else None
         if found is None:
-            raise RefusedTokenError("issuer", "its issuer is not one that is trusted here")
+            raise RefusedTokenError("issuer", "the issuer is not trusted")
         return found
 
 
@@ -345,10 +345,10 @@ def _need_joserfc() -> None:
 
 
 def read_unproven(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The header and the claims as they stand there; nothing is believed of them yet."""
+    """Return the unverified header and claims."""
     parts = token.split(".") if len(token) <= MAX_TOKEN else []
     if len(parts) != 3 or not all(parts):
-        raise RefusedTokenError("form", "it is no signed JWT")
+        raise RefusedTokenError("form", "it is not a signed JWT")
     return _read_part(parts[0]), _read_part(parts[1])
 
 
@@ -358,27 +358,27 @@ def _read_part(part: str) -> Mapping[str, Any]:
     try:
         found = read_json(urlsafe_b64decode(part.encode("ascii")))
     except (FormatError, ValueError):
-        raise RefusedTokenError("form", "its parts are no JSON") from None
+        raise RefusedTokenError("form", "its parts are not JSON") from None
     if not isinstance(found, dict):
-        raise RefusedTokenError("form", "its parts are no JSON objects")
+        raise RefusedTokenError("form", "its parts are not JSON objects")
     return found
 
 
 def _algorithm(header: Mapping[str, Any], issuer: Issuer) -> str:
     algorithm, type_ = header.get("alg"), header.get("typ", "JWT")
     if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
-        raise RefusedTokenError("algorithm", "it is signed in a way that is not taken here")
+        raise RefusedTokenError("algorithm", "its algorithm is not allowed")
     if "crit" in header or "b64" in header:
-        raise RefusedTokenError("form", "it wants something understood that is not")
+        raise RefusedTokenError("form", "it has unsupported critical headers")
     if not isinstance(type_, str) or type_.lower() not in _TYPES:
-        raise RefusedTokenError("form", "it is a token of another kind")
+        raise RefusedTokenError("form", "it is another type of token")
     return algorithm
 
 
 def _key_id(header: Mapping[str, Any]) -> str | None:
     kid = header.get("kid")
     if kid is not None and not isinstance(kid, str):
-        raise RefusedTokenError("form", "its kid is no text")
+        raise RefusedTokenError("form", "its kid is not a string")
     return kid
 
 
@@ -399,24 +399,24 @@ def _check_signature(token: str, keys: list[Key], algorithm: str) -> None:
                 return
         except (JoseError, ValueError):
             continue
-    raise RefusedTokenError("signature", "no key of its issuer has signed it")
+    raise RefusedTokenError("signature", "the signature does not match a key of the issuer")
 
 
 def _check_audience(claims: Mapping[str, Any], issuer: Issuer) -> None:
     found = claims.get("aud")
     named = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     if not any(isinstance(name, str) and name in issuer.audiences for name in named):
-        raise RefusedTokenError("audience", "it is meant for somebody else")
+        raise RefusedTokenError("audience", "it is intended for another audience")
 
 
 def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
-    """Refuse a token out of its time, and one that does not say when it ends."""
+    """Reject a token outside its validity period or without an expiry."""
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name)
         if value is None and name != "exp":
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise RefusedTokenError("form", f"{name} is no time")
+            raise RefusedTokenError("form", f"{name} is not a time")
     if now >= claims["exp"] + leeway:
         raise RefusedTokenError("expired", "it has expired")
     if claims.get("nbf", now) > now + leeway:
@@ -426,10 +426,10 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
 
 
 def _identity_of(claims: Mapping[str, Any], issuer: Issuer) -> Identity:
-    """The identity that the claims of a verified token describe."""
+    """Return the identity that the claims of a verified token describe."""
     found = _look_up(claims, issuer.claims.id)
     if not isinstance(found, str) or not 0 < len(found) <= MAX_ID or not found.isprintable():
-        raise RefusedTokenError("claims", f"{issuer.claims.id} names nobody")
+        raise RefusedTokenError("claims", f"{issuer.claims.id} is missing or invalid")
     if found in RESERVED_IDS:
         raise RefusedTokenError("claims", f"the id {found!r} is reserved for this server")
     scopes = frozenset(scope for place in issuer.claims.scopes for scope in _words(claims, place)) - {_EVERYTHING}
@@ -439,7 +439,7 @@ def _identity_of(claims: Mapping[str, Any], issuer: Issuer) -> Identity:
 
 
 def _look_up(claims: Mapping[str, Any], place: str) -> Any:
-    """What a claim holds: a name that has dots or slashes itself comes before a path."""
+    """Return the value of a claim; a literal name with dots or slashes takes precedence over a path."""
     if not place or place in claims:
         return claims.get(place)
     parts = names(place) if place.startswith("/") else place.split(".")
@@ -461,7 +461,7 @@ def _resources(claims: Mapping[str, Any], place: str) -> dict[str, list[str]] | 
     if found is None:
         return None
     if not isinstance(found, Mapping) or not all(_are_actions(actions) for actions in found.values()):
-        raise RefusedTokenError("claims", f"{place} is no table of resources and actions")
+        raise RefusedTokenError("claims", f"{place} is not a table of resources and actions")
     return {str(name): list(actions) for name, actions in found.items()}
 
 
@@ -473,7 +473,7 @@ def _are_actions(actions: Any) -> bool:
 
 
 async def _fetch(url: str) -> bytes:
-    """What is at a URL, got by our own HTTP client; a redirect is not followed."""
+    """Fetch a URL with the built-in HTTP client, without following redirects."""
     from enfold.auth.token_endpoint import exchange
     from enfold.http_client import open_client
 
@@ -483,5 +483,5 @@ async def _fetch(url: str) -> bytes:
     finally:
         await client.aclose()
     if status != 200:
-        raise ValueError(f"{url} answers {status}")
+        raise ValueError(f"{url} responded with {status}")
     return body

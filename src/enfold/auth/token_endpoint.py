@@ -1,4 +1,4 @@
-"""Asking a token endpoint: who we are, in a header or in the form; a refusal comes without our secrets in it."""
+"""Requests to a token endpoint, with client authentication in a header or in the form. Errors never contain secrets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ MAX_BYTES: Final = 256 * 1024
 SECONDS: Final = 20.0
 
 _BUSY: Final = (429, 502, 503, 504)
-_OF_GRANT: Final = ("invalid_grant", "invalid_scope", "invalid_target", "unsupported_grant_type")  # not of the client
-# What a server may repeat in its complaint, and must not be repeated by us.
+_OF_GRANT: Final = (
+    "invalid_grant",
+    "invalid_scope",
+    "invalid_target",
+    "unsupported_grant_type",
+)  # errors of the grant, not of the client
+# Form fields that a server may echo in an error and that must be redacted.
 _SECRETS: Final = (
     "client_secret",
     "code",
@@ -36,7 +41,7 @@ _SECRETS: Final = (
 
 
 class TokenAnswer(msgspec.Struct, frozen=True):
-    """What a token endpoint gives."""
+    """The response of a token endpoint."""
 
     access_token: str
     token_type: str = "Bearer"  # noqa: S105  # the kind of a token, and the usual one
@@ -45,7 +50,7 @@ class TokenAnswer(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long the token is good; 0 where nobody said it so that it can be read."""
+        """The lifetime of the token in seconds; 0 if missing or malformed."""
         try:
             seconds = float(self.expires_in or 0)
         except ValueError:
@@ -54,7 +59,7 @@ class TokenAnswer(msgspec.Struct, frozen=True):
 
 
 class GrantRefusedError(Exception):
-    """An authorization server said no; `error` is its word for it."""
+    """An authorization server rejected the request; `error` is its error code."""
 
     def __init__(self, url: str, status: int, error: str, description: str, nonce: str = "") -> None:
         self.url = url
@@ -62,26 +67,26 @@ class GrantRefusedError(Exception):
         self.status = status
         self.error = error
         self.description = description
-        self.nonce = nonce  # which the next proof has to repeat
+        self.nonce = nonce  # for the next proof
         self.reason = description or error or f"HTTP {status}"
-        super().__init__(f"{self.host} refuses: {self.reason}")
+        super().__init__(f"{self.host} rejected the request: {self.reason}")
 
     @property
     def may_be_unseen(self) -> bool:
-        """Whether the server may not have seen who we are: some read that from the form alone, whatever they say."""
+        """Whether the server may have missed the client authentication, which some read only from the form."""
         return self.status in (400, 401) and self.error not in _OF_GRANT
 
     def without(self, secrets: Iterable[str]) -> GrantRefusedError:
-        """The refusal without secrets that the server may have repeated in its words."""
+        """Return the error without secrets that the server may have echoed."""
         error, description = self.error, self.description
         for secret in filter(None, secrets):
-            for text in (secret, quote_plus(secret)):  # as a form has it
+            for text in (secret, quote_plus(secret)):  # form encoded
                 error, description = error.replace(text, "…"), description.replace(text, "…")
         return GrantRefusedError(self.url, self.status, error, description, self.nonce)
 
 
 def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str], dict[str, str]]:
-    """Who we are, as fields of the form and as headers."""
+    """Return the client authentication as form fields and headers."""
     if method == "client_secret_basic":
         pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
         return {}, {"authorization": basic_authorization(pair)}
@@ -93,7 +98,7 @@ def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str
 async def post_form(
     send: Send, url: str, form: Mapping[str, str], headers: Mapping[str, str], secret: str = ""
 ) -> TokenAnswer:
-    """The token for a form; GrantRefusedError where the server says no, WebError where it does not answer."""
+    """Request a token; raise GrantRefusedError if the server rejects it, WebError if it does not respond."""
     sent = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json", **headers}
     try:
         return await post(send, url, sent, urlencode(form).encode(), TokenAnswer)
@@ -103,19 +108,19 @@ async def post_form(
 
 
 async def post(send: Send, url: str, headers: Mapping[str, str], content: bytes, type: type[T]) -> T:
-    """The document that answers a post; no redirect is followed, because what is posted are secrets."""
+    """Post a form and return the response document; redirects are not followed, because the form contains secrets."""
     status, nonce, body = await exchange(send, "POST", url, headers, content)
     refusal = decoded(body, _ErrorAnswer) or _ErrorAnswer()
     if status not in (200, 201) or refusal.error:
         raise GrantRefusedError(url, status, refusal.error, refusal.error_description, nonce)
     answer = decoded(body, type)
     if answer is None:
-        raise GrantRefusedError(url, status, "", "its answer is not what OAuth describes")
+        raise GrantRefusedError(url, status, "", "the response is not valid OAuth")
     return answer
 
 
 def authorization_server_urls(issuer: str) -> list[str]:
-    """Where the metadata of an issuer may stand, in the order of the MCP specification."""
+    """Return the metadata URLs of an issuer in the order of the MCP specification."""
     root, path = split_url(issuer)[0], urlsplit(issuer).path.rstrip("/")
     found = [
         f"{root}/.well-known/oauth-authorization-server{path}",
@@ -133,7 +138,7 @@ async def exchange(
     content: bytes | None = None,
     limit: int = MAX_BYTES,
 ) -> tuple[int, str, bytes]:
-    """The status, the nonce for proofs and the body of a small answer, in time."""
+    """Return the status, the nonce for proofs and the body of a small response, within the time limit."""
     origin, target = split_url(url)
     try:
         async with asyncio.timeout(SECONDS):
@@ -145,7 +150,7 @@ async def exchange(
             finally:
                 await response.close()
     except TimeoutError:
-        raise WebError("late", "no answer in time") from None
+        raise WebError("late", "no response in time") from None
 
 
 class _ErrorAnswer(msgspec.Struct, frozen=True):

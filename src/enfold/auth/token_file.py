@@ -1,6 +1,6 @@
-"""A file of tokens: made, listed and revoked without a program, and read again at once when it changes.
+"""Token files: created, listed and revoked from the command line, and reloaded when they change.
 
-It holds hashes alone; a token is shown once, when it is made.
+A file contains only hashes; a token is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from enfold.log import Log
 from enfold.operations import Identity
 from enfold.storage import FileVersion, file_version, replace_file, try_lock
 
-SHOWN: Final = 8  # digits of its hash by which a token is named
-LOCK_PAUSE: Final = 0.01  # seconds between two attempts to lock a file that another program changes
+SHOWN: Final = 8  # digits of its hash that identify a token
+LOCK_PAUSE: Final = 0.01  # seconds between two attempts to lock the file
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 _log: Final = Log("enfold.auth.tokens")
 
 
 class FileEntry(TokenEntry, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One token of a file, as its hash, and until when it is valid."""
+    """One token of a file: its hash and expiry."""
 
     expires: str | None = None  # RFC 3339
 
     @property
     def short(self) -> str:
-        """The name by which it can be revoked."""
+        """The id for revocation."""
         return self.token.removeprefix("sha256:")[:SHOWN]
 
     @property
     def ends(self) -> float:
-        """When it expires, in Unix seconds."""
+        """The expiry in Unix seconds."""
         return float("inf") if self.expires is None else datetime.fromisoformat(self.expires).timestamp()
 
 
@@ -55,9 +55,9 @@ def add_token(
     seconds: float | None = None,
     now: float | None = None,
 ) -> str:
-    """Make a token, keep its hash in the file, and give it back: nobody can show it again."""
+    """Create a token and store its hash in the file. Returns the token, which cannot be shown again."""
     if not id or not id.isprintable():
-        raise ValueError("A token needs the id of its owner, in letters that can be printed")
+        raise ValueError("A token requires the id of its owner, in printable characters")
     token = new_token()
     entry = FileEntry(id, hash_token(token), sorted(set(scopes)), resources, _expiry(seconds, now))
     with _rewriting(path) as entries:
@@ -73,12 +73,12 @@ def _expiry(seconds: float | None, now: float | None) -> str | None:
 
 
 def list_tokens(path: Path) -> list[FileEntry]:
-    """The tokens of a file: their hashes, owners and rights."""
+    """Return the tokens of a file: hashes, owners and permissions."""
     return read_entries(path.read_bytes(), str(path))
 
 
 def revoke_tokens(path: Path, which: str) -> list[FileEntry]:
-    """Remove the tokens of an id, or the one whose hash begins so; the answer is what was removed."""
+    """Remove the tokens of an id, or the one with this hash prefix; return what was removed."""
     with _rewriting(path) as entries:
         gone = [entry for entry in entries if which in (entry.id, entry.token, entry.short)]
         entries[:] = [entry for entry in entries if entry not in gone]
@@ -86,21 +86,21 @@ def revoke_tokens(path: Path, which: str) -> list[FileEntry]:
 
 
 def read_duration(text: str) -> float:
-    """Seconds from `90d`, `12h`, `30m`, `2w`."""
+    """Return the seconds of `90d`, `12h`, `30m`, `2w`."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS or not number.isdecimal() or not 0 < int(number) <= 100_000:
-        raise ValueError(f"{text!r} is no time: write 30m, 12h, 90d or 2w")
+        raise ValueError(f"{text!r} is not a duration: use 30m, 12h, 90d or 2w")
     return float(int(number) * _UNITS[unit])
 
 
 def read_resources(texts: Iterable[str]) -> dict[str, list[str]] | None:
-    """What `--resource project:42=read,list` says; None where nothing is said."""
+    """Parse `--resource project:42=read,list`; None without values."""
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _, actions = text.partition("=")
         named = [action for action in actions.split(",") if action]
         if ":" not in name or not named:
-            raise ValueError(f"{text!r} is no resource: write type:id=action,action")
+            raise ValueError(f"{text!r} is not a resource: use type:id=action,action")
         found.setdefault(name, []).extend(named)
     return found or None
 
@@ -109,7 +109,7 @@ def read_resources(texts: Iterable[str]) -> dict[str, list[str]] | None:
 
 
 def read_entries(text: bytes, where: str) -> list[FileEntry]:
-    """The entries of a file; ValueError, without anything of a token in it, for another one."""
+    """Read the entries of a file; raise ValueError, without any part of a token, if it is malformed."""
     try:
         entries = msgspec.json.decode(text, type=list[FileEntry])
         for entry in entries:
@@ -123,17 +123,17 @@ def read_entries(text: bytes, where: str) -> list[FileEntry]:
 
 def _check(entry: FileEntry) -> None:
     if not entry.token.startswith("sha256:"):
-        advice = f"give it to {entry.id}, and write {hash_token(entry.token)} here"
-        raise ValueError(f"the token of {entry.id} stands in clear: {advice}")
+        advice = f"replace it by its hash {hash_token(entry.token)}"
+        raise ValueError(f"the token of {entry.id} is in plain text: {advice}")
     try:
         _ = entry.ends
     except ValueError:
-        raise ValueError(f"the token of {entry.id} expires at no time that can be read") from None
+        raise ValueError(f"the expiry of the token of {entry.id} is not an RFC 3339 time") from None
 
 
 @contextmanager
 def _rewriting(path: Path) -> Iterator[list[FileEntry]]:
-    """The entries of a file to be changed; the file is replaced at the end, and one change waits for another."""
+    """Yield the entries of a locked file for changes; the file is replaced at the end."""
     with _locked(path):
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
         yield entries
@@ -150,22 +150,22 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 class TokenFile:
-    """A verifier of the tokens in a file, which is read again when it changes: tokens are added and revoked at once."""
+    """Verifies the tokens in a file, which is reloaded when it changes."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
-        """ValueError for a file that is wrong; one that becomes wrong later leaves what it said before in force."""
+        """Raises ValueError for a malformed file; if a later version is malformed, the previous tokens stay valid."""
         self._path = Path(path)
         self._clock = clock
-        self._version = file_version(path)  # before the text: what changes in between is seen as a change
+        self._version = file_version(path)  # before reading, so that a concurrent change is detected
         self._entries = list_tokens(self._path)
         self._drop_expired()
 
     def identify(self, token: str) -> Identity | None:
-        """The identity a token stands for now."""
+        """Return the current identity of a token."""
         return self._current().identify(token)
 
     def known(self, identity_id: str) -> Identity | None:
-        """What all tokens of an identity allow now; None where it has none any more."""
+        """Return the permissions of all tokens of an identity; None if it has none."""
         return self._current().known(identity_id)
 
     def _current(self) -> Tokens:
@@ -177,19 +177,19 @@ class TokenFile:
         return self._tokens
 
     def examine(self, token: str) -> tuple[Identity | None, str]:
-        """The identity a token stands for, or the sentence that says why it stands for none."""
+        """Return the identity of a token, or the reason why there is none."""
         identity = self.identify(token)
         known = [entry for entry in self._entries if entry.token == hash_token(token)]
         if identity is None and known:
-            return None, f"refused by {self._path}: the token of {known[0].id} expired at {known[0].expires}"
-        return identity, f"refused by {self._path}: it is not in it"
+            return None, f"rejected by {self._path}: the token of {known[0].id} expired at {known[0].expires}"
+        return identity, f"rejected by {self._path}: unknown token"
 
     def _read(self, version: FileVersion) -> None:
         self._version = version
         try:
             self._entries = [] if version is None else list_tokens(self._path)
         except (OSError, ValueError) as error:
-            _log.error("The tokens stay as they were: %s", error)
+            _log.error("The token file was not reloaded, the previous tokens stay valid: %s", error)
             return
         self._drop_expired()
 

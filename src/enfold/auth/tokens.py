@@ -1,4 +1,4 @@
-"""Bearer tokens and the identities they stand for: the one place where a token is verified. Only hashes are kept."""
+"""Bearer tokens and their identities: the only place where tokens are verified. Only hashes are stored."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _log: Final = Log("enfold.auth")
 
 
 class Verifier(Protocol):
-    """Whoever can say who is behind a token; `Tokens` is one."""
+    """Verifies tokens, such as `Tokens`."""
 
     def identify(self, token: str) -> Identity | Awaitable[Identity | None] | None:
-        """The identity a token stands for, or None; an `async def` may look it up elsewhere."""
+        """Return the identity of a token, or None; may be an `async def`."""
 
 
 @runtime_checkable
 class _KnowsIdentities(Protocol):
-    """A verifier that knows its identities by name."""
+    """A verifier that can look up identities by id."""
 
     def known(self, identity_id: str) -> Identity | None: ...
 
 
 def issuers_of(verifier: object) -> Sequence[IdSpace]:
-    """The issuers whose tokens a verifier takes; none for a list of tokens."""
+    """Return the issuers of a verifier; empty for a list of tokens."""
     return getattr(verifier, "issuers", ())
 
 
 async def verified(tokens: Verifier, token: str) -> Identity | None:
-    """Who a verifier says is behind a token; whatever it raises is a refusal."""
+    """Ask a verifier for the identity of a token; any exception is a rejection."""
     try:
         found = tokens.identify(token)
         return found if found is None or isinstance(found, Identity) else await found
@@ -56,29 +56,29 @@ async def verified(tokens: Verifier, token: str) -> Identity | None:
 
 
 class Authenticator:
-    """Verifies the `Authorization` headers of callers, and delays its refusals to whoever guesses."""
+    """Verifies the `Authorization` headers of callers, and delays rejections after repeated failures."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self._attempts = Attempts()
-        self._waiting = 0  # refusals that are delayed now
+        self._waiting = 0  # rejections being delayed
 
     @property
     def issuers(self) -> list[str]:
-        """The URLs of those who give tokens."""
+        """The URLs of the issuers."""
         return [each.issuer for each in issuers_of(self.verifier)]
 
     async def authenticate(self, authorization: str, client: Client, gone: Callable[[], Awaitable[object]]) -> Identity:
-        """The identity behind an `Authorization` header; without one it is refused, after a delay that grows.
+        """Return the identity of an `Authorization` header; reject it otherwise, after an increasing delay.
 
-        `gone` returns when the client has disconnected, which ends the delay; it may drop what the client has sent.
+        `gone` returns when the client has disconnected, which ends the delay; it may discard the request body.
         """
         token = bearer_token(authorization)
         identity = None if token is None else await verified(self.verifier, token)
         if identity is not None:
             return identity
         refusal = refused_token() if token is not None else _refused_scheme(authorization)
-        del authorization, token  # a refusal that waits holds nothing of its request
+        del authorization, token  # a delayed rejection must not hold the token in memory
         address = address_of(client)
         _log.warning("A token from %s was refused", address or "an unknown address")
         await self._delay(self._attempts.failed(address), gone)
@@ -99,7 +99,7 @@ class Authenticator:
 
 
 class AnyOf:
-    """Several verifiers as one: a token is asked of each in turn. ValueError where two could give the same id."""
+    """Combines verifiers, which are tried in order. Raises ValueError if two could produce the same id."""
 
     def __init__(self, verifiers: Iterable[Verifier]) -> None:
         self._verifiers = tuple(verifiers)
@@ -116,7 +116,7 @@ class AnyOf:
         return None
 
     def _checked(self, identity: Identity) -> Identity | None:
-        """An identity of a list; None for an id that only an issuer may give."""
+        """Return an identity of a token list; None for an id reserved for an issuer."""
         prefix = belongs_to_another(identity.id, None, self.issuers)
         if prefix is None:
             return identity
@@ -124,9 +124,9 @@ class AnyOf:
         return None
 
     def current(self, identity: Identity) -> Identity | None:
-        """The identity with its current rights; None for identities of an issuer, which cannot be looked up by id.
+        """Return the identity with its current permissions; None for identities of an issuer, which have no lookup.
 
-        ACCESS_DENIED where it has no token any more.
+        Raises ACCESS_DENIED if it no longer has a token.
         """
         if belongs_to_another(identity.id, None, self.issuers) is not None:
             return None
@@ -139,22 +139,22 @@ class AnyOf:
         return None
 
     def __len__(self) -> int:
-        """How many identities are known by name; those of an issuer are not."""
+        """Return the number of identities with lookup, which excludes those of issuers."""
         return sum(len(each) for each in self._verifiers if isinstance(each, Sized))
 
     def __bool__(self) -> bool:
-        """Whether anybody can come in at all."""
+        """Whether any caller can authenticate."""
         return len(self) > 0 or any(not isinstance(each, Sized) for each in self._verifiers)
 
 
 def address_of(client: Client) -> str:
-    """The address of a client, as a server names it: alone, or with the port."""
+    """Return the address of a client without its port."""
     return client if isinstance(client, str) else str(client[0]) if client else ""
 
 
 def no_identity() -> CallError:
-    """What a caller without a token is told, whatever they asked for."""
-    return CallError("ACCESS_DENIED", "This server needs a bearer token", {"reason": "no_identity"})
+    """Return the error for a caller without a token."""
+    return CallError("ACCESS_DENIED", "This server requires a bearer token", {"reason": "no_identity"})
 
 
 def refused_token() -> CallError:
@@ -162,11 +162,9 @@ def refused_token() -> CallError:
 
 
 def _refused_scheme(authorization: str) -> CallError:
-    """The refusal of an `Authorization` header without a bearer token; what is no known scheme may be a token, and is not shown."""
+    """Return the error for an `Authorization` header without a bearer token; an unknown scheme may be a token and is not shown."""
     scheme = authorization.strip().partition(" ")[0].lower()
-    wrong = (
-        f"{scheme.title()} authentication is not supported" if scheme in _OTHER_SCHEMES else "There is no bearer token"
-    )
+    wrong = f"{scheme.title()} authentication is not supported" if scheme in _OTHER_SCHEMES else "No bearer token"
     return CallError("ACCESS_DENIED", f"{wrong}. Send Authorization: Bearer TOKEN.", {"reason": "invalid_token"})
 
 
@@ -174,27 +172,27 @@ _OTHER_SCHEMES: Final = frozenset({"basic", "digest", "negotiate", "ntlm", "hawk
 
 
 class Tokens:
-    """Tokens by their hashes, and who is behind each."""
+    """Tokens by hash, with their identities."""
 
     def __init__(self, identities: Mapping[str, Identity] | Iterable[tuple[str, Identity]]) -> None:
-        """Identities by `hash_token(token)`, or by the token itself, which is hashed here and not kept."""
+        """Takes identities by `hash_token(token)` or by the token itself, which is hashed and not stored."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
         self._identities = {_digest(text): identity for text, identity in pairs}
 
     def identify(self, token: str) -> Identity | None:
-        """The identity a token stands for, in a time that tells nothing about the tokens there are."""
-        # A dict is searched by a keyed hash of the digest: how long that takes depends on bits that nobody outside can
-        # choose, and all that they could tell of is the digest, from which no token is found.
+        """Return the identity of a token, without leaking other tokens through timing."""
+        # The dict lookup uses a keyed hash of the digest, whose timing an attacker cannot control; it could reveal at most
+        # parts of the digest, which do not lead to a token.
         return self._identities.get(sha256(token.encode("utf-8", "surrogatepass")).digest())
 
     def known(self, identity_id: str) -> Identity | None:
-        """What all tokens of an identity allow together; None where it has none."""
+        """Return the combined permissions of all tokens of an identity; None if it has none."""
         found = [identity for identity in self._identities.values() if identity.id == identity_id]
         return _merged(found) if found else None
 
     @property
     def are_reserved(self) -> bool:
-        """Whether these tokens stand for reserved ids alone, which no other source can give."""
+        """Whether all ids are reserved ones, which no other source can produce."""
         return all(identity.id in RESERVED_IDS for identity in self._identities.values())
 
     def __len__(self) -> int:
@@ -205,13 +203,13 @@ class Tokens:
 
 
 def _may_know(verifier: Verifier) -> bool:
-    """Whether an id without a prefix may be a verifier's that cannot be asked for it."""
+    """Whether an id without a prefix may belong to a verifier without lookup."""
     issuers = issuers_of(verifier)
     return any(not each.prefix for each in issuers) if issuers else not isinstance(verifier, _KnowsIdentities)
 
 
 def _merged(identities: list[Identity]) -> Identity:
-    """One identity with what several of the same id may do."""
+    """Merge the permissions of identities with the same id."""
     resources: dict[str, list[str]] = {}
     for each in identities:
         for name, actions in (each.resources or {}).items():
@@ -221,19 +219,19 @@ def _merged(identities: list[Identity]) -> Identity:
 
 
 def new_token() -> str:
-    """A token with 256 random bits, so that a plain hash protects it: there is nothing to guess."""
-    from secrets import token_urlsafe  # slow to import, and only for who makes one
+    """Return a token with 256 random bits, for which a plain hash is sufficient protection."""
+    from secrets import token_urlsafe  # slow to import, needed only to create tokens
 
     return f"enfold_{token_urlsafe(32)}"
 
 
 def hash_token(token: str) -> str:
-    """What is written down instead of a token."""
+    """Return the hash that is stored instead of a token."""
     return f"{_HASHED}{sha256(token.encode()).hexdigest()}"
 
 
 def bearer_token(authorization: str) -> str | None:
-    """The token of an `Authorization` header; None where the header is of another kind."""
+    """Return the token of an `Authorization` header; None for another scheme."""
     scheme, _, token = authorization.strip().partition(" ")
     if scheme != "Bearer" and scheme.lower() != "bearer":
         return None
@@ -241,7 +239,7 @@ def bearer_token(authorization: str) -> str | None:
 
 
 def wrong_shape(where: str, error: msgspec.DecodeError) -> str:
-    """What is wrong with a list of tokens, and how one is made; nothing of a token is in it."""
+    """Return the message for a malformed list of tokens, without any part of a token."""
     return (
         f"{where}: {error}. A list of tokens is what `enfold token new --id ann --file tokens.json` writes: "
         '[{"id": "ann", "token": "sha256:…", "scopes": []}]'
@@ -249,7 +247,7 @@ def wrong_shape(where: str, error: msgspec.DecodeError) -> str:
 
 
 def tokens_from_environment(environ: Mapping[str, str]) -> Tokens | None:
-    """Tokens from a variable, as a file lists them, which may stand there in clear; None where it is not set."""
+    """Read tokens, possibly in plain text, from an environment variable in the format of a token file."""
     text = environ.get(VARIABLE)
     if not text:
         return None
@@ -270,12 +268,12 @@ def _digest(text: str) -> bytes:
         return sha256(text.encode()).digest()
     digits = text.removeprefix(_HASHED)
     if not _HEX_DIGITS.fullmatch(digits):
-        raise ValueError("A token's hash is `sha256:` and 64 hexadecimal digits")
+        raise ValueError("A token's hash must be `sha256:` and 64 hexadecimal digits")
     return bytes.fromhex(digits)
 
 
 class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One entry of a list of tokens: whose it is, the token or its hash, and what it allows."""
+    """One entry of a list of tokens: owner, token or hash, and permissions."""
 
     id: str
     token: str
@@ -292,7 +290,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class IdSpace(Protocol):
-    """An issuer, and what the ids of its callers begin with; None where its configuration does not say."""
+    """An issuer and the prefix of its callers' ids; None if not configured."""
 
     @property
     def issuer(self) -> str: ...
@@ -302,15 +300,15 @@ class IdSpace(Protocol):
 
 
 def check_prefix(issuer: IdSpace) -> None:
-    """Refuse a prefix from which the id after it cannot be told."""
+    """Reject a prefix without a delimiter."""
     if issuer.prefix and (issuer.prefix[-1].isalnum() or not issuer.prefix.isprintable()):
         raise ValueError(f"The prefix {issuer.prefix!r} of {issuer.issuer} must end with a delimiter, as in 'partner:'")
 
 
 def check_apart(issuers: Sequence[IdSpace], *, beside_others: bool = False, beside_lists: bool = False) -> None:
-    """Refuse issuers that could give two callers the same id.
+    """Reject issuers that could give two callers the same id.
 
-    `beside_others` says that there are tokens besides theirs, `beside_lists` that those have ids of their own.
+    `beside_others`: there are other sources of tokens; `beside_lists`: those have their own ids.
     """
     if len(issuers) + beside_others < 2:
         return
@@ -333,27 +331,27 @@ def check_apart(issuers: Sequence[IdSpace], *, beside_others: bool = False, besi
 
 
 def belongs_to_another(identity_id: str, own: str | None, issuers: Iterable[IdSpace]) -> str | None:
-    """The prefix of another issuer that an id begins with; `own` is the prefix of where the id comes from."""
+    """Return the prefix of another issuer that an id begins with; `own` is the prefix of its source."""
     others = (each.prefix for each in issuers if each.prefix and each.prefix != own)
     return next((prefix for prefix in others if identity_id.startswith(prefix)), None)
 
 
-FREE: Final = 5  # failures that are answered at once
-STEP: Final = 0.2  # seconds that the first later one waits; each further one waits twice as long
+FREE: Final = 5  # failures without a delay
+STEP: Final = 0.2  # seconds of the first delay, doubled for each further failure
 MAX_DELAY: Final = 10.0
-FORGOTTEN: Final = 300.0  # seconds without a failure
+FORGOTTEN: Final = 300.0  # seconds without a failure until the count is reset
 MAX_ADDRESSES: Final = 10_000
-MAX_WAITING: Final = 500  # refusals that wait at a time; further ones are sent at once
+MAX_WAITING: Final = 500  # delayed rejections at a time; more are sent immediately
 
 
 class _Address(msgspec.Struct):
     failures: int = 0
     last: float = 0.0
-    free_at: float = 0.0  # when the last refusal that waits is sent
+    free_at: float = 0.0  # when the last delayed rejection is sent
 
 
 class Attempts:
-    """The recent failed attempts, of as many addresses as fit."""
+    """The recent failed attempts of a limited number of addresses."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_addresses: int = MAX_ADDRESSES) -> None:
         self._clock = clock
@@ -361,9 +359,9 @@ class Attempts:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
 
     def failed(self, address: str) -> float:
-        """Count a failed attempt; the answer is how many seconds its refusal has to wait.
+        """Count a failed attempt; return the delay of its rejection in seconds.
 
-        Refusals to one address are sent one after the other, so that many at once are no quicker than one by one.
+        Rejections to one address are sent one after the other, so that parallel attempts are no faster.
         """
         now = self._clock()
         known = self._known(_network_of(address), now)
@@ -389,7 +387,7 @@ class Attempts:
 
 
 def _network_of(address: str) -> str:
-    """An address, or for IPv6 the network that one customer has: there are more addresses in it than guesses."""
+    """Return an IPv4 address, or the network of an IPv6 address, since one customer has many addresses."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -415,7 +413,7 @@ def while_admitted(
     refuse: Refuse,
     every: float | None = None,
 ) -> Iterator[None]:
-    """Recheck the token of an open stream every few seconds: `refuse` is called once it is revoked, expired or grants less.
+    """Recheck the token of an open stream periodically; `refuse` is called once it is revoked, expired or grants less.
 
     A plain call that is already running is not interrupted.
     """

@@ -58,7 +58,9 @@ def _read_error(error: Any) -> CallError:
     if isinstance(error, str):
         return CallError("EXECUTION_ERROR", error)
     if not isinstance(error, Mapping) or not _is_error(error):
-        raise FormatError("Not of the format `envelope`: an error requires `code`, `message`, `details` and `retryable`")
+        raise FormatError(
+            "Not of the format `envelope`: an error requires `code`, `message`, `details` and `retryable`"
+        )
     return CallError(error["code"], error["message"], dict(error.get("details") or {}), error.get("retryable"))
 
 

@@ -1,4 +1,4 @@
-"""What operators see of calls: the record of a call that has ended, those who observe them, traces, counts and lines."""
+"""Observability of calls: records, observers, traces, metrics and log lines."""
 
 from typing import TYPE_CHECKING, Any
 

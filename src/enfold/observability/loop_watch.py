@@ -1,4 +1,4 @@
-"""A warning for operations that block the event loop. A thread asks the loop to answer; calls themselves pay nothing."""
+"""Warns about operations that block the event loop. A thread pings the loop, so calls have no overhead."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from enfold.log import Log
 
 LIMIT: Final = 1.0  # seconds that the event loop may be blocked
 TICK: Final = 0.1
-_RUNTIME: Final = "enfold.runtime."  # the modules whose frames know the operation that runs
+_RUNTIME: Final = "enfold.runtime."  # modules whose frames have the running operation
 
 _log: Final = Log("enfold.runtime")
 _watches: Final[dict[asyncio.AbstractEventLoop, _LoopWatch]] = {}
 
 
 def watch_running_loop() -> Callable[[], None]:
-    """Warn once of each operation that blocks the running loop, until what is returned is called. A loop has one watch."""
+    """Warn once per operation that blocks the running loop. Returns a function that ends the watch; a loop has one."""
     loop = asyncio.get_running_loop()
     watch = _watches.get(loop)
     if watch is None:
@@ -39,7 +39,7 @@ def _release(loop: asyncio.AbstractEventLoop, watch: _LoopWatch) -> None:
 
 
 class _LoopWatch(threading.Thread):
-    """Looks every tick whether the loop has answered."""
+    """Checks on every tick whether the loop has responded."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name="enfold-loop-watch", daemon=True)
@@ -57,10 +57,10 @@ class _LoopWatch(threading.Thread):
                 self._has_answered, asked_at, ticks = False, monotonic(), 0
                 try:
                     self._loop.call_soon_threadsafe(self._answer)
-                except RuntimeError:  # it is closed
+                except RuntimeError:  # the loop is closed
                     return
                 continue
-            # Ticks are counted, too: in a process that got no CPU, this thread stood still as the loop did.
+            # Ticks are counted as well: in a process without CPU time this thread does not run either.
             ticks += 1
             if ticks * TICK >= LIMIT / 2 and monotonic() - asked_at >= LIMIT:
                 self._report()
@@ -75,8 +75,8 @@ class _LoopWatch(threading.Thread):
             return
         self._reported.add(operation)
         _log.warning(
-            "%s has blocked the event loop for more than a second (%s, line %s): no other call goes on meanwhile. "
-            "Await what waits, or make it a plain def, which runs in a thread",
+            "%s has blocked the event loop for more than a second (%s, line %s): no other call makes progress. "
+            "Await blocking work, or use a plain def, which runs in a thread",
             operation,
             frame.f_code.co_filename,
             frame.f_lineno,
@@ -84,7 +84,7 @@ class _LoopWatch(threading.Thread):
 
 
 def _operation_of(frame: FrameType | None) -> str | None:
-    """The id of the innermost operation on a stack."""
+    """Return the id of the innermost operation on a stack."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(_RUNTIME):
             spec = getattr(frame.f_locals.get("self"), "spec", None)

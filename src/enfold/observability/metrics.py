@@ -1,8 +1,7 @@
-"""Calls counted by operation, source and code, with the time they took. Numbers alone; how they are written stands elsewhere.
+"""Counts calls by operation, source and code, with their durations. `prometheus` writes the numbers.
 
-What strangers choose cannot make the counts grow: only operations that there are have a row, at most 500 of them, within a
-bound on their text; all others are counted as `other`. Nor can it take the place of our own codes and of those that
-operations declare.
+Untrusted names cannot grow the metrics: only existing operations have a row, at most 500 of them, within a limit on their
+text; all others count as `other`. Nor can they displace built-in and declared codes.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ if TYPE_CHECKING:
 
 BOUNDS: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)  # seconds
 MAX_OPERATIONS: Final = 500
-MAX_DECLARED: Final = 60  # codes that operations declare
-MAX_FOREIGN: Final = 20  # codes that nobody declares: handlers and servers choose them as they like
+MAX_DECLARED: Final = 60  # codes declared by operations
+MAX_FOREIGN: Final = 20  # undeclared codes
 MAX_SOURCES: Final = 100
-MAX_TEXT: Final = 900_000  # bytes that the rows of operations may take when they are written
-MAX_FOREIGN_TEXT: Final = 300_000  # the same, of rows with codes that nobody declares
-LINES: Final = len(BOUNDS) + 4  # of one row, when it is written
-MAX_KEYS: Final = 20_000  # pairs of an operation and a code whose row is remembered
+MAX_TEXT: Final = 900_000  # bytes of all rows as text
+MAX_FOREIGN_TEXT: Final = 300_000  # bytes of rows with undeclared codes as text
+LINES: Final = len(BOUNDS) + 4  # lines of one row as text
+MAX_KEYS: Final = 20_000  # pairs of an operation and a code with a cached row
 OTHER: Final = "other"
 _SUM: Final = len(BOUNDS) + 1
-_LINE: Final = 110  # bytes of a line besides the labels' values
+_LINE: Final = 110  # bytes of a line without the label values
 
-Row = list[float]  # calls by how long they took, one number for each bound and one beyond, then the sum of seconds
+Row = list[float]  # the number of calls per duration bucket, then the sum of seconds
 
 
 class CountsSnapshot(msgspec.Struct, frozen=True):
-    """The counts of one process at one moment, as they travel to the process that writes them all."""
+    """The metrics of one process, as sent to the process that writes them all."""
 
     rows: list[tuple[str, str, str, Row]]  # operation, source, code
     refusals: list[tuple[str, str, int]]  # surface, code
-    gauges: list[tuple[str, str, float]]  # name, word
+    gauges: list[tuple[str, str, float]]  # name, label
     sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
-    declared: list[str] = []  # codes that operations declare
-    changes: list[tuple[str, str, int]] = []  # of definitions: source, kind
+    declared: list[str] = []  # codes declared by operations
+    changes: list[tuple[str, str, int]] = []  # changed definitions: source, kind
 
 
 class BoundedRows:
-    """Rows by operation, source and code: as many as their text may be long, and beyond that those of `other`."""
+    """Rows by operation, source and code, limited by the size of their text; the rest counts as `other`."""
 
     def __init__(self) -> None:
         self._operations: set[str] = set()
@@ -58,11 +57,11 @@ class BoundedRows:
         self.rows: dict[tuple[str, str, str], Row] = {}
 
     def declare(self, code: str) -> None:
-        """Count a code as ours: strangers' codes cannot take its row."""
+        """Reserve a row for a code, which undeclared codes cannot take."""
         _word_or_other(code, self.declared, MAX_DECLARED)
 
     def find(self, operation: str, source: str, code: str) -> Row:
-        """The row of these three; where there is no room for it, the row of `other` with as many of them as possible."""
+        """Return the row of these labels; without room for it, a row with as few `other` labels as possible."""
         operation = _word_or_other(operation, self._operations, MAX_OPERATIONS)
         source = _word_or_other(source, self._sources, MAX_SOURCES)
         code = code if self._is_ours(code) else _word_or_other(code, self._foreign, MAX_FOREIGN)
@@ -73,7 +72,7 @@ class BoundedRows:
         )
 
     def _labelled(self, labels: tuple[str, str, str]) -> Row | None:
-        """The row with these labels; None where there is no room for another one."""
+        """Return the row with these labels; None without room for another one."""
         row = self.rows.get(labels)
         if row is None:
             cost, is_ours = LINES * (_LINE + sum(map(_length, labels))), self._is_ours(labels[2])
@@ -87,12 +86,12 @@ class BoundedRows:
 
 
 class CallCounts:
-    """An observer that counts; `snapshot` gives what has been counted so far."""
+    """An observer that counts calls; `snapshot` returns the counts so far."""
 
     def __init__(self, registry: Registry) -> None:
-        """The codes that operations of the registry declare have rows, whatever strangers do."""
+        """Reserve rows for the codes that operations of the registry declare."""
         self._registry = registry
-        self._found: dict[tuple[str, str], Row] = {}  # by operation and code, as they come
+        self._found: dict[tuple[str, str], Row] = {}  # by operation and code
         self._rows = BoundedRows()
         self._refusals: dict[tuple[str, str], int] = {}
 
@@ -107,7 +106,7 @@ class CallCounts:
             self._refusals[key] = self._refusals.get(key, 0) + 1
 
     def _row(self, record: CallRecord) -> Row:
-        """The row of an operation and a code that come together for the first time."""
+        """Return the row of a new pair of operation and code."""
         registry, operation, origin = self._registry, record.operation, record.origin
         if operation in registry and registry.get_spec(operation).declared_row(record.code) is not None:
             self._rows.declare(record.code)
@@ -138,7 +137,7 @@ def _new_row() -> Row:
 
 
 def _length(label: str) -> int:
-    """How many bytes a label takes when it is written."""
+    """Return the bytes of a label as text."""
     return len(label.encode("utf-8", "replace")) + sum(map(label.count, '\\"\n'))
 
 
@@ -147,7 +146,7 @@ def _label(source: str) -> str:
 
 
 def _word_or_other(word: str, known: set[str], most: int) -> str:
-    """The word itself, or `other` where there are too many of its kind already."""
+    """Return the label, or `other` beyond the limit."""
     if word not in known:
         if len(known) >= most:
             return OTHER
@@ -156,7 +155,7 @@ def _word_or_other(word: str, known: set[str], most: int) -> str:
 
 
 def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
-    """The counts of several processes as one, within the same bounds; a source is up where it is up in all of them."""
+    """Merge the metrics of several processes within the same limits; a source is up if it is up in all of them."""
     bounded = BoundedRows()
     refusals: dict[tuple[str, str], int] = {}
     gauges: dict[tuple[str, str], float] = {}
@@ -175,7 +174,7 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
             gauges[name, word] = gauges.get((name, word), 0.0) + value
         for name, kind, is_up in each.sources:
             sources[name, kind] = sources.get((name, kind), True) and is_up
-        for name, kind, changed in each.changes:  # which all of them see
+        for name, kind, changed in each.changes:  # all processes count the same changes
             changes[name, kind] = max(changes.get((name, kind), 0), changed)
     return CountsSnapshot(
         [(*labels, row) for labels, row in bounded.rows.items()],

@@ -1,6 +1,6 @@
-"""Who observes calls: surfaces and the runtime report each call that has ended, and every observer is given its record.
+"""Observers of calls: surfaces and the runtime report each finished call, and every observer receives its record.
 
-Without an observer and without a tracer a call only reads `is_on`.
+Without an observer or tracer a call only reads `is_on`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from enfold.operations import Context, Identity, Operation
 
 
-# Imports inside functions: what is needed only where somebody observes.
+# Imports inside functions: needed only where calls are observed.
 
 Observer: TypeAlias = "Callable[[CallRecord], object]"
 
 
 class Observers:
-    """Those who see the calls of a registry and its views.
+    """The observers of a registry and its views.
 
-    `is_on` is what every call looks at; `end` takes the record of a call that has ended, `tracer` begins its span; each is
-    None where nobody wants it. `running` and `streams` are how many calls, and how many streams of them, are under way.
+    Every call reads `is_on`; `end` takes the record of a finished call, `tracer` starts its span; each is None if unused.
+    `running` and `streams` count calls and streams in progress.
     """
 
     __slots__ = ("_observers", "end", "is_on", "running", "streams", "tracer")
@@ -37,14 +37,14 @@ class Observers:
     def __init__(self) -> None:
         self._observers: list[Observer] = []
         self.end: Observer | None = None
-        # Whether an SDK is installed is looked for with the first call, not before: programs install it when they start.
+        # Checked with the first call, because programs install an SDK during their start-up.
         self.tracer: Tracer | None = _TracerLookup(self)
         self.is_on = True
         self.running = 0
         self.streams = 0
 
     def add(self, observer: Observer) -> Callable[[], None]:
-        """Give every record to an observer that never raises; the answer ends it. One of somebody else's needs `observe`."""
+        """Register a trusted observer that never raises. Returns an unsubscribe function."""
         self._observers.append(observer)
         self._changed()
 
@@ -56,7 +56,7 @@ class Observers:
         return end
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Give every record to an observer; what it raises is written to the log. The answer ends it."""
+        """Register an observer whose exceptions are logged. Returns an unsubscribe function."""
 
         def observe(record: CallRecord) -> None:
             try:
@@ -69,19 +69,19 @@ class Observers:
         return self.add(observe)
 
     def trace(self, provider: Any) -> None:
-        """Begin a span for every call with an OpenTelemetry tracer provider; None ends that."""
+        """Start a span for every call with an OpenTelemetry tracer provider; None stops tracing."""
         if self.tracer is not None:
             self.tracer.close()
         if provider is None:
             self.tracer = None
         else:
-            from enfold.observability.tracing import SpanTracer  # which needs OpenTelemetry
+            from enfold.observability.tracing import SpanTracer  # requires OpenTelemetry
 
             self.tracer = SpanTracer(provider)
         self._changed()
 
     def look_for_tracer(self) -> None:
-        """Trace calls if the program has installed an OpenTelemetry SDK by now."""
+        """Trace calls if the program has installed an OpenTelemetry SDK."""
         loaded: Any = sys.modules.get("opentelemetry.trace")
         provider = None if loaded is None else loaded.get_tracer_provider()
         is_real = loaded is not None and not isinstance(
@@ -99,7 +99,7 @@ class Observers:
         parent: str | None = None,
         caller: str | None = None,
     ) -> None:
-        """Tell of a call that was refused before it began; `operation_id` is that of one that there is."""
+        """Report a call that was rejected before it began; `operation_id` must be that of an existing operation."""
         if self.end is not None:
             from enfold.observability.records import NOBODY, CallRecord
 
@@ -107,14 +107,14 @@ class Observers:
             self.end(CallRecord(time.time(), surface, operation_id, NOBODY, safe_code(code), 0.0, own, parent, caller))
 
     def tell(self, record: CallRecord, trace: Trace | None, attributes: Mapping[str, Any] | None = None) -> None:
-        """Tell of a call that has ended: its span, whose outcome the surface has words for, and those who observe."""
+        """Report a finished call to its span and to the observers."""
         if trace is not None:
             trace.end(record, attributes)
         if self.end is not None:
             self.end(record)
 
     def begin(self, start: Callable[[], SpanStart] | None, *, is_stream: bool = False) -> Watch:
-        """Begin to watch a call; `start` is asked only where there is a tracer, None for what has no span.
+        """Start observing a call; `start` is called only with a tracer, None for a call without a span.
 
         A stream is entered for each item.
         """
@@ -135,7 +135,7 @@ def _all_of(observers: Sequence[Observer]) -> Observer:
 
 
 class _TracerLookup:
-    """In place of the tracer until the first call, which looks for an OpenTelemetry SDK."""
+    """Placeholder for the tracer until the first call, which looks for an OpenTelemetry SDK."""
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
@@ -146,11 +146,11 @@ class _TracerLookup:
         return None if found is None else found.begin(start, is_current=is_current)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
 
 class Watch:
-    """One call while it runs; `end` gives its record to the observers."""
+    """A running call; `end` passes its record to the observers."""
 
     __slots__ = (
         "_began",
@@ -190,12 +190,12 @@ class Watch:
             self._trace.leave()
 
     def stream(self) -> None:
-        """Count the call among the open streams, and its items."""
+        """Count the call as an open stream, and count its items."""
         self._is_stream, self.items = True, 0
         self._observers.streams += 1
 
     def item(self) -> None:
-        """The stream has given one more item."""
+        """Count another item of the stream."""
         self.items = (self.items or 0) + 1
 
     def fail(self, error: BaseException) -> None:
@@ -221,9 +221,9 @@ class Watch:
         identity: Identity | None = None,
         outcome: Callable[[CallRecord], Mapping[str, Any]] | None = None,
     ) -> None:
-        """Tell of the call; where it found no operation, or came to no context, `identity` is who called.
+        """Report the call; `identity` is the caller where there is no operation or context.
 
-        `outcome` gives what the conventions of a surface say of it, for its span.
+        `outcome` returns the span attributes of the surface's conventions.
         """
         observers = self._observers
         self.drop()

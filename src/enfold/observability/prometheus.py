@@ -1,4 +1,4 @@
-"""Counts as the text that Prometheus reads, written by prometheus-client, which is loaded when somebody asks for it."""
+"""Metrics in the Prometheus text format, written by prometheus-client, which is imported on demand."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from prometheus_client.registry import Collector
 from enfold.observability.metrics import BOUNDS, CountsSnapshot
 
 _LABELS: Final = ("operation", "source", "code")
-# Gauges by the name they have in the program: what each is called outside, its label, and what it says.
+# Gauges by internal name: exported name, label and help text.
 _GAUGES: Final = {
-    "calls_in_flight": ("enfold_calls_in_flight", None, "Calls that run now, nested ones included."),
-    "streams_open": ("enfold_streams_open", None, "Streams that are open now."),
-    "sessions": ("enfold_sessions", "surface", "Sessions of clients that are open now."),
-    "tasks": ("enfold_tasks", "state", "Tasks by their state."),
+    "calls_in_flight": ("enfold_calls_in_flight", None, "Calls in progress, including nested ones."),
+    "streams_open": ("enfold_streams_open", None, "Open streams."),
+    "sessions": ("enfold_sessions", "surface", "Open client sessions."),
+    "tasks": ("enfold_tasks", "state", "Tasks by state."),
 }
 
 
 def written(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
-    """The text, and its content type: the classic format, or OpenMetrics for who accepts it."""
+    """Return the text and its content type: the classic format, or OpenMetrics if accepted."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Counts(counts))
     try:
         return _encoded(registry, accept)
-    except (ValueError, TypeError):  # a version that is none: whoever asks so gets what everybody reads
+    except (ValueError, TypeError):  # an invalid version: use the classic format
         return _encoded(registry, "")
 
 
@@ -50,8 +50,8 @@ class _Counts(Collector):
 
 
 def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
-    calls = CounterMetricFamily("enfold_calls", "Calls that have ended.", labels=_LABELS)
-    times = HistogramMetricFamily("enfold_call_duration_seconds", "How long calls took.", labels=_LABELS)
+    calls = CounterMetricFamily("enfold_calls", "Finished calls.", labels=_LABELS)
+    times = HistogramMetricFamily("enfold_call_duration_seconds", "Duration of calls.", labels=_LABELS)
     for operation, source, code, row in counts.rows:
         total, buckets = 0.0, []
         for bound, number in zip([*map(str, BOUNDS), "+Inf"], row, strict=False):
@@ -64,9 +64,7 @@ def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
 
 
 def _refusals(counts: CountsSnapshot) -> Metric:
-    family = CounterMetricFamily(
-        "enfold_refusals", "Calls that were not run because of what was asked, or by whom.", labels=("surface", "code")
-    )
+    family = CounterMetricFamily("enfold_refusals", "Calls rejected before they ran.", labels=("surface", "code"))
     for surface, code, number in counts.refusals:
         family.add_metric([surface, code], number)
     return family
@@ -93,7 +91,7 @@ def _sources(counts: CountsSnapshot) -> Metric:
 
 def _changes(counts: CountsSnapshot) -> Metric:
     family = CounterMetricFamily(
-        "enfold_definition_changes", "Operations whose definitions a source has changed.", labels=("source", "kind")
+        "enfold_definition_changes", "Operations whose definitions changed in a source.", labels=("source", "kind")
     )
     for name, kind, number in counts.changes:
         family.add_metric([name, kind], number)

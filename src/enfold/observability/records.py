@@ -1,4 +1,4 @@
-"""The record of a call that has ended, its log line, and the protocol of its span. Names from outside cannot forge or flood a line."""
+"""The record of a finished call, its log line, and the span protocol. Untrusted names cannot forge or flood a line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 OK: Final = "OK"
-INPUT_REQUIRED: Final = "INPUT_REQUIRED"  # the code of a call whose client is to answer questions first
-NOBODY: Final = Origin("", "")  # of a call that found no operation
-# The caller was wrong, or came too often: the operation was not run for that.
+INPUT_REQUIRED: Final = "INPUT_REQUIRED"  # the code of a call that waits for answers from its client
+NOBODY: Final = Origin("", "")  # of a call without an operation
+# Caller errors and rate limits, for which the operation did not run.
 REFUSALS: Final = frozenset(
     {
         "OPERATION_NOT_FOUND",
@@ -35,14 +35,14 @@ REFUSALS: Final = frozenset(
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A call that has ended, as an operator may see it: never its arguments, never its result.
+    """A finished call as operators see it: never its arguments or result.
 
-    `operation` is empty where none was found; `code` is that of the error, or OK; sizes are those of bodies, and None where
-    nobody knows them; `items` is the number of a stream's items.
+    `operation` is empty if none was found; `code` is that of the error, or OK; sizes are those of bodies, None if unknown;
+    `items` is the number of a stream's items.
     """
 
-    time: float  # when it ended, in Unix seconds
-    surface: str  # http, mcp, cgi, shell, calls; process for a call made in this one
+    time: float  # of the end, in Unix seconds
+    surface: str  # http, mcp, cgi, shell, calls; process for a call within the process
     operation: str
     origin: Origin
     code: str
@@ -70,7 +70,7 @@ def ended_call(
     response_bytes: int | None,
     items: int | None,
 ) -> CallRecord:
-    """The record of a call that ends now, and began at a `time.perf_counter()`."""
+    """Return the record of a call that ends now and began at a `time.perf_counter()`."""
     return CallRecord(
         time.time(),
         surface,
@@ -90,7 +90,7 @@ def ended_call(
 
 
 class SpanStart(msgspec.Struct, frozen=True):
-    """What is known of a call when it begins, for its span; `carrier` is where the caller's trace may be found."""
+    """The facts about a call at its start, for its span; `carrier` may contain the caller's trace."""
 
     name: str
     kind: str = "server"  # or client, internal
@@ -99,18 +99,18 @@ class SpanStart(msgspec.Struct, frozen=True):
 
 
 class Trace(Protocol):
-    """The span of one call: between `enter` and `leave` it is the current one, and parent of what is asked of others."""
+    """The span of one call: the current span between `enter` and `leave`, and the parent of outgoing requests."""
 
     def enter(self) -> None: ...
 
     def leave(self) -> None: ...
 
     def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
-        """End it; `attributes` are what the conventions of a surface say of the outcome, and may hold another `name`."""
+        """End the span; `attributes` follow the conventions of the surface and may include another `name`."""
 
 
 class Tracer(Protocol):
-    """Begins the span of a call, which it enters where it `is_current` until its end."""
+    """Starts the span of a call; with `is_current` it is entered until its end."""
 
     def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None: ...
 
@@ -118,23 +118,23 @@ class Tracer(Protocol):
 
 
 def code_of(envelope: ResponseEnvelope[Any]) -> str:
-    """OK, or the code of a result that tells of an error."""
+    """Return OK, or the code of a failed result."""
     if type(envelope.meta) is LocalResponseMeta or not envelope.is_error:
         return OK
     return safe_code(error_of(envelope).code)
 
 
-MAX_TEXT: Final = 120  # characters of what a stranger chose
+MAX_TEXT: Final = 120  # characters of untrusted text
 
 
 def call_line(record: CallRecord) -> str:
-    """`http shop.add OK 1.2 ms request=…`, with what else there is to say."""
+    """Format a record: `http shop.add OK 1.2 ms request=…`."""
     words = [record.surface, record.operation or "-", record.code, _duration(record.duration)]
     return " ".join([*words, *(f"{name}={_word(value)}" for name, value in _optional_fields(record).items())])
 
 
 def call_fields(record: CallRecord) -> dict[str, Any]:
-    """What `call_line` says, as fields for logs in JSON; what is not known is left out."""
+    """Return the contents of `call_line` as fields for JSON logs, without unknown ones."""
     fields = {
         "surface": record.surface,
         "operation": record.operation,
@@ -165,7 +165,7 @@ def _duration(seconds: float) -> str:
 
 
 def _word(value: Any) -> str:
-    """One word: text with a space, a quote or a sign of equality in it is written as a JSON string."""
+    """Return text as one token: with a space, quote or equals sign, as a JSON string."""
     text = str(bounded_line(value, MAX_TEXT))
     is_plain = text and not any(each in text for each in ' "=\\')
     return text if is_plain else msgspec.json.encode(text).decode()

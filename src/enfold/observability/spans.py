@@ -1,4 +1,4 @@
-"""Names and attributes of spans by OpenTelemetry's semantic conventions, and the trace context passed on to other servers.
+"""Span names and attributes by OpenTelemetry's semantic conventions, and trace context propagation.
 
 HTTP: semantic conventions 1.44.0 (stable). MCP: the generative AI conventions (in development). Our own attributes begin
 with `enfold.`. Arguments and results never become attributes. This module does not need OpenTelemetry.
@@ -13,16 +13,16 @@ from enfold.observability.records import INPUT_REQUIRED, OK, REFUSALS, CallRecor
 
 NAMES: Final = ("traceparent", "tracestate", "baggage")
 
-# Gives `traceparent`, and `tracestate` and `baggage` where there are such, of the call that runs now.
+# Returns `traceparent`, and optionally `tracestate` and `baggage`, of the current call.
 inject: Callable[[], dict[str, str]] | None = None
 
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
-_MAX_TEXT: Final = 200  # characters of what a stranger chose
+_MAX_TEXT: Final = 200  # characters of untrusted text
 
 
 def http_span(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> SpanStart:
-    """The span of a request to our HTTP server; its name gets the route once there is one."""
+    """Return the span of a request to the HTTP server; its name gets the route once known."""
     attributes = _request(scope["method"], scope["path"], headers)
     attributes["url.scheme"] = scope.get("scheme", "http")
     attributes["network.protocol.version"] = scope.get("http_version", "1.1")
@@ -35,7 +35,7 @@ def http_span(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> SpanS
 
 
 def cgi_span(method: str, path: str, headers: Mapping[bytes, bytes]) -> SpanStart:
-    """The span of a request that a web server handed to us."""
+    """Return the span of a CGI request."""
     attributes = _request(method, path, headers) | {"url.scheme": "http"}
     return SpanStart(attributes["http.request.method"], "server", attributes, headers)
 
@@ -55,7 +55,7 @@ def _request(method: str, path: str, headers: Mapping[bytes, bytes]) -> dict[str
 
 
 def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[str, Any]:
-    """What is known when the answer has gone; `name` is the span's."""
+    """Return the attributes after the response; `name` is the span's."""
     route = f"/functions/{record.operation}" if record.operation else None
     attributes: dict[str, Any] = {"name": f"{method if method in _METHODS else 'HTTP'} {route or ''}".strip()}
     if route is not None:
@@ -71,7 +71,7 @@ def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[st
     return attributes
 
 
-# The caller was wrong, or gave up: by the conventions that is no error of a server.
+# Caller errors and cancellations, which by convention are not server errors.
 _NOT_OUR_FAULT: Final = REFUSALS | {"ABORTED"}
 
 
@@ -84,9 +84,9 @@ def mcp_span(
     *,
     is_over_http: bool,
 ) -> SpanStart:
-    """The span of a request to our MCP server; `subject` is the name that it asks for.
+    """Return the span of a request to the MCP server; `subject` is the requested name.
 
-    The URI of a resource is left out: it may hold arguments.
+    The URI of a resource is omitted because it may contain arguments.
     """
     attributes: dict[str, Any] = {
         "mcp.method.name": method,
@@ -107,9 +107,9 @@ _SUBJECTS: Final = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.pro
 
 
 def mcp_outcome(record: CallRecord, method: str, subject: object, status: int | None) -> dict[str, Any]:
-    """What is known when the request has been answered: `status` is the code of an error of the protocol.
+    """Return the attributes after the response; `status` is the code of a protocol error.
 
-    A name that is nobody's stays out of the span's own.
+    An unknown name is not part of the span's name.
     """
     is_named = record.operation and method in _SUBJECTS and isinstance(subject, str)
     attributes = {"name": f"{method} {subject}" if is_named else method}
@@ -120,7 +120,7 @@ def mcp_outcome(record: CallRecord, method: str, subject: object, status: int | 
 
 
 def record_attributes(record: CallRecord) -> dict[str, Any]:
-    """What every span of ours says about its call, on whatever surface."""
+    """Return the attributes common to spans of all surfaces."""
     attributes: dict[str, Any] = {
         "enfold.operation": record.operation,
         "enfold.surface": record.surface,

@@ -1,4 +1,4 @@
-"""Spans of calls, by the OpenTelemetry API; loaded only where an SDK is installed."""
+"""Spans of calls through the OpenTelemetry API; imported only if an SDK is installed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from enfold.observability import spans
 from enfold.observability.records import OK, CallRecord, SpanStart
 from enfold.observability.spans import record_attributes
 
-MAX_TEXT: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
+MAX_TEXT: Final = 4096  # characters propagated; limits a caller's baggage
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 
 
 class SpanTracer:
-    """Begins a span for each call, below that of its caller."""
+    """Starts a span for each call, as a child of its caller's."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("enfold")
@@ -28,7 +28,7 @@ class SpanTracer:
         spans.inject = _inject
 
     def close(self) -> None:
-        """Begin no spans any more; the last one to close ends the passing on of traces."""
+        """Stop creating spans; the last tracer to close ends trace propagation."""
         _open.discard(self)
         if not _open:
             spans.inject = None
@@ -66,7 +66,7 @@ class SpanTrace:
     def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
         span = self._span
         if span.is_recording():
-            if attributes is None:  # it came over no protocol with conventions of its own
+            if attributes is None:  # a surface without conventions of its own
                 attributes = {} if record.code == OK else {"error.type": record.code}
             own = record_attributes(record) | dict(attributes)
             if "name" in own:
@@ -79,7 +79,7 @@ class SpanTrace:
 
 
 class _Carrier(Getter[Mapping[Any, Any]]):
-    """Reads a trace from HTTP headers, which are bytes, from `_meta`, or from the headers of a message."""
+    """Reads a trace from HTTP headers (bytes), from `_meta`, or from message headers."""
 
     def get(self, carrier: Mapping[Any, Any], key: str) -> list[str] | None:
         found = carrier.get(key)

@@ -1,9 +1,9 @@
-"""Provenance: records of which tool ran, on what, with which methods, from which parents (prov-spec v0.1).
+"""Provenance: records of the tool that ran, its inputs, methods and parents (prov-spec v0.1).
 
-Its parts are loaded when they are first named, so that a process that records nothing pays nothing.
+Submodules are imported on first use, so that a process without provenance does not load them.
 """
 
-# Imports inside functions: as said above; and a store, a signature or a time is for those who ask for one.
+# Imports inside functions: see above; stores, signatures and times are optional.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Artifacts from what a run was given and gave, from files, and from a caller's references. Content is never kept.
+"""Artifacts of the inputs and outputs of a run, of files, and of a caller's references. Content is never stored.
 
-A JSON artifact is digested over its canonical text, any other over its bytes.
+The digest of a JSON artifact covers its canonical text, that of any other its bytes.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from enfold.provenance.redaction import REDACTED, Redacted, is_secret_name, reda
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_LABEL: Final = 200
-# A JSON file larger than this is digested as bytes: parsing it would take many times its size.
+# Larger JSON files are digested as bytes: parsing takes many times their size in memory.
 MAX_JSON_FILE_BYTES: Final = 64 << 20
-# Where secrets were taken out, as a JSON list of places; a list too long for one label goes on in `redacted_2` and so on.
+# The locations of removed secrets, as a JSON list; a long list continues in `redacted_2` and so on.
 REDACTED_LABEL: Final = "redacted"
 MAX_REDACTED_LABELS: Final = 50
 ROLE_LABEL: Final = "role"
-OWN_ROLES: Final = "nested_"  # what begins so is said by us alone: it binds a run to one that it called
+OWN_ROLES: Final = "nested_"  # reserved for Enfold: binds a run to one that it called
 CALLER_ID: Final = "enfold:caller"
 TASK_ID: Final = "enfold:task"
 NAME_LABEL: Final = "id"  # of a caller, of a task
 
 
 def json_artifact(content: Redacted, role: str, algorithm: Algorithm = "sha256") -> Artifact:
-    """An artifact of a JSON value, named by its digest; a label says where secrets were taken out before."""
+    """Return an artifact of a JSON value, named by its digest; a label lists the locations of removed secrets."""
     text = canonical_json(content.value)
     labels = {ROLE_LABEL: role, **_redacted_labels(content.paths)}
     return _artifact(digest_bytes(text, algorithm), "application/json", len(text), labels)
@@ -67,12 +67,12 @@ def _redacted_name(number: int) -> str:
 
 
 def caller_artifact(identity: str) -> Artifact:
-    """The caller of a run as one of its inputs, so that the record's digest covers who called."""
+    """Return the caller of a run as one of its inputs, so that the record's digest covers it."""
     return _named_artifact(CALLER_ID, identity)
 
 
 def task_artifact(task_id: str) -> Artifact:
-    """The task that a run belongs to as one of its inputs: all attempts name the same one."""
+    """Return the task of a run as one of its inputs, shared by all attempts."""
     return _named_artifact(TASK_ID, task_id)
 
 
@@ -86,7 +86,7 @@ def _named_artifact(artifact_id: str, name: str) -> Artifact:
 
 
 def caller_of(record: Record) -> str | None:
-    """The caller that a record names among its inputs, or None."""
+    """Return the caller among the inputs of a record, or None."""
     for artifact in record.inputs:
         if artifact.artifact_id == CALLER_ID and artifact.labels is not UNSET:
             return artifact.labels.get(NAME_LABEL)
@@ -94,7 +94,7 @@ def caller_of(record: Record) -> str | None:
 
 
 def bytes_artifact(content: bytes, media_type: str, role: str, algorithm: Algorithm = "sha256") -> Artifact:
-    """An artifact of bytes, named by its digest."""
+    """Return an artifact of bytes, named by its digest."""
     return _artifact(digest_bytes(content, algorithm), media_type, len(content), {ROLE_LABEL: role})
 
 
@@ -122,7 +122,7 @@ def file_artifact(
     role: str = "file",
     algorithm: Algorithm = "sha256",
 ) -> Artifact:
-    """An artifact of a file below the root; ValueError for one outside, too large, or no regular file."""
+    """Return an artifact of a file below the root; raise ValueError if it is outside, too large or not a regular file."""
     path = _path_below(locator, root)
     with _open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -139,14 +139,14 @@ def file_artifact(
 def _path_below(locator: str, root: Path) -> Path:
     name = locator.removeprefix("file://").removeprefix("file:")
     below = root.resolve()
-    path = (below / name).resolve()  # Links are followed here, so that none can lead out.
+    path = (below / name).resolve()  # Resolves links, so that none can escape the root.
     if not path.is_relative_to(below):
         raise ValueError(f"{locator} is not below {root}")
     return path
 
 
 def _open_regular(path: Path) -> Any:
-    # A link put there since, or a pipe that would never end, is refused.
+    # Rejects a link created in the meantime, and pipes.
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -163,14 +163,14 @@ def _parse_json(content: bytes, locator: str) -> Any:
 
 
 def opened_artifact(reference: ArtifactRef, root: Path) -> Artifact:
-    """An artifact a caller on this machine refers to: a file is opened below the root and must have the digest they name."""
+    """Return an artifact that a local caller refers to: a file below the root, which must match a given digest."""
     if reference.locator is UNSET or not _is_file(reference.locator):
         return referred_artifact(reference)
     media_type = "application/octet-stream" if reference.media_type is UNSET else reference.media_type
     algorithm: Algorithm = "sha256" if reference.digest is UNSET else reference.digest.alg
     found = file_artifact(reference.locator, root, media_type, algorithm=algorithm)
     if reference.digest is not UNSET and found.digest != reference.digest:
-        raise ValueError(f"{reference.locator} does not have the digest that the reference names")
+        raise ValueError(f"{reference.locator} does not match the digest of the reference")
     named = found.artifact_id if reference.artifact_id is UNSET else reference.artifact_id
     return msgspec.structs.replace(found, artifact_id=named, labels=_labels(reference) or found.labels)
 
@@ -183,7 +183,7 @@ def _is_file(locator: str) -> bool:
 
 
 def referred_artifact(reference: ArtifactRef) -> Artifact:
-    """An artifact a caller refers to: recorded as they name it, never opened; their digest is kept only in proper form."""
+    """Return an artifact that a caller refers to, recorded as given and never opened; a malformed digest is dropped."""
     locator = UNSET if reference.locator is UNSET else redact_locator(reference.locator)
     named = reference.artifact_id
     return Artifact(
@@ -214,7 +214,7 @@ def _name_of(locator: Any) -> str:
 
 
 def content_fault(artifact: Artifact, content: Any) -> str | None:
-    """Why content is not that of an artifact (its digest differs); None where it is, or where nothing can be compared."""
+    """Return why content does not match an artifact; None if it matches or cannot be compared."""
     if artifact.digest is UNSET:
         return None
     try:
@@ -238,7 +238,7 @@ def _digested_bytes(artifact: Artifact, content: Any) -> bytes:
 
 
 def is_comparable(artifact: Artifact) -> bool:
-    """Whether content can be compared with an artifact: it has a digest, and its label names the place of each secret."""
+    """Whether content can be compared with an artifact: it has a digest and the locations of all secrets."""
     return artifact.digest is not UNSET and not _redacted_text(artifact).endswith("places")
 
 
@@ -253,9 +253,9 @@ def is_json_type(media_type: str) -> bool:
 
 
 def _redact_again(content: Any, label: str) -> Any:
-    """The content as it was digested: what stands at the places that the label names is replaced again."""
+    """Return the content as it was digested: values at the redacted locations are replaced again."""
     if not label.startswith("["):
-        raise ValueError("it does not say where secrets were taken out")
+        raise ValueError("the locations of removed secrets are unknown")
     for path in msgspec.json.decode(label, type=list[str]):
         content = _without(content, names(path))
     return content
@@ -269,7 +269,7 @@ def _without(value: Any, path: list[str]) -> Any:
     if isinstance(value, list | tuple):
         index = int(path[0])
         return [*value[:index], _without(value[index], path[1:]), *value[index + 1 :]]
-    raise LookupError(f"there is nothing at {path[0]!r}")
+    raise LookupError(f"{path[0]!r} not found")
 
 
 JSON_POINTER_METHOD: Final = "engine.extract.evidence.json_pointer"
@@ -282,7 +282,7 @@ _SOURCE: Final = re.compile(
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A place in an artifact: by JSON Pointer, by lines (counted from 1), or all of it."""
+    """A location in an artifact: a JSON Pointer, lines (counted from 1), or the whole artifact."""
 
     artifact_id: str
     pointer: str | None = None
@@ -290,7 +290,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 def read_anchor(source: str) -> Anchor:
-    """The place a source names: `artifact:<id>#json:/…`, `artifact:<id>#text:line:<start>[-<end>]`, `artifact:<id>`."""
+    """Parse an anchor: `artifact:<id>#json:/…`, `artifact:<id>#text:line:<start>[-<end>]`, `artifact:<id>`."""
     found = _SOURCE.match(source)
     if found is None or "#json:" in found["id"] or "#text:" in found["id"]:
         raise FormatError(f"{source!r} is not an anchor: artifact:<id>#json:/… or artifact:<id>#text:line:<n>")
@@ -305,7 +305,7 @@ def read_anchor(source: str) -> Anchor:
 
 
 def _checked_pointer(pointer: str) -> str:
-    """The same text; FormatError where it is no JSON Pointer of RFC 6901."""
+    """Return the text; raise FormatError if it is not a JSON Pointer of RFC 6901."""
     if not _POINTER.match(pointer):
         raise FormatError(f"{pointer!r} is not a JSON Pointer")
     return pointer
@@ -317,9 +317,9 @@ def _checked_pointer(pointer: str) -> str:
 def json_pointer_evidence(
     artifact_id: str, content: Any, fields: Mapping[str, str], method: str | None = None
 ) -> tuple[Evidence, ...]:
-    """Anchors for output fields, each supported by the place its pointer names; a list supports item by item.
+    """Return evidence for output fields, each supported by the location of its pointer; a list supports item by item.
 
-    A pointer that leads nowhere in the content gives no evidence.
+    A pointer without a target in the content gives no evidence.
     """
     return tuple(
         _evidence(field, f"artifact:{artifact_id}#json:{place}", method)
@@ -341,7 +341,7 @@ def _places(content: Any, field: str, pointer: str) -> list[tuple[str, str]]:
 def text_line_evidence(
     artifact_id: str, text: str, fields: Mapping[str, int | tuple[int, int]], method: str | None = None
 ) -> tuple[Evidence, ...]:
-    """Anchors for output fields, each supported by a line or a range of lines; lines that are not there give none."""
+    """Return evidence for output fields, each supported by a line or a range of existing lines."""
     count = len(text.splitlines())
     ranges = {field: (lines, lines) if isinstance(lines, int) else lines for field, lines in fields.items()}
     return tuple(
@@ -352,7 +352,7 @@ def text_line_evidence(
 
 
 def coerce_evidence(items: Iterable[Any]) -> tuple[Evidence, ...]:
-    """What a tool gave as evidence, as far as it can be read as evidence.v0.1; too long a text is cut where it may be."""
+    """Read a tool's evidence as evidence.v0.1 as far as possible; long texts are truncated where allowed."""
     found = []
     for item in items:
         if not isinstance(item, Mapping):
@@ -374,16 +374,16 @@ def _evidence(field: str, source: str, method: str | None) -> Evidence:
 
 
 def anchor_fault(source: str, artifact_ids: Iterable[str], contents: Mapping[str, Any] | None = None) -> str | None:
-    """What is wrong with an anchor: its form, an artifact nobody registered, or a place its content does not have."""
+    """Return the fault of an anchor: its syntax, an unknown artifact, or a location missing in the content."""
     try:
         anchor = read_anchor(source)
     except FormatError as error:
         return str(error)
     if anchor.artifact_id not in artifact_ids:
-        return f"{source!r} names an artifact the record does not have"
+        return f"{source!r} names an artifact that is not in the record"
     if contents is None or anchor.artifact_id not in contents:
         return None
-    return None if _is_there(anchor, contents[anchor.artifact_id]) else f"{source!r} leads nowhere in its artifact"
+    return None if _is_there(anchor, contents[anchor.artifact_id]) else f"{source!r} does not exist in its artifact"
 
 
 def _is_there(anchor: Anchor, content: Any) -> bool:

@@ -18,9 +18,9 @@ from enfold.provenance.recording import MAX_ARTIFACTS
 from enfold.provenance.records import Digest, read_artifact
 from enfold.version import installed_version
 
-LEVEL: Final = 3  # Lineage: parents link to real runs, which can be fetched, and form no circle.
+LEVEL: Final = 3  # Lineage: parents link to existing runs without cycles.
 
-# The package of blake3 is not ours: an installation may be without it.
+# blake3 is an optional package.
 _OPTIONAL: Final = ("integrity.digest.blake3",)
 
 _VECTORS: Final = (
@@ -54,7 +54,7 @@ _DEVIATIONS: Final = (
 
 
 def capabilities() -> dict[str, Any]:
-    """The manifest, in the form of `prov-capabilities@v0.1`."""
+    """Return the manifest in the form of `prov-capabilities@v0.1`."""
     return {
         "schema": "prov-capabilities@v0.1",
         "engine": {"name": "enfold", "version": installed_version(), "license": "MIT"},
@@ -73,7 +73,7 @@ def capabilities() -> dict[str, Any]:
 
 
 def manifest_faults(manifest: Any) -> list[str]:
-    """What is wrong with somebody's manifest: its form, its method ids, and ids that stand there twice."""
+    """Return the faults of a manifest: its form, its method ids, and duplicate ids."""
     try:
         read = msgspec.convert(manifest, _Manifest)
     except msgspec.ValidationError as error:
@@ -107,7 +107,7 @@ class _Deviation(msgspec.Struct):
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """`prov-capabilities@v0.1`, as prov-spec's schema has it."""
+    """`prov-capabilities@v0.1`, following prov-spec's schema."""
 
     schema: Literal["prov-capabilities@v0.1"]
     engine: _Engine
@@ -122,12 +122,12 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 EXPECTED: Final = "expected.json"
 INPUT: Final = "input.json"
 
-# Writes a value as an `mcp.envelope.v0.1`, and reads one: formats lie above this room, so they are given.
+# Writes and reads an `mcp.envelope.v0.1`; passed in, because formats are in a higher layer.
 Wrap = Callable[[Any], Any]
 
 
 class VectorVerdict(msgspec.Struct, frozen=True):
-    """What became of one vector; `faults` say in which way it is not what it expects to be."""
+    """The verdict on one vector; `faults` list the differences from the expectation."""
 
     id: str
     faults: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class VectorVerdict(msgspec.Struct, frozen=True):
 
 
 def check_vectors(place: Path, wrap: Wrap, unwrap: Wrap) -> Iterator[VectorVerdict]:
-    """The verdict on a vector, which is a file or a folder with an input and what is expected; or on all below a folder."""
+    """Check a vector (a file, or a directory with input and expectation), or all below a directory."""
     if place.is_file():
         yield _verdict(place.stem, lambda: _check_file(read_json(place.read_bytes()), unwrap))
     elif (place / INPUT).is_file():
@@ -170,7 +170,7 @@ def _check_pair(folder: Path, wrap: Wrap) -> tuple[str, list[str]]:
     given, expected = (read_json((folder / name).read_bytes()) for name in (INPUT, EXPECTED))
     check = _METHODS.get(folder.name)
     if check is None:
-        return folder.name, ["nobody here knows vectors of this method"]
+        return folder.name, ["vectors of this method are not supported"]
     return folder.name, [
         f"{what} differs" for what, ours, theirs in check(given, expected, wrap) if not same_json(ours, theirs)
     ]
@@ -188,7 +188,7 @@ def _compare_digest(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str
 
 
 def _compare_evidence(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
-    """Each field is asked for again at the place that its first evidence names."""
+    """Request each field again at the location of its first evidence."""
     del wrap
     fields: dict[str, str] = {}
     for each in expected["evidence"]:
@@ -212,12 +212,12 @@ _METHODS: Final = {
 
 
 def _check_file(vector: Any, unwrap: Wrap) -> tuple[str, list[str]]:
-    """A vector that says of itself whether it is good; where it is bad, some fault must be found."""
+    """Check a vector that declares whether it is valid; for an invalid one a fault must be found."""
     about = vector["_vector_meta"]
     faults = list(_faults(vector, unwrap))
     if about["expect"] == "pass":
         return about["id"], faults
-    return about["id"], [] if faults else [f"no fault was found, but there is one: {about.get('reason', '')}"]
+    return about["id"], [] if faults else [f"the expected fault was not found: {about.get('reason', '')}"]
 
 
 def _faults(vector: Any, unwrap: Wrap) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Canonical JSON, digests over it, and Ed25519 signatures over record digests.
 
 
-A subset of RFC 8785 with two differences: keys stand in code-point order, and a whole number is written as an integer.
-Reading is strict: a text that two readers could understand differently is refused.
+A subset of RFC 8785 with two differences: keys are in code-point order, and a whole number is written as an integer.
+Reading is strict: ambiguous text is rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The canonical text of a JSON value; ValueError for what has none (NaN, bytes, a cycle, a lone surrogate)."""
+    """Return the canonical text of a JSON value; raise ValueError if there is none (NaN, bytes, cycles, unpaired surrogates)."""
     try:
         return _write(value).encode()
     except RecursionError:
@@ -52,7 +52,7 @@ def _write(value: Any) -> str:
 
 def _write_object(value: Mapping[Any, Any]) -> str:
     if not all(isinstance(key, str) for key in value):
-        raise ValueError("The keys of a JSON object are strings")
+        raise ValueError("The keys of a JSON object must be strings")
     return "{" + ",".join(f"{encode_basestring(key)}:{_write(value[key])}" for key in sorted(value)) + "}"
 
 
@@ -62,20 +62,20 @@ def _write_float(number: float) -> str:
     if number.is_integer():
         return str(int(number))
     digits, exponent, power = repr(number).partition("e")
-    # Only small numbers come here with an exponent: Python writes 1e-07 where no leading zero is wanted.
+    # Only small numbers have an exponent here; Python writes 1e-07 with a leading zero.
     return f"{digits}e{int(power)}" if exponent else digits
 
 
 def same_json(first: Any, second: Any) -> bool:
-    """Whether two values have the same canonical text; `True` and `1` do not, though Python calls them equal."""
+    """Whether two values have the same canonical text; `True` and `1` do not, although they are equal in Python."""
     return canonical_json(first) == canonical_json(second)
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a JSON text that can be read in one way only.
+    """Parse JSON text strictly.
 
-    FormatError for what is not JSON, and for a name that stands twice in an object, a number that loses digits when it
-    is read, or an encoding other than UTF-8: a verifier must not see another value than the next reader.
+    Raises FormatError for invalid JSON, duplicate names, numbers that lose digits, and encodings other than UTF-8: a
+    verifier must see the same value as every other reader.
     """
     try:
         plain = text if isinstance(text, str) else text.decode()
@@ -92,7 +92,7 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the name {name!r} stands twice in one object")
+            raise ValueError(f"duplicate name {name!r} in an object")
         found[name] = value
     return found
 
@@ -105,7 +105,7 @@ def _read_float(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _HEX_LENGTHS: Final[dict[str, int]] = {"sha256": 64, "sha512": 128, "blake3": 64}
@@ -113,7 +113,7 @@ _LOWER_HEX: Final = re.compile(r"[0-9a-f]*\Z")
 
 
 def digest_json(value: Any, algorithm: Algorithm = "sha256") -> Digest:
-    """The digest of a JSON value, over its canonical text."""
+    """Return the digest of a JSON value's canonical text."""
     return digest_bytes(canonical_json(value), algorithm)
 
 
@@ -122,7 +122,7 @@ def digest_bytes(content: bytes, algorithm: Algorithm = "sha256") -> Digest:
 
 
 def digest_chunks(chunks: Iterable[bytes], algorithm: Algorithm = "sha256") -> Digest:
-    """The digest of content that comes piece by piece."""
+    """Return the digest of streamed content."""
     state = _new_hash(algorithm)
     for chunk in chunks:
         state.update(chunk)
@@ -130,22 +130,22 @@ def digest_chunks(chunks: Iterable[bytes], algorithm: Algorithm = "sha256") -> D
 
 
 def same_digest(content: bytes, digest: Digest) -> bool:
-    """Whether content has this digest; a digest written in another way than ours is another one."""
+    """Whether content has this digest, in canonical notation."""
     return digest_bytes(content, digest.alg) == digest
 
 
 def digest_fault(digest: Digest) -> str | None:
-    """What is wrong with the form of a digest: its length, or a character that is not lower-case hex."""
+    """Return the fault of a digest's form: its length, or characters other than lower-case hex."""
     expected = _HEX_LENGTHS[digest.alg]
     if not _LOWER_HEX.match(digest.value):
-        return f"a {digest.alg} digest is lower-case hex"
+        return f"a {digest.alg} digest must be lower-case hex"
     if len(digest.value) != expected:
-        return f"a {digest.alg} digest has {expected} characters, not {len(digest.value)}"
+        return f"a {digest.alg} digest must have {expected} characters, not {len(digest.value)}"
     return None
 
 
 def available_algorithms() -> tuple[Algorithm, ...]:
-    """The algorithms this process can compute."""
+    """Return the algorithms available in this process."""
     return ("sha256", "sha512") if _blake3() is None else ("sha256", "sha512", "blake3")
 
 
@@ -154,7 +154,7 @@ def _new_hash(algorithm: Algorithm) -> Any:
         return hashlib.new(algorithm)
     blake3 = _blake3()
     if blake3 is None:
-        raise ValueError("blake3 digests need the package blake3: install it, or use sha256")
+        raise ValueError("blake3 digests require the package blake3: install it, or use sha256")
     return blake3()
 
 
@@ -173,7 +173,7 @@ PublicKeys: TypeAlias = Mapping[str, "Ed25519PublicKey"]
 
 
 class SigningKey:
-    """A private key and the id its public half is known by."""
+    """A private key and the id of its public key."""
 
     __slots__ = ("_key", "key_id")
 
@@ -189,18 +189,18 @@ class SigningKey:
         return self._key.public_key()
 
     def sign(self, digest: Digest) -> RecordSignature:
-        """A signature over the canonical JSON of the record digest, its algorithm included."""
+        """Sign the canonical JSON of the record digest, including its algorithm."""
         value = b64encode(self._key.sign(canonical_json(digest.to_wire()))).decode()
         return RecordSignature(SIGNATURE_ALGORITHM, self.key_id, value)
 
     def to_pem(self) -> bytes:
-        """The private key, to be kept in a file nobody else can read."""
+        """Return the private key as PEM, to be stored in a private file."""
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def public_pem(self) -> bytes:
-        """The public key, to be given to whoever verifies."""
+        """Return the public key as PEM, for verifiers."""
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         return self.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -211,19 +211,19 @@ def generate_key() -> SigningKey:
 
 
 def load_key(path: Path) -> SigningKey:
-    """The private key of a PEM file."""
+    """Load a private key from a PEM file."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     return SigningKey(_expect(load_pem_private_key(path.read_bytes(), password=None), "Ed25519PrivateKey", path))
 
 
 def load_public_keys(paths: Iterable[Path]) -> PublicKeys:
-    """The public keys of PEM files, by their ids."""
+    """Load public keys from PEM files, by id."""
     return public_keys(_load_public_key(path) for path in paths)
 
 
 def public_keys(keys: Iterable[Ed25519PublicKey]) -> PublicKeys:
-    """Public keys by their ids, as verification wants them."""
+    """Return public keys by id, as verification expects them."""
     return {_key_id(key): key for key in keys}
 
 
@@ -237,18 +237,18 @@ def _load_public_key(path: Path) -> Ed25519PublicKey:
 def _expect(key: Any, kind: str, path: Path) -> Any:
     fits = isinstance(key, getattr(_ed25519(), kind))
     if not fits:
-        raise ValueError(f"{path} holds no {kind}")
+        raise ValueError(f"{path} does not contain a {kind}")
     return key
 
 
 def signature_fault(digest: Digest, signature: RecordSignature, keys: PublicKeys) -> str | None:
-    """Why a signature does not hold: another algorithm, a key we do not know, or other content."""
+    """Return why a signature is invalid: another algorithm, an unknown key, or other content."""
     if signature.alg != SIGNATURE_ALGORITHM:
         return f"the signature algorithm {signature.alg!r} is not {SIGNATURE_ALGORITHM}"
     key = keys.get(signature.key_id)
     if key is None:
-        return f"the signing key {signature.key_id!r} is not known"
-    return None if _holds(digest, signature.value, key) else "the signature does not fit the record digest"
+        return f"the signing key {signature.key_id!r} is unknown"
+    return None if _holds(digest, signature.value, key) else "the signature does not match the record digest"
 
 
 def _holds(digest: Digest, value: str, key: Ed25519PublicKey) -> bool:
@@ -256,7 +256,7 @@ def _holds(digest: Digest, value: str, key: Ed25519PublicKey) -> bool:
 
     try:
         raw = b64decode(value, validate=True)
-        # Base64 has several texts for one value: only the one we would write is taken.
+        # Base64 is ambiguous: only the canonical encoding is accepted.
         if b64encode(raw).decode() != value:
             return False
         key.verify(raw, canonical_json(digest.to_wire()))
@@ -273,5 +273,5 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise RuntimeError(f"Signatures need cryptography: {install_command('auth')}") from error
+        raise RuntimeError(f"Signatures require cryptography: {install_command('auth')}") from error
     return ed25519

@@ -1,4 +1,4 @@
-"""Lineage: records linked by their parents into an acyclic graph, its faults, and its drawing as SVG or Mermaid."""
+"""Lineage: the acyclic graph of records, its verification, and its rendering as SVG or Mermaid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enfold.provenance.record_store import RecordStore
 
 
-# Labels of an input that another run made: its role, that run, and the digest of its record.
+# Labels of an input produced by another run: its role, the run, and the digest of its record.
 NESTED_ROLES: Final = frozenset({"nested_output", "nested_run"})
 RUN_LABEL: Final = "run"
 RECORD_LABEL: Final = "record_digest"
@@ -35,15 +35,15 @@ Fetch: TypeAlias = Callable[[str], Record | None]
 
 
 class CycleError(ValueError):
-    """Records that are their own ancestors: no run can have happened before itself."""
+    """Records that are their own ancestors."""
 
     def __init__(self, run_ids: Iterable[str]) -> None:
         self.run_ids = tuple(run_ids)
-        super().__init__(f"The lineage runs in a circle: {' -> '.join(self.run_ids)}")
+        super().__init__(f"The lineage has a cycle: {' -> '.join(self.run_ids)}")
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """Records by run id, parents before children, and the parents that are named but not here."""
+    """Records by run id, parents before children, and the missing parents."""
 
     records: dict[str, Record]
     missing: tuple[str, ...]
@@ -52,17 +52,17 @@ class Graph(msgspec.Struct, frozen=True):
         return tuple(child for child, record in self.records.items() if run_id in record.parents)
 
     def ancestors(self, run_id: str) -> tuple[str, ...]:
-        """The runs this one depends on, nearest first."""
+        """Return the runs this one depends on, nearest first."""
         return tuple(reach(run_id, lambda each: self.records[each].parents if each in self.records else ()))
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
-        """Each parent with each of its children."""
+        """Return each parent with each of its children."""
         return tuple((parent, record.run_id) for record in self.records.values() for parent in record.parents)
 
 
 def reach(start: str, step: Callable[[str], Iterable[str]], most: float = inf) -> Iterator[str]:
-    """The runs that steps lead to from a run, the nearest first; no more than `most` of them."""
+    """Return the runs reachable from a run, nearest first, at most `most`."""
     seen, waiting = {start}, [start]
     while waiting and len(seen) < most:
         for found in step(waiting.pop(0)):
@@ -73,7 +73,7 @@ def reach(start: str, step: Callable[[str], Iterable[str]], most: float = inf) -
 
 
 def build_graph(records: Iterable[Record | Mapping[str, Any]]) -> Graph:
-    """The graph of these records; CycleError where a run would be its own ancestor."""
+    """Build the graph of these records; raise CycleError if a run is its own ancestor."""
     read = [each if isinstance(each, Record) else read_record(each) for each in records]
     known = {record.run_id: record for record in read}
     ordered = _parents_first(known)
@@ -82,7 +82,7 @@ def build_graph(records: Iterable[Record | Mapping[str, Any]]) -> Graph:
 
 
 def _parents_first(known: Mapping[str, Record]) -> list[Record]:
-    """The records with parents before children; CycleError names a circle from each run to its parent."""
+    """Sort the records, parents before children; raise CycleError with a cycle."""
     parents = {run_id: [each for each in record.parents if each in known] for run_id, record in known.items()}
     try:
         return [known[run_id] for run_id in graphlib.TopologicalSorter(parents).static_order()]
@@ -94,7 +94,7 @@ def _parents_first(known: Mapping[str, Record]) -> list[Record]:
 
 
 def verify_value(value: Any, keys: PublicKeys | None = None, store: RecordStore | None = None) -> tuple[Verdict, ...]:
-    """Verify a record, an `mcp.envelope.v0.1` or a list of records; with a store also the lineage that it has there."""
+    """Verify a record, an `mcp.envelope.v0.1` or a list of records; with a store also its lineage there."""
     if isinstance(value, list):
         return verify_lineage(value, keys, find=None if store is None else store.get)
     is_envelope = isinstance(value, Mapping) and "provenance" in value
@@ -120,12 +120,12 @@ def _copy_faults(wire: Any, store: RecordStore) -> Iterator[Verdict]:
 
 
 def verify_run(run_id: str, store: RecordStore, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
-    """Verify the record of a run in a store with its whole lineage, and what the store says beside the records."""
+    """Verify the record of a run in a store with its whole lineage and the store's columns."""
     try:
         records = store.lineage(run_id)
         verdicts = verify_lineage(records, keys, find=store.get)
         faults = [fault for record in records for fault in store.row_faults(record["run_id"])]
-    except ValueError as error:  # a record, or the store itself, was changed in a way that cannot be read
+    except ValueError as error:  # a record or the store is corrupted
         return (Verdict(run_id, (str(error),)),)
     if not records:
         return (Verdict(run_id, ("the store has no record of this run",)),)
@@ -139,10 +139,9 @@ def verify_lineage(
     whole: bool = True,
     find: Find | None = None,
 ) -> tuple[Verdict, ...]:
-    """Verify each record, and the links between them.
+    """Verify each record and the links between them.
 
-    With `whole` a run that one of them names, as its parent or as a call it made, and that is not among them, is a fault;
-    `find` may fetch it from elsewhere.
+    With `whole` a parent or called run that is missing is a fault; `find` may fetch it from elsewhere.
     """
     wires = list(records)
     verdicts = tuple(_without_parents_note(verify(wire, keys)) for wire in wires)
@@ -174,7 +173,7 @@ def _refuse_duplicates(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def _fetcher(graph: Graph, find: Find | None) -> Fetch:
-    """A function that gives the record of a run: of the graph, or found beside it, once."""
+    """Return a function that looks up the record of a run in the graph, or fetches it once."""
 
     @cache
     def fetch(run_id: str) -> Record | None:
@@ -187,23 +186,23 @@ def _fetcher(graph: Graph, find: Find | None) -> Fetch:
 def _missing_runs(graph: Graph, fetch: Fetch) -> Iterator[str]:
     for parent in graph.missing:
         if fetch(parent) is None:
-            yield f"the parent {parent} is not there"
+            yield f"the parent {parent} is missing"
     for record in graph.records.values():
         for run_id in dict.fromkeys(run_id for run_id, _ in _called_runs(record)):
             if fetch(run_id) is None:
-                yield f"the run {run_id}, which run {record.run_id} called, is not there"
+                yield f"the run {run_id}, called by run {record.run_id}, is missing"
 
 
 def _binding_faults(record: Record, fetch: Fetch) -> Iterator[str]:
-    """Runs whose record was replaced after their caller had used the result: the caller names the digest of the former one."""
+    """Yield runs whose record was replaced after their caller had recorded its digest."""
     for run_id, expected in _called_runs(record):
         nested = fetch(run_id)
         if nested is not None and expected is not None and _digest_value(nested) != expected:
-            yield f"the record of run {run_id} is not the one that run {record.run_id} saw"
+            yield f"the record of run {run_id} differs from the one that run {record.run_id} used"
 
 
 def _called_runs(record: Record) -> Iterator[tuple[str, str | None]]:
-    """The runs that a run called, each with the digest that its record had then."""
+    """Return the runs called by a run, each with the digest of its record at that time."""
     for artifact in record.inputs:
         labels = {} if artifact.labels is UNSET else artifact.labels
         if RUN_LABEL in labels and labels.get(ROLE_LABEL) in NESTED_ROLES:
@@ -211,12 +210,12 @@ def _called_runs(record: Record) -> Iterator[tuple[str, str | None]]:
 
 
 def _unclaimed_children(graph: Graph) -> Iterator[str]:
-    """Runs whose parent names the runs that it called, but not this one: they ended later, or are made up."""
+    """Yield runs that their parent does not list among those it called: they ended later, or are forged."""
     for parent, child in graph.edges:
         caller = graph.records.get(parent)
         called = {} if caller is None else dict(_called_runs(caller))
         if called and child not in called:
-            yield f"run {child} names run {parent} as its parent, which does not tell of it"
+            yield f"run {child} names run {parent} as its parent, which does not list it"
 
 
 def _digest_value(record: Record) -> str | None:
@@ -231,7 +230,7 @@ GAP_Y: Final = 56
 MARGIN: Final = 24
 
 PADDING: Final = 12
-# In these fonts every character is at most 0.61 of their size wide, a wide one (CJK, emoji) twice that.
+# Characters of these fonts are at most 0.61 em wide, wide ones (CJK, emoji) twice that.
 CHARACTER: Final = 0.61
 NAME_SIZE: Final = 12.0
 ID_SIZE: Final = 10.5  # so that a UUID fits
@@ -249,7 +248,7 @@ _ARROW_TIP: Final = (
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart; a parent that is not there has a dashed box."""
+    """Render the graph as a Mermaid flowchart; a missing parent has a dashed box."""
     names = {run_id: f"r{number}" for number, run_id in enumerate((*graph.records, *graph.missing))}
     lines = ["flowchart TD"]
     lines += [f'    {names[run_id]}["{_mermaid_label(graph, run_id)}"]' for run_id in graph.records]
@@ -268,7 +267,7 @@ def _mermaid_label(graph: Graph, run_id: str) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """A text in which nothing can end the label or begin markup: Mermaid reads `#code;` as a character."""
+    """Escape text for a Mermaid label, with `#code;` entities."""
     plain = (character if character.isalnum() or character in " ._-/:" else f"#{ord(character)};" for character in text)
     return "".join(plain)
 
@@ -281,7 +280,7 @@ def _short(run_id: str) -> str:
 
 
 def to_svg(graph: Graph) -> str:
-    """The graph as an SVG picture, oldest runs at the top."""
+    """Render the graph as SVG, oldest runs at the top."""
     places = _places(graph)
     width = max((x for x, _ in places.values()), default=0) + BOX_WIDTH + MARGIN
     height = max((y for _, y in places.values()), default=0) + BOX_HEIGHT + MARGIN
@@ -297,7 +296,7 @@ def to_svg(graph: Graph) -> str:
 
 
 def _places(graph: Graph) -> dict[str, tuple[int, int]]:
-    """A place for each box: a row below the lowest of its parents, in the order of the records."""
+    """Return the position of each box: a row below the lowest of its parents, in the order of the records."""
     filled: dict[int, int] = {}
     places = {}
     for run_id, row in _rows(graph):
@@ -336,7 +335,7 @@ def _svg_box(graph: Graph, run_id: str, place: tuple[int, int]) -> str:
 
 
 def _cut(text: str, size: float) -> str:
-    """As much of a text as its box is wide."""
+    """Truncate text to the width of its box."""
     room = int((BOX_WIDTH - 2 * PADDING) / (CHARACTER * size))
     kept = text[: room + 1]
     if _columns(kept) <= room:
@@ -351,5 +350,5 @@ def _columns(text: str) -> int:
 
 
 def _svg_text(text: str) -> str:
-    """Escaped, and without the control characters that XML does not allow even escaped."""
+    """Escape text and remove control characters that XML does not allow."""
     return escape("".join(character if character.isprintable() else "�" for character in text))

@@ -1,4 +1,4 @@
-"""Method ids: their grammar, the catalogue of prov-spec v0.1, and what a record must hold to claim each of them."""
+"""Method ids: their grammar, the catalogue of prov-spec v0.1, and the conditions for claiming each of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _GRAMMAR: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(_v[0-9]+_[0-9
 
 
 class ClaimError(ValueError):
-    """A record would claim a method whose contract it does not keep."""
+    """A record claims a method whose conditions it does not meet."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One id of the catalogue: what it says, and whether it should still be used."""
+    """One id of the catalogue: its meaning and whether it is deprecated."""
 
     id: str
     summary: str = ""
@@ -34,14 +34,14 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """The known methods by id, and the namespaces kept for later."""
+    """The known methods by id, and the reserved namespaces."""
 
     methods: dict[str, Method]
     reserved: frozenset[str]
 
 
 def read_catalogue(document: Mapping[str, Any]) -> Catalogue:
-    """A catalogue in the form prov-spec publishes it (`methods-catalog@v0.1`)."""
+    """Read a catalogue in prov-spec's format (`methods-catalog@v0.1`)."""
     try:
         methods = msgspec.convert(document["methods"], list[Method])
         namespaces = msgspec.convert(document["namespaces"], dict[str, dict[str, str]])
@@ -55,11 +55,11 @@ def read_catalogue(document: Mapping[str, Any]) -> Catalogue:
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """A record, and the data that its claims are checked against; a claim whose data is not given passes."""
+    """A record and the data to check its claims against; a claim without data passes."""
 
     record: Record
     envelope: Mapping[str, Any] | None = None
-    original: Any = UNSET  # what the tool returned, where it is at hand
+    original: Any = UNSET  # what the tool returned, if available
     signature_verified: bool | None = None
     linked: Sequence[Record] | None = None  # the records of the graph that was built
 
@@ -114,7 +114,7 @@ def _has_entries(field: str, word: str) -> Contract:
 
 
 def _has(field: str, fault: str) -> Contract:
-    """The record has something in this field."""
+    """Return a check that the record has this field."""
     return lambda claims: None if getattr(claims.record, field) else fault
 
 
@@ -170,7 +170,7 @@ def _is_linked(claims: Claims) -> str | None:
 
 # --- the catalogue ------------------------------------------------------------------------------------------------
 
-# What each id says, and what must be true of a record that claims it.
+# The meaning of each id, and the condition for a record that claims it.
 _METHODS: Final[dict[str, tuple[str, Contract]]] = {
     "adapter.wrap.envelope_v0_1": ("A payload was put into an envelope", _is_wrapped),
     "adapter.pass_through.envelope_v0_1": ("An envelope was passed on as it came", _is_passed_through),
@@ -216,7 +216,7 @@ CATALOGUE: Final = Catalogue(
 
 
 def method_id_fault(method_id: str, catalogue: Catalogue = CATALOGUE) -> str | None:
-    """What is wrong with a method id: its grammar, or a namespace kept for later."""
+    """Return the fault of a method id: its grammar, or a reserved namespace."""
     if not _GRAMMAR.match(method_id):
         return f"{method_id!r} is not a method id: lower-case segments with dots between, a version as _vMAJOR_MINOR"
     namespace = method_id.partition(".")[0]
@@ -226,7 +226,7 @@ def method_id_fault(method_id: str, catalogue: Catalogue = CATALOGUE) -> str | N
 
 
 def deprecation_notes(methods: Iterable[str], catalogue: Catalogue = CATALOGUE) -> list[str]:
-    """A sentence for each deprecated id: it stays valid, and says what took its place."""
+    """Return a note for each deprecated id, with its replacement."""
     known = map(catalogue.methods.get, methods)
     return [
         f"{method.id} is deprecated" + (f": use {method.superseded_by}" if method.superseded_by else "")
@@ -239,14 +239,14 @@ def deprecation_notes(methods: Iterable[str], catalogue: Catalogue = CATALOGUE) 
 
 
 def check_claims(claims: Claims, catalogue: Catalogue = CATALOGUE) -> None:
-    """Raise ClaimError for a record that claims what it does not keep; called before a record leaves."""
+    """Raise ClaimError for a record with an unmet claim; called before a record is sent."""
     faults = claim_faults(claims, catalogue)
     if faults:
         raise ClaimError("; ".join(faults))
 
 
 def claim_faults(claims: Claims, catalogue: Catalogue = CATALOGUE) -> list[str]:
-    """A sentence for each method id that is malformed, reserved, or whose contract is not kept."""
+    """Return a fault for each method id that is malformed, reserved, or whose conditions are not met."""
     faults = []
     for method in claims.record.methods:
         fault = method_id_fault(method, catalogue)

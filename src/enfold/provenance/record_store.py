@@ -1,9 +1,8 @@
-"""Records kept in SQLite, found by run id, parent, child, operation, caller and time; shared by processes.
+"""Records in SQLite, shared by processes, found by run id, parent, child, operation, caller and time.
 
-A record is there in full once `put` has returned, and not at all before, even if the process is killed. Writing it is
-one insert; what makes it findable in other ways is brought up to date for many records at once, before it is needed.
-An event loop calls `keep`, which writes in a thread of the store's own: a file that another process has locked keeps
-nobody waiting but the call whose record it is.
+`put` is atomic, even if the process is killed. Writing a record is one insert; the search index is updated in batches
+before it is needed. An event loop calls `keep`, which writes in the store's own thread: a file locked by another process
+delays only the call of that record.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_LINEAGE: Final = 10_000
 INDEX_EVERY: Final = 256
 BUSY_SECONDS: Final = 5.0
-# Records that wait for the writing thread; callers who do not wait for theirs must not fill the memory.
+# Records queued for the writing thread; limits memory when callers do not wait.
 MAX_WAITING: Final = 1000
-LAST_MOMENT: Final = 253_402_300_800_000  # the year 10000, which no date can name
-MAX_CALLER: Final = 200  # as much of a caller's id as a record tells
+LAST_MOMENT: Final = 253_402_300_800_000  # the year 10000
+MAX_CALLER: Final = 200  # characters of a caller's id in a record
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS records (
@@ -82,11 +81,11 @@ _OLDEST_ALLOWED: Final = "SELECT number FROM settled WHERE identity = ? ORDER BY
 
 
 class StoredRecordError(ValueError):
-    """The record stored under a run id is damaged, or is another one than the one to be stored."""
+    """The stored record is damaged, or differs from the one to be stored."""
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """A run as it is stored: what stands beside its record, and the record, or why there is none to be trusted."""
+    """A stored run: its columns, and its record or why that cannot be trusted."""
 
     run_id: str
     operation: str
@@ -97,17 +96,17 @@ class StoredRun(msgspec.Struct, frozen=True):
 
     @property
     def sound_record(self) -> dict[str, Any]:
-        """The record; StoredRecordError where it was changed since it was stored."""
+        """The record; raises StoredRecordError if it was changed after it was stored."""
         if self.record is None:
             raise StoredRecordError(self.fault)
         return self.record
 
 
 class WantedRuns(TypedDict, total=False):
-    """Which runs are looked for; the times are Unix milliseconds."""
+    """Search criteria; times are in Unix milliseconds."""
 
     operation: str | None
-    matching: str | None  # part of an operation's name, in small or capital letters
+    matching: str | None  # part of an operation's name, ignoring case
     identity: str | None
     since: int | None
     until: int | None
@@ -123,7 +122,7 @@ _CONDITIONS: Final = {
 
 
 class RecordStore:
-    """A file of records, shared by processes; at most `per_identity` records of each caller, none older than `max_age`."""
+    """A file of records, shared by processes, with at most `per_identity` records per caller and none older than `max_age`."""
 
     def __init__(
         self,
@@ -134,14 +133,14 @@ class RecordStore:
         max_bytes: int = DEFAULT_MAX_BYTES,
         create: bool = True,
     ) -> None:
-        """`max_age` is in seconds; without `create` the file must be there."""
+        """`max_age` is in seconds; without `create` the file must exist."""
         self._per_identity = per_identity
         self._max_age = max_age
         self._max_bytes = max_bytes
         self._index_every = max(1, min(INDEX_EVERY, per_identity))
         self._puts = 0
         self._waiting = 0
-        # With WAL this survives the death of the process; only a power cut may take the last records, never tear one.
+        # With WAL this survives a crash of the process; only a power cut may lose the last records, never corrupt one.
         self._file = SharedFile(Path(path), _prepare, synchronous="normal", patience=BUSY_SECONDS, create=create)
         self._writer = ThreadPoolExecutor(1, "enfold-records")  # its thread is started by the first `keep`
         _open(self._file)
@@ -153,7 +152,7 @@ class RecordStore:
             raise
 
     def close(self) -> None:
-        """Write what waits to be written, and close the file."""
+        """Write queued records and close the file."""
         self._writer.shutdown()
         self._file.close()
 
@@ -166,9 +165,9 @@ class RecordStore:
     # writing
 
     def put(self, record: Mapping[str, Any], *, identity: str = "", moment: int | None = None) -> None:
-        """Keep a record; it is safe when this returns. The same again changes nothing, another under its id is refused.
+        """Store a record durably. The same record again is ignored, another with its id is rejected.
 
-        `moment` is the time of the run in Unix milliseconds; without it the record's own time counts, or now.
+        `moment` is the time of the run in Unix milliseconds; by default the record's own time, or now.
         """
         body = msgspec.json.encode(record)
         if len(body) > self._max_bytes:
@@ -186,11 +185,11 @@ class RecordStore:
                 self._index(connection)
 
     async def keep(self, record: Mapping[str, Any], *, identity: str = "") -> None:
-        """Keep a record as `put` does, in the store's own thread; the event loop goes on meanwhile."""
+        """Store a record like `put`, in the store's own thread, without blocking the event loop."""
         import asyncio
 
         if self._waiting >= MAX_WAITING:
-            raise StoredRecordError(f"{MAX_WAITING} records wait to be written already")
+            raise StoredRecordError(f"{MAX_WAITING} records are already queued")
         until = time.monotonic() + BUSY_SECONDS
         writing = asyncio.wrap_future(self._writer.submit(self._put_before, until, record, identity))
         self._waiting += 1
@@ -198,25 +197,25 @@ class RecordStore:
         await asyncio.shield(writing)
 
     def _put_before(self, until: float, record: Mapping[str, Any], identity: str) -> None:
-        # Behind a locked file records queue up: those that have waited long enough must not wait once more each.
+        # Records queued behind a locked file must not each wait for the full time again.
         if time.monotonic() > until:
-            raise StoredRecordError(f"The store of records was busy for {BUSY_SECONDS:g} seconds")
+            raise StoredRecordError(f"The record store was busy for {BUSY_SECONDS:g} seconds")
         self.put(record, identity=identity)
 
     def _count_down(self, writing: asyncio.Future[None]) -> None:
         self._waiting -= 1
         if not writing.cancelled():
-            writing.exception()  # Looked at here, because a caller who has gone does not.
+            writing.exception()  # Retrieved here, in case the caller has gone.
 
     def purge(self, before: int) -> int:
-        """Forget the records older than a moment (Unix milliseconds); the answer is how many."""
+        """Delete records older than a time in Unix milliseconds; return how many."""
         with self._used() as connection:
             self._index(connection)
             with Transaction(connection) as cursor:
                 return _delete(cursor, "time < ?", (before,))
 
     def _index(self, connection: sqlite3.Connection) -> None:
-        """Index the records that were put since the last time, and delete those that are over the limit or too old."""
+        """Index new records, and delete those beyond the limit or too old."""
         if connection.execute(f"SELECT 1 {_UNINDEXED} LIMIT 1").fetchone() is None:
             return
         with Transaction(connection) as cursor:
@@ -236,19 +235,19 @@ class RecordStore:
     # reading
 
     def get(self, run_id: str) -> dict[str, Any] | None:
-        """The record of a run, or None; StoredRecordError where its bytes were changed since."""
+        """Return the record of a run, or None; raise StoredRecordError if its bytes were changed."""
         rows = self._read("SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,))
         return _decode(*rows[0]) if rows else None
 
     def identity_of(self, run_id: str) -> str | None:
-        """For whom a run was recorded; None where there is no such run."""
+        """Return the identity of a run's caller; None if there is no such run."""
         rows = self._read("SELECT identity FROM records WHERE run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
     def row_faults(self, run_id: str) -> list[str]:
-        """Where the columns of a run differ from its record: operation, time, caller.
+        """Return the differences between the columns of a run and its record: operation, time, caller.
 
-        A record that another process sent us is kept under the caller for whom it was fetched, the one of its parent.
+        A record received from another process is stored under the caller of its parent.
         """
         record = self.get(run_id)
         rows = self._read(_BESIDE, (run_id,), indexed=True)
@@ -277,25 +276,25 @@ class RecordStore:
         return [child for (child,) in self._read(query, (run_id,), indexed=True)]
 
     def find(self, *, limit: int = 100, **wanted: Unpack[WantedRuns]) -> list[dict[str, Any]]:
-        """Records of an operation, of a caller, of a span of time, newest first."""
+        """Return records by operation, caller and time, newest first."""
         return [run.sound_record for run in self.find_runs(limit=limit, **wanted)]
 
     def find_runs(self, *, limit: int = 100, **asked_for: Unpack[WantedRuns]) -> list[StoredRun]:
-        """What `find` looks for, with the runs whose records were changed in the store: `fault` says so."""
+        """Like `find`, including runs whose records were changed in the store, marked by `fault`."""
         wanted = {condition: asked_for.get(name) for name, condition in _CONDITIONS.items()}
         asked = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(asked)}" if asked else ""
-        # The conditions are the texts above; every value is bound.
+        # The conditions are constants; every value is bound.
         numbers = f"SELECT number, time AS moment FROM settled {where} ORDER BY time DESC, number DESC LIMIT ?"  # noqa: S608
         query = f"SELECT {_RUN} FROM ({numbers}) JOIN records USING (number) ORDER BY moment DESC, number DESC"  # noqa: S608
         return [_stored_run(row) for row in self._read(query, (*asked.values(), limit), indexed=True)]
 
     def lineage(self, run_id: str) -> list[dict[str, Any]]:
-        """The record of a run with all its ancestors and descendants that are here."""
+        """Return the record of a run with its stored ancestors and descendants."""
         return [run.sound_record for run in self.related_runs(run_id)]
 
     def related_runs(self, run_id: str) -> list[StoredRun]:
-        """What `lineage` gives, with the runs whose records were changed in the store: the index still knows their parents."""
+        """Like `lineage`, including runs whose records were changed, since the index has their parents."""
         ancestors = reach(run_id, self._known_parents, MAX_LINEAGE)
         descendants = reach(run_id, self.children, MAX_LINEAGE)
         found = dict.fromkeys([run_id, *ancestors, *descendants])
@@ -321,12 +320,12 @@ class RecordStore:
 
     @contextmanager
     def _used(self) -> Iterator[sqlite3.Connection]:
-        """The file, for one thread at a time; what goes wrong with it is raised as a StoredRecordError."""
+        """Hold the file for one thread at a time; errors are raised as StoredRecordError."""
         try:
             with self._file as connection:
                 yield connection
         except (sqlite3.Error, OSError) as error:
-            raise StoredRecordError(f"The store of records cannot be used: {error}") from error
+            raise StoredRecordError(f"The record store is unavailable: {error}") from error
 
 
 def _open(file: SharedFile) -> None:
@@ -334,14 +333,14 @@ def _open(file: SharedFile) -> None:
         with file:
             pass
     except sqlite3.OperationalError as error:
-        raise StoredRecordError(f"The store of records cannot be opened: {error}") from error
+        raise StoredRecordError(f"The record store cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise StoredRecordError(f"This is no store of records: {error}") from error
+        raise StoredRecordError(f"Not a record store: {error}") from error
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
     run_script(_TABLES, connection)
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # Each checkpoint waits for the disk: make fewer.
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # Fewer checkpoints, each of which waits for the disk.
 
 
 def _refuse_another(connection: sqlite3.Connection, run_id: str, record: Mapping[str, Any]) -> None:
@@ -351,7 +350,7 @@ def _refuse_another(connection: sqlite3.Connection, run_id: str, record: Mapping
 
 
 class _Linked(msgspec.Struct):
-    """As much of a record as says where it comes from."""
+    """The fields of a record that describe its origin."""
 
     parents: list[str]
 
@@ -364,13 +363,13 @@ def _links(rows: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[str, int]]:
         try:
             parents = _read_linked(body).parents
         except (msgspec.DecodeError, UnicodeError, TypeError, RecursionError):
-            continue  # Somebody changed it; reading it will tell, the others go on.
+            continue  # changed in the store; reading it will report that
         for parent in parents:
             yield parent, number
 
 
 def _delete(cursor: sqlite3.Cursor, where: str, values: tuple[Any, ...]) -> int:
-    # `where` is one of the few texts in this module; every value is bound.
+    # `where` is a constant of this module; every value is bound.
     gone = f"SELECT number FROM settled WHERE {where}"  # noqa: S608
     cursor.execute(f"DELETE FROM links WHERE child IN ({gone})", values)  # noqa: S608
     cursor.execute(f"DELETE FROM records WHERE number IN ({gone})", values)  # noqa: S608
@@ -378,13 +377,13 @@ def _delete(cursor: sqlite3.Cursor, where: str, values: tuple[Any, ...]) -> int:
 
 
 def _pairs(row: tuple[Any, ...]) -> Iterator[tuple[str, str, int]]:
-    """Operation, caller and time of a row: first those beside the record, then those in the index of searches."""
+    """Return operation, caller and time of a row: of the record's columns, then of the index."""
     yield row[:3]
     yield row[3:]
 
 
 def _moment(record: Record) -> int | None:
-    """The time a record tells, in Unix milliseconds."""
+    """Return the time of a record in Unix milliseconds."""
     if record.time is UNSET:
         return None
     try:
@@ -405,7 +404,7 @@ def _stored_run(row: tuple[Any, ...]) -> StoredRun:
 
 
 def _decode(run_id: str, digest: Any, body: Any) -> dict[str, Any]:
-    """The record stored under a run id; StoredRecordError where the bytes were changed, or are no record of that run."""
+    """Read the record stored under a run id; raise StoredRecordError if it was changed or belongs to another run."""
     if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
         raise StoredRecordError(f"The record of run {run_id} was changed after it was stored")
     try:

@@ -1,6 +1,6 @@
-"""Recording calls: what a server allows (Recorder) and one run from its beginning to its record (Recording).
+"""Recording of calls: what a server allows (Recorder) and one run from start to record (Recording).
 
-A run that is not recorded comes near none of this. Recording never makes a call fail: what goes wrong is a warning.
+Runs that are not recorded do not load this module. Recording never makes a call fail: problems become warnings.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MAX_ARTIFACTS: Final = 1000
 MAX_EVIDENCE: Final = 200
 MAX_ARGUMENT_NAME: Final = 200
 MAX_ROUNDS: Final = 5
-EVIDENCE_META: Final = "evidence"  # of a spec: which input place supports which output field
+EVIDENCE_META: Final = "evidence"  # of a spec: the input location that supports each output field
 
 
 def _now() -> str:
@@ -75,13 +75,13 @@ def _now() -> str:
 
 
 class Recorder(msgspec.Struct, kw_only=True, eq=False):
-    """How a server records: the modes that it allows, the key that signs, the store that keeps records."""
+    """How a server records: the allowed modes, the signing key and the store."""
 
     modes: Collection[Mode] = ("minimal", "full")
     key: SigningKey | None = None
     store: RecordStore | None = None
     algorithm: Algorithm = "sha256"
-    record: Unasked = "asked"  # what is recorded without being asked for: nothing, `mutations`, or `all` calls
+    record: Unasked = "asked"  # calls recorded without a request: none (`asked`), `mutations`, or `all`
 
     def begin(
         self,
@@ -95,10 +95,10 @@ class Recorder(msgspec.Struct, kw_only=True, eq=False):
         deterministic: bool = False,
         clock: Callable[[], str] = _now,
     ) -> Recording | None:
-        """Begin to record a run; None where it was not asked for, or is not allowed.
+        """Start recording a run; None if it was not requested or is not allowed.
 
-        `operation` is recorded in full where this recorder does so unasked. `writer` writes the answer, so that a record
-        inside an `mcp.envelope.v0.1` is one of the envelope as it leaves. `deterministic` leaves out the time.
+        `operation` is recorded in full where this recorder does so by default. `writer` writes the response, so that a
+        record inside an `mcp.envelope.v0.1` describes the envelope as sent. `deterministic` omits the time.
         """
         is_asked = options is not None and options.mode in self.modes
         if not is_asked and (operation is None or not self._records_unasked(operation)):
@@ -117,30 +117,30 @@ class Recorder(msgspec.Struct, kw_only=True, eq=False):
     def _records_unasked(self, operation: OperationSpec) -> bool:
         if operation.type.value == "mutation":
             return self.record in ("all", "mutations")
-        # Whoever looks at the records must not make new ones by looking.
+        # Reading records must not create new ones.
         return self.record == "all" and not is_reserved(operation.id)
 
 
 class Recording(msgspec.Struct, eq=False):
-    """One run: it has its id from the beginning, so that the calls it makes can name it as their parent."""
+    """One run; its id exists from the start, so that nested calls can name it as their parent."""
 
     recorder: Recorder
     options: CaptureOptions
     adapter: str
     identity: str
-    writer: Writer | None = None  # of the answer that the record travels in
-    given: tuple[Artifact, ...] = ()  # what the caller refers to
+    writer: Writer | None = None  # of the response that contains the record
+    given: tuple[Artifact, ...] = ()  # referenced by the caller
     clock: Callable[[], str] | None = None
-    caller: Recording | None = None  # the run that this one is called by, in this process
-    is_asked: bool = True  # whether the record goes back to the caller
+    caller: Recording | None = None  # the calling run in this process
+    is_asked: bool = True  # whether the record is returned to the caller
     run_id: str = msgspec.field(default_factory=lambda: str(uuid4()))
-    is_kept: bool = False  # whether the record was made and, where there is a store, is safe in it
-    consumed: list[Artifact] = []  # what the runs that this one called have made
+    is_kept: bool = False  # whether the record was created and, with a store, stored
+    consumed: list[Artifact] = []  # outputs of the runs that this one called
     called: set[str] = set()  # the ids of those runs
-    adopted: list[dict[str, Any]] = []  # records of theirs that other processes made
+    adopted: list[dict[str, Any]] = []  # their records, if created by other processes
 
     def nested(self) -> Recording:
-        """The recording of a call made inside this run: this run is its parent, its result is one of our inputs."""
+        """Return the recording of a nested call: this run is its parent, its result one of our inputs."""
         return Recording(
             self.recorder,
             msgspec.structs.replace(self.options, parents=(self.run_id,)),
@@ -152,59 +152,59 @@ class Recording(msgspec.Struct, eq=False):
         )
 
     def request(self) -> dict[str, Any]:
-        """What a `call.requested` event says, so that the run in another process names this one as its parent."""
+        """Return the options for a `call.requested` event, so that the remote run names this one as its parent."""
         return {"mode": self.options.mode, "parents": [self.run_id]}
 
     def wishes(self) -> dict[str, Any] | None:
-        """What the caller has asked for, to be recorded where the run is made; None where they have not asked."""
+        """Return the caller's request for a record elsewhere; None if there is none."""
         if not self.is_asked:
             return None
         wishes: dict[str, Any] = {"mode": self.options.mode, "parents": list(self.options.parents)}
         return {**wishes, "artifacts": True} if self.options.artifacts else wishes
 
     def recorded_elsewhere(self, wire: dict[str, Any] | None) -> None:
-        """The run was made and recorded elsewhere, as a task: its id is the one to tell."""
+        """Use the id of a run that was recorded elsewhere, as a task."""
         if wire is not None:
             self.run_id, self.is_kept = str(wire.get("run_id")), True
 
     def adopt(self, wire: Any) -> None:
-        """Keep the record that another process made of a call of ours; anything else is ignored, and logged if malformed."""
+        """Store the record of a nested call from another process; others are ignored, malformed ones logged."""
         try:
             record = read_record(wire)
         except FormatError as error:
-            _log("a record from another process was not kept", error)
+            _log("a record from another process was not stored", error)
             return
         if self._is_called_by_us(record):
             self.adopted.append(wire)
             self.consume(record)
 
     def _is_called_by_us(self, record: Record) -> bool:
-        """Whether a record is that of a call of ours: it names this run as its parent, and has another run id."""
+        """Whether a record belongs to a nested call: it names this run as its parent and has another run id."""
         return self.run_id in record.parents and record.run_id != self.run_id and len(record.run_id) <= MAX_RUN_ID
 
     def consume(self, record: Record) -> None:
-        """Add what another run made to the inputs of this one, with the digest that its record has now."""
+        """Add the output of another run to the inputs of this one, with the digest of its record."""
         if self._is_detailed and record.run_id not in self.called:
             self.called.add(record.run_id)
             self.consumed.extend(_nested_artifacts(record))
 
     def succeeded(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-        """The envelope with its record, kept in place: for a program without an event loop."""
+        """Return the envelope with its record, stored synchronously, for programs without an event loop."""
         kept: ResponseEnvelope[Any] = drive(self.keep_success(spec, input, envelope, inline=True))
         return kept
 
     def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None:
-        """The record of a run that gave an error, kept in place: for a program without an event loop."""
+        """Return the record of a failed run, stored synchronously, for programs without an event loop."""
         record: dict[str, Any] | None = drive(self.keep_failure(spec, input, error, inline=True))
         return record
 
     async def keep_success(
         self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
     ) -> ResponseEnvelope[Any]:
-        """The envelope with its record; without one, and with a warning, where it could not be made.
+        """Return the envelope with its record, or with a warning if it could not be created.
 
-        A record that the envelope has already is that of a run in another process, or of one the handler passed on.
-        `inline` keeps the record in place; otherwise the event loop goes on while the store writes.
+        An existing record of the envelope belongs to a run in another process, or was passed on by the handler.
+        `inline` stores the record synchronously; otherwise in the store's thread.
         """
         if envelope.provenance is not None:
             self.adopt(envelope.provenance)
@@ -219,7 +219,7 @@ class Recording(msgspec.Struct, eq=False):
     async def keep_failure(
         self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
     ) -> dict[str, Any] | None:
-        """The record of a run that gave an error; None where it could not be made, or was not asked for."""
+        """Return the record of a failed run; None if it could not be created or was not requested."""
         try:
             wire = await self._build_and_store(spec, input, failure(error, spec, self.writer), inline)
         except Exception as problem:  # noqa: BLE001  # the caller is to hear of the error, not of its record
@@ -244,10 +244,10 @@ class Recording(msgspec.Struct, eq=False):
                 await store.keep(wire, identity=self.identity)
 
     def _build_for_answer(self, spec: OperationSpec, input: Any, ending: Ending) -> tuple[Record, dict[str, Any]]:
-        """The record and its wire form, true of the answer it travels in.
+        """Return the record and its wire form, consistent with the response that contains it.
 
-        How much of a result fits into an answer depends on the record in it, and the record tells what was left of the
-        result: both are written again until neither changes.
+        The record limits how much of the result fits into the response, and describes what is left of the result: both
+        are written again until neither changes.
         """
         answer = ending.answer({})
         for _ in range(MAX_ROUNDS):
@@ -255,11 +255,11 @@ class Recording(msgspec.Struct, eq=False):
             wire = record.to_wire()
             written = ending.answer(wire)
             if same_content(answer, written):
-                # What only the envelope can prove is checked against it as it will be.
+                # Claims about the envelope are checked against its final form.
                 check_claims(Claims(record, ending.passed_on if written is None else written))
                 return record, wire
             answer = written
-        raise ValueError("its answer does not settle on a length")
+        raise ValueError("the size of the response does not converge")
 
     @property
     def _is_full(self) -> bool:
@@ -310,7 +310,7 @@ class Recording(msgspec.Struct, eq=False):
 
 
 def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Artifact, ...]) -> tuple[Evidence, ...]:
-    """The evidence a tool gives in its result, as far as it leads to an artifact of this run."""
+    """Return the evidence in a tool's result that refers to artifacts of this run."""
     found = output.get("evidence") if isinstance(output, Mapping) else None
     known = {artifact.artifact_id for artifact in artifacts}
     given = coerce_evidence(found if isinstance(found, list) else ())
@@ -318,7 +318,7 @@ def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Art
 
 
 def _argument_evidence(spec: OperationSpec, artifact_id: str, given: Any) -> tuple[Evidence, ...]:
-    """Which place of the input supports which field: as the spec says, or each argument the result as a whole."""
+    """Return the evidence from the input: as the spec declares, or each argument for the whole result."""
     declared = spec.meta.get(EVIDENCE_META)
     if isinstance(declared, Mapping):
         return json_pointer_evidence(artifact_id, given, dict(declared), JSON_POINTER_METHOD)
@@ -335,7 +335,7 @@ def _argument_evidence(spec: OperationSpec, artifact_id: str, given: Any) -> tup
 
 
 def _nested_artifacts(record: Record) -> tuple[Artifact, ...]:
-    """What a run that we called made, or that it made nothing: each names the run and its record."""
+    """Return the outputs of a nested run as artifacts that name the run and its record."""
     labels = {RUN_LABEL: record.run_id}
     if record.integrity is not UNSET and record.integrity.record_digest is not UNSET:
         labels[RECORD_LABEL] = record.integrity.record_digest.value[:200]
@@ -364,7 +364,7 @@ def _scrub_artifact(artifact: Artifact, secrets: frozenset[str]) -> Artifact:
 
 
 def _scrub_evidence(evidence: tuple[Evidence, ...], secrets: frozenset[str]) -> tuple[Evidence, ...]:
-    """Evidence without secrets; an anchor that holds one is left out, because a changed anchor would point elsewhere."""
+    """Remove secrets from evidence; an anchor that contains one is dropped, since a changed one would be wrong."""
     return tuple(
         msgspec.structs.replace(
             each,
@@ -392,9 +392,9 @@ def build_record(
     methods: Iterable[str] = (),
     time: str | UnsetType = UNSET,
 ) -> Record:
-    """Build a record: it claims the methods that its content shows, and `methods` besides; `computed` are digests made here.
+    """Build a record that claims the methods its content shows, and `methods`; `computed` are digests computed here.
 
-    ClaimError where it would claim what it does not keep.
+    Raises ClaimError for a claim whose conditions are not met.
     """
     found = _methods(parents, inputs, outputs, evidence, computed)
     record = Record(
@@ -435,7 +435,7 @@ def _methods(
 
 
 def seal(record: Record, algorithm: Algorithm = "sha256", key: SigningKey | None = None) -> Record:
-    """The record with its own digest and, with a key, a signature; it claims both, so that a record without them is invalid."""
+    """Add the digest of the record and, with a key, a signature; both are claimed, so a record without them is invalid."""
     claimed = ("integrity.record_digest.compute", *(() if key is None else ("integrity.signature.create",)))
     claiming: Record = msgspec.structs.replace(record, methods=(*record.methods, *claimed), integrity=UNSET)
     wire: dict[str, Any] = claiming.to_wire()
@@ -444,14 +444,14 @@ def seal(record: Record, algorithm: Algorithm = "sha256", key: SigningKey | None
     return msgspec.structs.replace(claiming, integrity=Integrity(digest, signature))
 
 
-# An mcp.envelope.v0.1 of ours; None where the answer has another form, or is an envelope that is passed on.
+# An mcp.envelope.v0.1 written here; None for other formats and for envelopes passed through.
 Answer: TypeAlias = Mapping[str, Any] | None
 
 _NOTICES: Final = ("errors", "warnings")
 
 
 class Writer(Protocol):
-    """Who writes the answer: a format, or a request that cuts its answer to the length its caller prefers."""
+    """Writes the response: a format, or a request that truncates its response to the caller's limit."""
 
     def write(self, envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None, /) -> Any: ...
 
@@ -459,16 +459,16 @@ class Writer(Protocol):
 
 
 class Ending(msgspec.Struct):
-    """What a run gave (UNSET for nothing), and how it is written with a record in it."""
+    """The output of a run (UNSET for none), and how it is written with a record."""
 
     data: Any
     schema: Any
     write: Callable[[dict[str, Any]], Any]
     wraps: bool
-    passed_on: Mapping[str, Any] | None = None  # an envelope that came as one, and leaves without our record
+    passed_on: Mapping[str, Any] | None = None  # an envelope passed through without our record
 
     def answer(self, record: dict[str, Any]) -> Answer:
-        """The envelope of the answer with this record in it; None where the answer is not such an envelope, or came as one."""
+        """Return the response envelope with this record; None if it is not such an envelope or is passed through."""
         written = self.write(record)
         if not isinstance(written, Mapping) or written.get("schema_version") != ENVELOPE_VERSION:
             return None
@@ -478,14 +478,14 @@ class Ending(msgspec.Struct):
         return None
 
     def methods(self, answer: Answer) -> tuple[str, ...]:
-        """The methods by which the outcome became its answer, for the record to claim."""
+        """Return the methods that turned the outcome into its response."""
         if answer is None:
             return () if self.passed_on is None else ("adapter.pass_through.envelope_v0_1",)
         wrapped = ("adapter.wrap.envelope_v0_1",) if self.wraps and _is_whole(answer, self.data) else ()
         return (*wrapped, ATTACH_METHOD, *(f"adapter.{name}.capture" for name in _NOTICES if answer.get(name)))
 
     def artifacts(self, answer: Answer, made: Redacted, algorithm: Algorithm) -> tuple[Artifact, ...]:
-        """What the run made, what is left of it in the answer where that was cut, and the errors and warnings there."""
+        """Return the output of the run, what is left of it in a truncated response, and its errors and warnings."""
         if answer is None:
             return () if made.value is UNSET else (_artifact(made, "output", algorithm),)
         notices = (json_artifact(redact(answer[name]), name, algorithm) for name in _NOTICES if answer.get(name))
@@ -497,12 +497,12 @@ class Ending(msgspec.Struct):
         if _is_whole(answer, self.data):
             return (_artifact(made, "output", algorithm),)
         left = json_artifact(redact(answer["result"], self.schema), "output", algorithm)
-        # Without its size, so that a record is as long for a result that is one byte shorter.
+        # Without its size, so that the length of the record does not depend on that of the result.
         return (msgspec.structs.replace(left, size_bytes=UNSET), _artifact(made, "uncut_output", algorithm))
 
 
 def success(envelope: ResponseEnvelope[Any], spec: OperationSpec, writer: Writer | None) -> Ending:
-    """A run that gave a result."""
+    """A successful run."""
 
     def write(record: dict[str, Any]) -> Any:
         return None if writer is None else writer.write(msgspec.structs.replace(envelope, provenance=record), spec)
@@ -511,7 +511,7 @@ def success(envelope: ResponseEnvelope[Any], spec: OperationSpec, writer: Writer
 
 
 def failure(error: CallError, spec: OperationSpec, writer: Writer | None) -> Ending:
-    """A run that gave an error, perhaps with a part of its result."""
+    """A failed run, possibly with a partial result."""
 
     def write(record: dict[str, Any]) -> Any:
         before, error.provenance = error.provenance, record
@@ -525,14 +525,14 @@ def failure(error: CallError, spec: OperationSpec, writer: Writer | None) -> End
 
 
 def same_content(first: Answer, second: Answer) -> bool:
-    """Whether two answers are equal in all that a record tells of them."""
+    """Whether two responses are equal in everything that a record describes."""
     if first is None or second is None:
         return first is second
     return all(same_json(first.get(name), second.get(name)) for name in RESULT_ROLES.values())
 
 
 def _is_whole(answer: Mapping[str, Any], data: Any) -> bool:
-    """Whether the result leaves as the run gave it, and not cut to a length."""
+    """Whether the result is sent without truncation."""
     result = answer["result"]
     return result is data or same_json(result, b64encode(data).decode() if isinstance(data, bytes) else data)
 

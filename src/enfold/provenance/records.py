@@ -1,6 +1,6 @@
-"""The values of prov-spec v0.1 as frozen types: digests, artifacts, evidence, the record. They say what a schema can say.
+"""The types of prov-spec v0.1: digests, artifacts, evidence and the record, as far as a schema can describe them.
 
-What a schema cannot say is in `methods`, `evidence` and `verification`.
+Further rules are in `methods`, `artifacts` and `verification`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Hex: TypeAlias = Annotated[str, Meta(min_length=16, pattern=r"^[0-9a-fA-F]+\Z")]
 Labels: TypeAlias = dict[str, Annotated[str, Meta(max_length=200)]]
 MethodText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*\Z")]
-MAX_RUN_ID: Final = 200  # as a parent; a run's own id has no bound in the schema
+MAX_RUN_ID: Final = 200  # as a parent; a run's own id has no limit in the schema
 RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_RUN_ID)]
 
 T = TypeVar("T")
 
 
 class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all of them share: a field nobody knows is refused, a field that is not set is not written."""
+    """Base of all types: unknown fields are rejected, unset fields are not written."""
 
     def to_wire(self) -> dict[str, Any]:
-        # By way of its text, because it keeps tuples out of what is to be plain JSON data.
+        # Through JSON text, which turns tuples into lists.
         wire: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return wire
 
@@ -46,7 +46,7 @@ class Digest(_Wire, frozen=True):
 
 
 class Artifact(_Wire, frozen=True, kw_only=True):
-    """Something a run consumed or produced: what it is and how to recognise it, never the thing itself."""
+    """Something a run consumed or produced: its description and digest, never its content."""
 
     schema_version: Literal["artifact.v0.1"]
     artifact_id: Text
@@ -58,7 +58,7 @@ class Artifact(_Wire, frozen=True, kw_only=True):
 
 
 class ArtifactRef(_Wire, frozen=True, kw_only=True):
-    """A caller's reference to an artifact: by id, by place, or both."""
+    """A caller's reference to an artifact by id, locator, or both."""
 
     schema_version: Literal["artifact.ref.v0.1"]
     artifact_id: Text | UnsetType = UNSET
@@ -69,11 +69,11 @@ class ArtifactRef(_Wire, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.artifact_id is UNSET and self.locator is UNSET:
-            raise ValueError("A reference needs an artifact_id or a locator")
+            raise ValueError("A reference requires an artifact_id or a locator")
 
 
 class Evidence(_Wire, frozen=True, kw_only=True):
-    """Which part of an input supports a field of the output."""
+    """The part of an input that supports a field of the output."""
 
     schema_version: Literal["evidence.v0.1"]
     field: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -83,7 +83,7 @@ class Evidence(_Wire, frozen=True, kw_only=True):
 
 
 class Tool(_Wire, frozen=True):
-    """What ran."""
+    """The tool that ran."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     version: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -99,14 +99,14 @@ class RecordSignature(_Wire, frozen=True):
 
 
 class Integrity(_Wire, frozen=True):
-    """What protects the record itself."""
+    """The digest and signature of the record."""
 
     record_digest: Digest | UnsetType = UNSET
     signature: RecordSignature | UnsetType = UNSET
 
 
 class Record(_Wire, frozen=True, kw_only=True):
-    """Which tool ran, on what, with which methods, from which parents."""
+    """A record: the tool that ran, its inputs and outputs, methods and parents."""
 
     schema_version: Literal["prov.record.v0.1"]
     run_id: Text
@@ -121,7 +121,7 @@ class Record(_Wire, frozen=True, kw_only=True):
 
 
 def read_record(wire: Any) -> Record:
-    """The record a JSON value describes; FormatError says what is wrong with another one."""
+    """Read a record from a JSON value; raise FormatError if it is malformed."""
     return _read(wire, Record, "a prov.record.v0.1")
 
 
@@ -137,14 +137,14 @@ def _read(wire: Any, kind: type[T], name: str) -> T:
 
 
 Mode: TypeAlias = Literal["minimal", "full"]
-Unasked: TypeAlias = Literal["asked", "mutations", "all"]  # which calls are recorded: those that ask, or more
+Unasked: TypeAlias = Literal["asked", "mutations", "all"]  # which calls are recorded: on request, or more
 
 CAPTURE_HEADER: Final = "enfold-capture-provenance"
 MAX_PARENTS: Final = 100
 
 
 class CaptureOptions(msgspec.Struct, frozen=True):
-    """What a caller wants recorded, and the runs this one depends on."""
+    """What a caller wants recorded, and the parents of the run."""
 
     mode: Mode = "minimal"
     artifacts: bool = False
@@ -152,19 +152,19 @@ class CaptureOptions(msgspec.Struct, frozen=True):
 
 
 def options_from_meta(meta: Mapping[str, Any] | None) -> CaptureOptions | None:
-    """The options in a `_meta` object; None where provenance is not asked for."""
+    """Read the options of a `_meta` object; None if provenance is not requested."""
     if not meta or not _flag(meta, "capture_provenance"):
         return None
     return CaptureOptions(_mode(meta.get("provenance_mode", "minimal")), _flag(meta, "capture_artifacts"))
 
 
 def options_from_mode(text: str | None) -> CaptureOptions | None:
-    """The options that a header or a command-line option names: `minimal`, `full`, or None for nothing."""
+    """Read the mode of a header or command-line option: `minimal`, `full`, or None."""
     return None if not text else CaptureOptions(_mode(text.strip().lower()))
 
 
 def options_from_call(wire: Any) -> CaptureOptions | None:
-    """The options in a `call.requested` event, `{mode, parents}`, and those of a task, which may have `artifacts`."""
+    """Read the options of a `call.requested` event, `{mode, parents}`, or of a task, with optional `artifacts`."""
     if not isinstance(wire, Mapping):
         return None
     parents = wire.get("parents", [])

@@ -1,4 +1,4 @@
-"""What must not be seen: secrets found by schema (`writeOnly`, `format: password`) and by name, taken out of a value."""
+"""Redaction of secrets, which are found by schema (`writeOnly`, `format: password`) and by name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from enfold.schema.nodes.traits import item_node, with_all_in_place
 REDACTED: Final = "[redacted]"
 
 MAX_DEPTH: Final = 64
-# A shorter secret would be found by chance in texts that have nothing to do with it.
+# Shorter secrets would match unrelated text by chance.
 SHORTEST_SECRET: Final = 4
 
 Nodes: TypeAlias = tuple[Node, ...]
 
 
 class Redacted(msgspec.Struct, frozen=True):
-    """A value without its secrets: where they were, and what they were, so that they can be kept out elsewhere."""
+    """A redacted value, with the locations and values of its secrets for redaction elsewhere."""
 
     value: Any
     paths: tuple[str, ...] = ()
@@ -32,23 +32,23 @@ class Redacted(msgspec.Struct, frozen=True):
 
 
 def redact(value: Any, schema: Any = None) -> Redacted:
-    """The value with every secret replaced; one without secrets is returned as the same object."""
+    """Replace every secret in a value; return the same object where there are none."""
     compiled = compile_schema(schema or {})
     walk = _SecretSearch()
-    # What cannot be looked at is not shown either.
+    # A value that cannot be inspected is not shown.
     clean = walk.hide(value, "") if compiled.problem else walk.visit(value, (compiled.root,), "", 0)
     return Redacted(clean, tuple(walk.paths), frozenset(walk.secrets)) if walk.paths else Redacted(value)
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
-    """A text in which no known secret stands."""
+    """Replace known secrets in a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text
 
 
 def redact_locator(locator: str) -> str:
-    """A locator without the credentials that an address may carry: user and password, secret query arguments."""
+    """Remove credentials from a locator: user, password and secret query arguments."""
     return _ARGUMENT.sub(_redact_argument, _USER.sub(r"\1", locator))
 
 
@@ -111,10 +111,10 @@ _SECRET_KEYS: Final = frozenset({"api", "private", "access", "secret", "signing"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a name, in any spelling, promises a secret: `password`, `apiKeys`, `client-secret`, `X-Auth-Token`."""
+    """Whether a name suggests a secret: `password`, `apiKeys`, `client-secret`, `X-Auth-Token`."""
     words = [word.lower() for word in _WORD.findall(name)]
     if "tokens" in words and not _QUANTITIES.isdisjoint(words):
-        return False  # how many a model may use
+        return False  # the number of tokens a model may use
     words = [word.removesuffix("s") if word.removesuffix("s") in _PLURALS else word for word in words]
     if not _SECRET_WORDS.isdisjoint(words):
         return True
@@ -125,7 +125,7 @@ def is_secret_name(name: str) -> bool:
 
 
 class _SecretSearch:
-    """One walk through a value: collects where secrets were, and what they were."""
+    """One traversal of a value that collects its secrets and their locations."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -166,7 +166,7 @@ def _properties(nodes: Nodes, name: str) -> Nodes:
     for node in nodes:
         properties = node.properties or {}
         found.append(properties.get(name) or node.additional)
-        # Whether a stranger's pattern matches is not worth a risk here: each of them may be the one.
+        # Untrusted patterns are not evaluated: each of them may match.
         found.extend((*(child for _, child in node.patterns), *node.unmatched))
     return tuple(node for node in found if node is not None)
 

@@ -1,4 +1,4 @@
-"""Is a record what it says: its form, its claims, its digest, its signature, its artifacts, its parents."""
+"""Verification of a record: form, claims, digest, signature, artifacts and parents."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from enfold.provenance.records import Algorithm, Artifact, Digest, Record, read_
 ANCHOR: Final = "artifact:"
 PARENTS_NOT_CHECKED: Final = "parents not checked: no store was given"
 
-# The fields of an envelope that a record has digests of, by the role of the output artifact.
+# The fields of an envelope with a digest in the record, by the role of the output artifact.
 RESULT_ROLES: Final = {"output": "result", "errors": "errors", "warnings": "warnings"}
 _ENVELOPE_FIELDS: Final = frozenset({"schema_version", "result", "provenance", "errors", "warnings", "meta"})
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What verification found: faults make a record invalid, notes do not."""
+    """The result of verification: faults make a record invalid, notes do not."""
 
     run_id: str
     faults: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def record_digest(record: Mapping[str, Any], algorithm: Algorithm = "sha256") -> Digest:
-    """The digest of a record: over its canonical JSON without the `integrity` field."""
+    """Return the digest of a record's canonical JSON without the `integrity` field."""
     return digest_bytes(_digested_text(record), algorithm)
 
 
@@ -72,7 +72,7 @@ def _digested_text(record: Mapping[str, Any]) -> bytes:
 def verify_envelope(
     envelope: Mapping[str, Any], keys: PublicKeys | None = None, contents: Mapping[str, Any] | None = None
 ) -> Verdict:
-    """Verify an `mcp.envelope.v0.1`: its form, its record, and that its result is the one that was recorded."""
+    """Verify an `mcp.envelope.v0.1`: its form, its record, and that its result matches the record."""
     if envelope.get("provenance") is None:
         return Verdict("", ("the envelope has no record",))
     return verify(envelope["provenance"], keys, contents=contents, envelope=envelope)
@@ -88,7 +88,7 @@ def verify(
 ) -> Verdict:
     """Verify a record in its wire form.
 
-    With `keys` it must be signed by one of them; `contents` maps artifact ids to what they are said to be.
+    With `keys` it must be signed by one of them; `contents` maps artifact ids to their alleged content.
     """
     try:
         record = read_record(wire)
@@ -170,7 +170,7 @@ def _digest_fault(wire: Mapping[str, Any], digest: Digest) -> str | None:
         return f"the record digest cannot be checked: {digest.alg} is not installed"
     try:
         fits = same_digest(_digested_text(wire), digest)
-    except ValueError as error:  # a text with a lone surrogate, which has no canonical form
+    except ValueError as error:  # an unpaired surrogate, which has no canonical form
         return f"the record digest cannot be checked: {error}"
     return None if fits else "the record digest does not fit the record"
 
@@ -208,7 +208,7 @@ def _field_fault(artifact: Artifact, field: str, value: Any) -> str | None:
 
 
 def _decode_base64(text: str) -> str | bytes:
-    """The bytes that stand in an envelope as base64."""
+    """Return the bytes that an envelope contains as base64."""
     try:
         return b64decode(text, validate=True)
     except Base64Error:
@@ -216,7 +216,7 @@ def _decode_base64(text: str) -> str | bytes:
 
 
 def _lists_everything(record: Record) -> bool:
-    """Whether a record lists everything that its adapter put into the envelope: ours does in mode full."""
+    """Whether a record lists everything its adapter put into the envelope, as ours does in mode full."""
     has_roles = any(_role(artifact) in ("input", *RESULT_ROLES) for artifact in (*record.inputs, *record.outputs))
     return has_roles and ATTACH_METHOD in record.methods
 
@@ -224,7 +224,7 @@ def _lists_everything(record: Record) -> bool:
 def _envelope_notes(record: Record) -> Iterator[str]:
     results = [artifact for artifact in record.outputs if _role(artifact) == "output"]
     if not results or not all(map(is_comparable, results)):
-        yield "the result was not compared: the record has no digest of it as it stands"
+        yield "the result was not compared: the record has no digest of it in this form"
 
 
 # --- what is no fault, but good to know ---------------------------------------------------------------------------
@@ -233,9 +233,9 @@ def _envelope_notes(record: Record) -> Iterator[str]:
 def _notes(record: Record, keys: PublicKeys | None, catalogue: Catalogue) -> Iterator[str]:
     integrity = record.integrity
     if integrity is UNSET or integrity.record_digest is UNSET:
-        yield "the record has no digest: a change would not be noticed"
+        yield "the record has no digest: a change would not be detected"
     elif integrity.signature is UNSET:
-        yield "the record is not signed: whoever changed it could make the digest anew"
+        yield "the record is not signed: its digest could be recomputed after a change"
     elif keys is None:
         yield "the signature was not checked: no keys were given"
     if record.parents:

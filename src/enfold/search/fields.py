@@ -181,9 +181,7 @@ def _unknown(place: str, known: list[str], path: str) -> Exception:
         return wrong_selection(f"{where} no fields: {place[:200]} is unknown", reason="unknown")
     near = nearest(place, known)
     hint = f"did you mean {near}?" if near else f"use {', '.join(sorted(known)[:10])}"
-    return wrong_selection(
-        f"{place[:200]} is unknown: {hint}", near or ", ".join(sorted(known)[:10]), reason="unknown"
-    )
+    return wrong_selection(f"{place[:200]} is unknown: {hint}", near or ", ".join(sorted(known)[:10]), reason="unknown")
 
 
 class _KnownNames:

@@ -277,7 +277,7 @@ def test_a_proof_fits_one_request_with_one_token() -> None:
 
 def test_what_a_server_repeats_of_our_secrets_is_not_repeated_by_us() -> None:
     refused = GrantRefusedError("https://x.org/token", 400, "not s3/cret", "client_secret=s3%2Fcret is s3/cret")
-    assert str(refused.without(["s3/cret", ""])) == "x.org refuses: client_secret=… is …"
+    assert str(refused.without(["s3/cret", ""])) == "x.org rejected the request: client_secret=… is …"
     assert refused.without(["s3/cret"]).error == "not …"
 
 

@@ -190,7 +190,7 @@ def test_a_token_is_asked_for_given_and_kept_for_the_tab(browser: Browser) -> No
         page = opened.page
         page.goto(address)
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("This server needs a bearer token")
+        expect(dialog).to_contain_text("This server requires a bearer token")
         dialog.get_by_label("Token").fill("wrong")
         dialog.get_by_role("button", name="Use it").click()
         expect(dialog).to_contain_text("not valid")

@@ -59,7 +59,7 @@ async function ask(path, options = {}) {
     }
     if (answer.status !== 401) return answer;
     if (token.get() !== used) continue;
-    const why = used ? "This token is not valid here." : "This server needs a bearer token.";
+    const why = used ? "This token is not valid here." : "This server requires a bearer token.";
     if (!(await askForToken(why))) throw await failureOf(answer);
     dispatchEvent(new Event("caller"));
   }
