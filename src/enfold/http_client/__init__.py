@@ -1,6 +1,6 @@
-"""One bounded HTTP client below all sources: OpenAPI calls, documents, MCP over HTTP and OAuth go through it."""
+"""The HTTP client of all sources, with limits: OpenAPI calls, documents, MCP over HTTP and OAuth use it."""
 
-# Imports inside functions: a user's own client needs none of ours, and names in plain ASCII no idna.
+# Imports inside functions: a user's client does not need the built-in one, and ASCII names do not need idna.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Request", "Response", "WebError", "open_client"]
 
 
 def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
-    """The user's httpx or httpx2 client behind our verbs, or our own; what neither needs is not imported."""
+    """Return an adapter for the user's httpx or httpx2 client, or the built-in client."""
     if given is not None:
         from enfold.http_client.client import HttpxClient
 
@@ -29,6 +29,6 @@ def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
     try:
         from enfold.http_client.client import WebClient
     except ImportError:
-        message = f"A server at a URL needs httptools: {install_command('mcp')}"
+        message = f"A server at a URL requires httptools: {install_command('mcp')}"
         raise CallError("UNAVAILABLE", message, retryable=False) from None
     return WebClient(allows)

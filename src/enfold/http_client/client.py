@@ -1,4 +1,4 @@
-"""Two clients with one interface, ours and an adapter for a user's httpx or httpx2 client; redirects for both."""
+"""The built-in client, the adapter for a user's httpx or httpx2 client, and redirects for both."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_ROUTES: Final = 1000
 
 
 class WebClient:
-    """HTTP/1.1, without cookies and without a cache."""
+    """An HTTP/1.1 client without cookies or cache."""
 
     def __init__(self, allows: Allows | None = None) -> None:
-        """`allows` tells of an endpoint and an IP address whether it may be connected to; without it all may."""
+        """`allows` decides whether an IP address of an endpoint may be contacted; by default all may."""
         self._allows = allows
         self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
         self._routes: dict[str, Key] = {}
 
     async def send(self, request: Request, *, is_own: bool = True) -> Response:
-        """An open response, whatever its status; `is_own` matters to clients that add something for their own server."""
+        """Return an open response of any status; `is_own` matters only to clients that add headers for their own server."""
         del is_own
         key = self._routes.get(request.origin) or self._route(request.origin)
         data = write(request, *key)
@@ -34,13 +34,13 @@ class WebClient:
             try:
                 return await _exchange(connection, request, data)
             except _StaleError:
-                # The server has ended a connection that waited; whether it has read the request nobody knows.
+                # The server closed an idle connection; it is unknown whether it has read the request.
                 if request.method not in IDEMPOTENT_METHODS:
                     raise
         return await _exchange(await pool.open(key), request, data)
 
     def _route(self, origin: str) -> Key:
-        """Where an origin leads, and through which proxy; found out once, for as long as there are few of them."""
+        """Return the endpoint and proxy of an origin, cached for a limited number."""
         endpoint = read_endpoint(origin)
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()
@@ -48,14 +48,14 @@ class WebClient:
         return key
 
     def _new_pool(self) -> Pool:
-        """The connections of the running loop; a source may be called from several, and those of closed ones are dead."""
+        """Return the pool of the running loop; a source may be called from several loops."""
         pool = Pool(self._allows)
         alive = {loop: each for loop, each in self._pools.copy().items() if not loop.is_closed()}
         self._pools = {**alive, asyncio.get_running_loop(): pool}
         return pool
 
     async def aclose(self) -> None:
-        """Close all connections; who waits for an answer learns of it."""
+        """Close all connections; pending requests fail."""
         pools, self._pools = self._pools, {}
         for loop, pool in pools.items():
             if loop is asyncio.get_running_loop():
@@ -65,7 +65,7 @@ class WebClient:
 
 
 class _StaleError(WebError):
-    """A connection that had been kept ended without a word."""
+    """A kept-alive connection was closed without a response."""
 
 
 async def _exchange(connection: Connection, request: Request, data: bytes) -> Response:
@@ -93,12 +93,12 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-# Whoever calls has a deadline of its own.
+# Callers have their own deadlines.
 _TIMEOUT: Final = {"connect": CONNECT, "read": None, "write": None, "pool": None}
 
 
 class HttpxClient:
-    """The client stays the user's: nothing of an answer is kept in it, and it is not closed."""
+    """Adapter for a user's client, which keeps no response state and is not closed."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -106,7 +106,7 @@ class HttpxClient:
         self._cookies = self._library.Cookies(client.cookies)
 
     async def send(self, request: Request, *, is_own: bool = True) -> Response:
-        """An open response, whatever its status; what the client adds by itself it adds where `is_own`."""
+        """Return an open response of any status; the client's own headers are added only where `is_own`."""
         options = {} if is_own else {"auth": None}
         try:
             built = self._merged(request) if is_own else self._bare(request)
@@ -115,12 +115,12 @@ class HttpxClient:
         except Exception as error:
             raise self.failure(error) from error
         headers = [(name.lower(), value) for name, value in found.headers.multi_items()]
-        if found.is_stream_consumed:  # a transport that had it all, and has unpacked it
+        if found.is_stream_consumed:  # a transport that has read and decompressed it
             headers = [pair for pair in headers if pair[0] != "content-encoding"]
         return Response(request, found.status_code, found.reason_phrase, headers, _Body(self, found))
 
     async def aclose(self) -> None:
-        """A client the user gave stays theirs."""
+        """Leave the user's client open."""
 
     def _merged(self, request: Request) -> Any:
         headers = [*request.headers, *_missing(request, "accept-encoding")]
@@ -128,7 +128,7 @@ class HttpxClient:
         built = self._client.build_request(
             request.method, request.url, headers=_encoded(headers), content=request.content
         )
-        # Cookies of earlier answers are in the client by now, and may be another caller's.
+        # Cookies from earlier responses may belong to another caller.
         built.headers.pop("cookie", None)
         if own_cookies:
             built.headers["cookie"] = "; ".join(own_cookies)
@@ -142,7 +142,7 @@ class HttpxClient:
         return _exactly(built, request)
 
     def failure(self, error: Exception) -> Exception:
-        """What an error of the library means."""
+        """Convert an error of the library."""
         library, sentence = self._library, str(error) or type(error).__name__
         if isinstance(error, library.ConnectTimeout | library.ConnectError):
             return WebError("unreachable", sentence)
@@ -158,7 +158,7 @@ class HttpxClient:
 
 
 class _Body:
-    """The body of a response as it is on the wire, where its transport still has it so."""
+    """Return the raw body of a response, if its transport still has it."""
 
     def __init__(self, client: HttpxClient, response: Any) -> None:
         self._client = client
@@ -182,12 +182,12 @@ class _Body:
 
 
 def _library(client: Any) -> Any:
-    """The module a client belongs to: httpx and httpx2 have the same names in it."""
+    """Return the module of a client: httpx and httpx2 have the same API."""
     for base in type(client).__mro__:
         name = base.__module__.partition(".")[0]
         if name in ("httpx2", "httpx"):
             return sys.modules[name]
-    raise TypeError(f"A client is an AsyncClient of httpx2 or httpx, not {type(client).__name__}")
+    raise TypeError(f"A client must be an AsyncClient of httpx2 or httpx, not {type(client).__name__}")
 
 
 def _missing(request: Request, *names: str) -> Headers:
@@ -200,7 +200,7 @@ def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def _exactly(built: Any, request: Request) -> Any:
-    """The request with the target on the wire as we wrote it, where the library would write it otherwise."""
+    """Return the request with the exact target, which the library would normalize."""
     target = request.target.encode()
     if built.url.raw_path != target:
         built.extensions["target"] = target
@@ -220,10 +220,10 @@ async def follow(
     most: int,
     statuses: Container[int] = REDIRECTS,
 ) -> Response:
-    """The response at the end of all redirects.
+    """Follow redirects and return the final response.
 
-    `keeps` tells of the next address and the status whether it gets the same headers as the one before, which
-    credentials are among; it raises where that address is not asked at all.
+    `keeps` decides for the next URL and the status whether headers, including credentials, are kept; it raises if the URL
+    must not be requested.
     """
     for _ in range(most + 1):
         response = await send(request)
@@ -235,16 +235,16 @@ async def follow(
 
 
 async def _next_url(response: Response) -> str:
-    """Where a redirect leads; it is of no more use then."""
+    """Return the target of a redirect and close the response."""
     await response.close()
     location = response.header("location")
     if location is None:
-        raise WebError("redirect", f"HTTP {response.status} is a redirect, but does not say where to")
+        raise WebError("redirect", f"HTTP {response.status} is a redirect without a location")
     return joined(response.url, location)
 
 
 def moved(request: Request, url: str, status: int, *, keeps_headers: bool) -> Request:
-    """The request at another address, as the status asks for it; a user name in a URL is not carried over."""
+    """Return the request for another URL as the status requires, without credentials in the URL."""
     headers = request.headers
     becomes_get = (status == 303 and request.method != "HEAD") or (status in (301, 302) and request.method == "POST")
     if not keeps_headers:

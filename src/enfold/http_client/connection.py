@@ -1,4 +1,4 @@
-"""Connections: an HTTP/1.1 exchange read by llhttp, the pool, name lookup and connect, proxies and certificates."""
+"""Connections: HTTP/1.1 exchanges parsed by llhttp, the pool, name resolution, proxies and certificates."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ import httptools
 from enfold.http_client.errors import WebError
 from enfold.http_client.urls import Endpoint, literal_address, read_endpoint, written_address
 
-MAX_HEAD: Final = 64 * 1024  # bytes without any content: a head, early hints, trailers, extensions of chunks
+MAX_HEAD: Final = 64 * 1024  # bytes other than content: head, early hints, trailers, chunk extensions
 MAX_HEADERS: Final = 256
-MAX_BUFFERED: Final = 256 * 1024  # bytes that wait for their reader before the server has to
+MAX_BUFFERED: Final = 256 * 1024  # bytes buffered before reading is paused
 
 _BODILESS: Final = frozenset({204, 304})
 
 
 class Connection(asyncio.Protocol):
-    """A connection that its pool gets back when another exchange may begin."""
+    """A connection that returns to its pool after an exchange."""
 
     def __init__(self, pool: Pool, key: Key) -> None:
         self._pool = pool
         self.key = key
         self._exchange: ResponseReader | None = None
         self.transport: Any = None
-        self.peer = ""  # the address that is connected to
+        self.peer = ""  # the remote address
         self.descriptor = -1  # of its socket
         self.is_open = False
-        self.is_used = False  # whether an exchange has been completed on it
-        self.good_until = 0.0  # when the pool gives it up
+        self.is_used = False  # whether it has completed an exchange
+        self.good_until = 0.0  # when the pool discards it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -50,24 +50,24 @@ class Connection(asyncio.Protocol):
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
 
     def send(self, exchange: ResponseReader, data: bytes) -> None:
-        """Begin an exchange: write the request, and read its answer as it comes."""
+        """Start an exchange: write the request and read the response."""
         exchange.connection = self
         self._exchange = exchange
         self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
-        if exchange is None:  # a server that speaks unasked cannot be understood any more
+        if exchange is None:  # unsolicited data
             self.close()
             return
         exchange.feed(data)
         if exchange.is_over:
             self._exchange = None
             self.is_used = True
-            exchange.resume_reading()  # what waits in it is in memory; the connection is for others now
+            exchange.resume_reading()  # the buffered data is in memory; the connection is free
             if exchange.opens_tunnel:
                 return
-            # The next request must not wait for the rest of this one.
+            # The next request must not wait for the rest of this response.
             is_written = self.transport.get_write_buffer_size() == 0
             if exchange.is_reusable and self.is_open and is_written:
                 self._pool.release(self, exchange.idle_limit)
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def eof_received(self) -> None:
-        """The server has ended: the transport closes by itself."""
+        """Let the transport close after EOF."""
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """End the connection at once, whatever is under way on it."""
+        """Abort the connection and any exchange on it."""
         self.is_open = False
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -103,20 +103,20 @@ class Connection(asyncio.Protocol):
 
 
 class ResponseReader:
-    """The answer to one request, as it comes: the callbacks are llhttp's, the rest is for who waits for it."""
+    """The response to one request while it arrives: callbacks for llhttp, and methods for the reader."""
 
     connection: Connection | None = None
     status = 0
     reason = b""
-    is_begun = False  # whether anything has come
-    is_over = False  # whether all of it has come
+    is_begun = False  # whether any data has arrived
+    is_over = False  # whether the response is complete
     is_reusable = False
-    idle_limit = math.inf  # seconds after which the server ends the connection, where it says so
+    idle_limit = math.inf  # seconds after which the server closes the connection, if announced
     error: WebError | None = None
     _has_head = False
     _has_length = False
     _is_chunked = False
-    _ends_itself = False  # or else with its connection
+    _ends_itself = False  # whether the end is known without closing the connection
     _is_paused = False
     _overhead = 0
     _buffered = 0
@@ -126,14 +126,14 @@ class ResponseReader:
         self.headers: list[tuple[bytes, bytes]] = []
         self._method = method
         self._parser: Any = httptools.HttpResponseParser(self)
-        # Old servers end lines with LF alone. A length beside chunks says nothing; such a connection is not used again.
+        # Old servers end lines with LF. A length with chunked encoding is ignored; such a connection is not reused.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
         self._chunks: list[bytes] = []
 
     # --- who waits
 
     async def head(self) -> None:
-        """Wait for the head of the answer."""
+        """Wait for the head of the response."""
         while not self._has_head:
             if self.error is not None:
                 raise self.error
@@ -144,7 +144,7 @@ class ResponseReader:
         return self._method == "CONNECT" and 200 <= self.status < 300
 
     async def chunk(self) -> bytes:
-        """The next piece of the body; empty at its end."""
+        """Return the next chunk of the body; empty at its end."""
         while not self._chunks:
             if self.error is not None:
                 raise self.error
@@ -161,7 +161,7 @@ class ResponseReader:
             self.connection.resume()
 
     async def close(self) -> None:
-        """Nobody waits any more: what is not over costs its connection."""
+        """Abandon the response; an incomplete one closes the connection."""
         if not self.is_over and self.connection is not None:
             self.connection.close()
         self._chunks, self._parser = [], None
@@ -183,19 +183,19 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self.is_over:  # only something behind the answer, which is nobody's
+            if self.is_over:  # data after the response
                 self.is_reusable = False
             else:
                 self._fail(_failure(error))
         else:
             if self._overhead > MAX_HEAD and not self.is_over:
-                self._fail(WebError("too_large", f"The answer has over {MAX_HEAD} bytes of headers"))
+                self._fail(WebError("too_large", f"The response has over {MAX_HEAD} bytes of headers"))
         if self.is_over:
-            self._parser = None  # it knows us as we know it: neither would be freed without the garbage collector
+            self._parser = None  # break the reference cycle
         self._wake()
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is gone; an answer that ends with it is complete."""
+        """Handle a closed connection; a response that ends with it is complete."""
         self._parser = None
         ends_here = self._has_head and not self._ends_itself and error is None
         if ends_here:
@@ -210,7 +210,7 @@ class ResponseReader:
     # --- llhttp
 
     def on_message_begin(self) -> None:
-        if self.is_over:  # a response that nobody asked for
+        if self.is_over:  # an unsolicited response
             self.is_reusable = False
 
     def on_status(self, reason: bytes) -> None:
@@ -221,7 +221,7 @@ class ResponseReader:
         if self._has_head:
             return  # a trailer
         if len(self.headers) >= MAX_HEADERS:
-            raise WebError("too_large", f"The answer has more than {MAX_HEADERS} headers")
+            raise WebError("too_large", f"The response has more than {MAX_HEADERS} headers")
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -239,11 +239,11 @@ class ResponseReader:
             elif name == b"transfer-encoding":
                 self._is_chunked = value.strip().lower() == b"chunked"
                 if not self._is_chunked:
-                    raise WebError("broken", "it answers with a transfer coding that was not asked for")
+                    raise WebError("broken", "unsupported transfer coding")
             elif name == b"keep-alive":
                 self.idle_limit = _idle_limit(value)
         self._ends_itself = self._has_length or self._is_chunked or status in _BODILESS
-        if self._method in ("HEAD", "CONNECT"):  # what else it says of a body is about another request
+        if self._method in ("HEAD", "CONNECT"):  # without a body, whatever the headers say
             self.is_over = True
             self.is_reusable = False
 
@@ -264,7 +264,7 @@ class ResponseReader:
 
 
 def _idle_limit(value: bytes) -> float:
-    """The seconds of `Keep-Alive: timeout=5, max=100`."""
+    """Return the seconds of `Keep-Alive: timeout=5, max=100`."""
     for part in value.split(b","):
         name, _, number = part.partition(b"=")
         if name.strip().lower() == b"timeout" and number.strip().isdigit():
@@ -273,33 +273,33 @@ def _idle_limit(value: bytes) -> float:
 
 
 def _failure(error: Exception) -> WebError:
-    """What the parser stopped at: our own objection, or what is no HTTP."""
+    """Return the error that stopped the parser: one of ours, or invalid HTTP."""
     if isinstance(error.__context__, WebError):
         return error.__context__
     is_upgrade = isinstance(error, httptools.HttpParserUpgrade)
-    return WebError("broken", f"it answers with what is no HTTP ({'another protocol' if is_upgrade else error})")
+    return WebError("broken", f"invalid HTTP response ({'another protocol' if is_upgrade else error})")
 
 
-# Whether an IP address that an endpoint leads to may be connected to.
+# Whether an IP address of an endpoint may be contacted.
 Allows: TypeAlias = Callable[[Endpoint, str], bool]
 MakeConnection: TypeAlias = Callable[[], Connection]
 
-STAGGER: Final = 0.25  # seconds before the next address is tried beside one that does not answer
+STAGGER: Final = 0.25  # seconds before the next address is tried concurrently
 
 
 async def dial(
     endpoint: Endpoint, proxy: Endpoint | None, make: MakeConnection, allows: Allows | None, seconds: float
 ) -> Connection:
-    """An open connection, encrypted where the scheme says so; a WebError where there is none in time."""
+    """Open a connection, encrypted for https; raise WebError if that fails or takes too long."""
     try:
         async with asyncio.timeout(seconds):
             if proxy is None:
                 return await _connect(endpoint, make, allows)
-            # Whom a proxy connects to it decides itself: what can be told from here is what is written.
+            # A proxy resolves names itself, so only literal addresses can be checked here.
             _check_written(endpoint, allows)
             return await _through(proxy, endpoint, make)
     except TimeoutError:
-        raise WebError("unreachable", f"no connection within {seconds:g} seconds") from None
+        raise WebError("unreachable", f"could not connect within {seconds:g} seconds") from None
     except (OSError, EOFError) as error:
         raise WebError("unreachable", _sentence(error)) from None
 
@@ -327,13 +327,13 @@ async def _addresses(endpoint: Endpoint) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except UnicodeError:  # a label that is empty or too long
-        raise OSError("no name that can be looked up") from None
+    except UnicodeError:  # an empty or too long label
+        raise OSError("invalid host name") from None
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def _interleaved(addresses: list[str]) -> list[str]:
-    """Both kinds of addresses in turn, in the order of the system's preference."""
+    """Interleave IPv4 and IPv6 addresses in the system's order of preference."""
     first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
     other = [each for each in addresses if (":" in each) != (":" in addresses[0])]
     mixed = [each for pair in zip(first, other, strict=False) for each in pair]
@@ -341,7 +341,7 @@ def _interleaved(addresses: list[str]) -> list[str]:
 
 
 async def _first(attempt: Callable[[str], Coroutine[Any, Any, Connection]], addresses: Iterable[str]) -> Connection:
-    """The first connection that is made: each address has a head start before the next, and none waits for another."""
+    """Return the first connection to succeed; attempts start staggered and run concurrently."""
     left = iter(addresses)
     running: set[asyncio.Task[Connection]] = set()
     error: BaseException = OSError("no address")
@@ -381,9 +381,9 @@ def _check_written(endpoint: Endpoint, allows: Allows | None) -> None:
 
 
 async def _through(proxy: Endpoint, endpoint: Endpoint, make: MakeConnection) -> Connection:
-    """A connection to the proxy; for an encrypted endpoint, a tunnel through it."""
+    """Connect to the proxy; for an encrypted endpoint, open a tunnel."""
     connection = await _connect(proxy, make, None)
-    connection.peer = ""  # nobody here knows the address behind the proxy
+    connection.peer = ""  # unknown behind a proxy
     if endpoint.scheme == "http":
         return connection
     try:
@@ -410,29 +410,29 @@ async def _open_tunnel(connection: Connection, proxy: Endpoint, endpoint: Endpoi
     try:
         await exchange.head()
     except WebError as error:
-        raise OSError(f"the proxy does not answer: {error.sentence}") from None
+        raise OSError(f"no response from the proxy: {error.sentence}") from None
     if not 200 <= exchange.status < 300:
-        raise OSError(f"the proxy refuses: HTTP {exchange.status}")
+        raise OSError(f"the proxy rejected the request: HTTP {exchange.status}")
 
 
 def _forbidden(endpoint: Endpoint) -> WebError:
-    return WebError("refused", f"{endpoint.host} leads to an address that may not be contacted from here")
+    return WebError("refused", f"{endpoint.host} resolves to an address that may not be contacted")
 
 
 def _sentence(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-Key: TypeAlias = tuple[Endpoint, Endpoint | None]  # where it leads, and the proxy through which it does
+Key: TypeAlias = tuple[Endpoint, Endpoint | None]  # the endpoint and its proxy
 
 MAX_IDLE: Final = 100
-LIFE: Final = 60.0  # seconds that a connection is kept without work
-MARGIN: Final = 1.0  # seconds that a request may need to reach a server before it ends the connection
-CONNECT: Final = 10.0  # seconds for a connection to be made
+LIFE: Final = 60.0  # seconds that an idle connection is kept
+MARGIN: Final = 1.0  # seconds before the server's idle limit at which a connection is discarded
+CONNECT: Final = 10.0  # seconds to connect
 
 
 class Pool:
-    """Connections by where they lead."""
+    """Connections by endpoint and proxy."""
 
     def __init__(self, allows: Allows | None = None) -> None:
         self._allows = allows
@@ -441,10 +441,10 @@ class Pool:
         self._open: set[Connection] = set()
 
     def acquire(self, key: Key) -> Connection | None:
-        """A connection that is still good, if there is one."""
+        """Return an idle connection that is still open, if any."""
         idle = self._idle.get(key)
         while idle:
-            connection = idle.pop()  # the youngest: the others may grow old
+            connection = idle.pop()  # the most recent, so that the others can expire
             self._count -= 1
             if connection.is_open and time.monotonic() < connection.good_until and not _has_news(connection):
                 return connection
@@ -452,14 +452,14 @@ class Pool:
         return None
 
     async def open(self, key: Key) -> Connection:
-        """A new connection."""
+        """Open a new connection."""
         endpoint, proxy = key
         connection = await dial(endpoint, proxy, lambda: Connection(self, key), self._allows, CONNECT)
         self._open.add(connection)
         return connection
 
     def release(self, connection: Connection, idle_limit: float) -> None:
-        """Take back a connection whose exchange is over; its server ends it after so many idle seconds."""
+        """Take back a connection after an exchange; the server closes it after `idle` seconds."""
         if connection not in self._open or self._count >= MAX_IDLE:
             connection.close()
             return
@@ -468,7 +468,7 @@ class Pool:
         self._count += 1
 
     def discard(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection."""
         self._open.discard(connection)
         idle = self._idle.get(connection.key, [])
         if connection in idle:
@@ -482,15 +482,15 @@ class Pool:
 
 
 def _has_news(connection: Connection) -> bool:
-    """Whether something has come that the loop has not read yet: on a connection without work it can only be the end."""
-    if not hasattr(select, "poll"):  # where there is none, select takes any number of descriptors
+    """Whether unread data is available, which on an idle connection can only be its end."""
+    if not hasattr(select, "poll"):  # Windows, where `select` has no limit on descriptors
         return bool(select.select([connection.descriptor], [], [], 0)[0])
     poll = select.poll()
     poll.register(connection.descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
-# Where distributions keep what they trust, for a Python that was built on another one.
+# Certificate bundles of distributions, for a Python built elsewhere.
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -501,7 +501,7 @@ _BUNDLES: Final = (
 
 
 def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> Endpoint | None:
-    """The proxy for an endpoint, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None where there is none."""
+    """Return the proxy for an endpoint by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, if any."""
     url = _variable(f"{endpoint.scheme}_proxy", variables) or _variable("all_proxy", variables)
     if not url or _bypasses_proxy(endpoint, _variable("no_proxy", variables)):
         return None
@@ -509,7 +509,7 @@ def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> 
 
 
 def _variable(name: str, variables: Mapping[str, str]) -> str:
-    """A variable in either spelling; in a CGI program HTTP_PROXY is a header of the request, and anybody's."""
+    """Return a variable in upper or lower case; under CGI, HTTP_PROXY is a request header and ignored."""
     if name == "http_proxy" and "REQUEST_METHOD" in variables:
         return variables.get(name, "")
     return variables.get(name) or variables.get(name.upper(), "")
@@ -552,7 +552,7 @@ def _is_in_network(host: str, network: str) -> bool:
 
 
 def tls_context() -> ssl.SSLContext:
-    """The context for encrypted connections, as SSL_CERT_FILE and SSL_CERT_DIR have it, made once."""
+    """Return the cached SSL context, which honours SSL_CERT_FILE and SSL_CERT_DIR."""
     return _context(os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", ""))
 
 
@@ -574,7 +574,7 @@ def _context(file: str, folder: str) -> ssl.SSLContext:
 
 
 def _system_context() -> ssl.SSLContext:
-    """A context that asks the trust store of the system, where the package truststore is installed."""
+    """Return a context with the system's trust store, if the package truststore is installed."""
     try:
         import truststore
     except ImportError:
@@ -584,7 +584,7 @@ def _system_context() -> ssl.SSLContext:
 
 
 def _bundle() -> str | None:
-    """The system's bundle, unless OpenSSL finds its certificates in a folder by itself."""
+    """Return the system's bundle, unless OpenSSL finds certificates itself."""
     paths = ssl.get_default_verify_paths()
     if paths.capath and any(Path(paths.capath).glob("*.0")):
         return None

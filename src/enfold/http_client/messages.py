@@ -1,4 +1,4 @@
-"""Requests and responses as values, and bodies decompressed within a limit."""
+"""Requests and responses, and decompression of bodies within a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HAVE_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request; the target is exactly what goes on the wire."""
+    """A request; the target is written to the wire unchanged."""
 
     method: str
     origin: str
@@ -40,9 +40,9 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def write(request: Request, endpoint: Endpoint, proxy: Endpoint | None = None) -> bytes:
-    """The bytes of a request; a WebError where it would not be the request it says."""
+    """Encode a request; raise WebError if it is invalid."""
     if not is_sendable(request.target) or not request.target.startswith("/"):
-        raise WebError("unsendable", "The target has characters that a URL cannot hold")
+        raise WebError("unsendable", "The target has characters that are not allowed in a URL")
     lines, present = _header_lines(request.headers)
     if "host" not in present:
         lines.insert(0, f"Host: {endpoint.authority}")
@@ -62,17 +62,17 @@ def write(request: Request, endpoint: Endpoint, proxy: Endpoint | None = None) -
 
 
 def _header_lines(headers: Headers) -> tuple[list[str], set[str]]:
-    """The lines of the headers, and their names; the length of the body is ours to say."""
+    """Return the header lines and their names, without the length of the body."""
     lines: list[str] = []
     present: set[str] = set()
     for name, value in headers:
         lower = _header_name(name)
         if _UNSENDABLE.search(value) is not None:
-            raise WebError("unsendable", f"The header {name} has characters that no header can hold")
+            raise WebError("unsendable", f"The header {name} has invalid characters")
         if lower == "content-length":
             continue
         if lower in _FRAMING or (lower == "host" and lower in present):
-            raise WebError("unsendable", f"The header {name} is not for a caller to set")
+            raise WebError("unsendable", f"The header {name} cannot be set")
         present.add(lower)
         lines.append(f"{name}: {value}")
     return lines, present
@@ -81,22 +81,22 @@ def _header_lines(headers: Headers) -> tuple[list[str], set[str]]:
 @lru_cache(maxsize=1024)
 def _header_name(name: str) -> str:
     if not _NAME.match(name):
-        raise WebError("unsendable", f"{name[:40]!r} is no name of a header or a method")
+        raise WebError("unsendable", f"{name[:40]!r} is not a valid header name or method")
     return name.lower()
 
 
 class RawBody(Protocol):
-    """Where the bytes of a body come from."""
+    """The source of a body."""
 
     async def chunk(self) -> bytes:
-        """The next piece as it is on the wire; empty at the end."""
+        """Return the next raw chunk; empty at the end."""
 
     async def close(self) -> None:
-        """Nobody reads any more."""
+        """Stop reading."""
 
 
 class Response:
-    """An open response: its head, and its body as it comes, unpacked. Who opens it closes it."""
+    """An open response: its head, and its decompressed body as a stream. Close it after use."""
 
     __slots__ = ("_raw", "headers", "peer", "reason", "status", "url")
 
@@ -106,12 +106,12 @@ class Response:
         self.status = status
         self.reason = reason
         self.headers = headers  # names in lower case
-        self.peer = peer  # the IP address that answered, where it is known
+        self.peer = peer  # the remote IP address, if known
         self.url = request.url
         self._raw = raw
 
     def header(self, name: str) -> str | None:
-        """The first header of a name in lower case."""
+        """Return the first header with a lower-case name."""
         for key, value in self.headers:
             if key == name:
                 return value
@@ -121,7 +121,7 @@ class Response:
         return [value for key, value in self.headers if key == name]
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """The body in pieces; a WebError where it breaks off or cannot be unpacked."""
+        """Yield the body in chunks; raise WebError if it is incomplete or cannot be decompressed."""
         raw = self._raw
         decoder = decoder_for(",".join(self.all("content-encoding")))
         while chunk := await raw.chunk():
@@ -134,7 +134,7 @@ class Response:
             decoder.end()
 
     async def body(self, limit: int) -> bytes:
-        """The whole body, refused as soon as it is known to be over the limit."""
+        """Return the whole body; raise WebError as soon as it exceeds the limit."""
         length = self.header("content-length") or ""
         if length.isdecimal() and int(length) > limit:
             raise response_too_large(limit)
@@ -153,7 +153,7 @@ class Response:
 
 
 def _chunk_reader(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes]]:
-    """A function that gives one chunk after another, and an empty one at the end."""
+    """Returns chunks, and an empty one at the end."""
 
     async def following() -> bytes:
         return await anext(chunks, b"")
@@ -162,18 +162,18 @@ def _chunk_reader(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes
 
 
 PIECE: Final = 64 * 1024
-MAX_CODINGS: Final = 2  # codings on top of each other
+MAX_CODINGS: Final = 2  # nested codings
 
 _KNOWN: Final = ("gzip", "x-gzip", "deflate")
 
 
 def decoder_for(encoding: str) -> Decoder | None:
-    """The decoder of a `Content-Encoding`; None where nothing is packed. A coding nobody asked for is refused."""
+    """Return the decoder of a `Content-Encoding`, or None; raise WebError for an unsupported coding."""
     names = [name for each in encoding.split(",") if (name := each.strip().lower()) not in ("", "identity")]
     unknown = next((name for name in names if name not in _KNOWN), None)
     if unknown is not None or len(names) > MAX_CODINGS:
         named = unknown if unknown is not None else ", ".join(names)
-        raise _unreadable(f"its encoding {named[:40]!r} was not asked for")
+        raise _unreadable(f"unsupported encoding {named[:40]!r}")
     decoder: Decoder | None = None
     for name in names:
         decoder = Decoder(decoder, is_gzip=name != "deflate")
@@ -181,19 +181,19 @@ def decoder_for(encoding: str) -> Decoder | None:
 
 
 class Decoder:
-    """Unpacks the chunks of a body: gzip members one after another, or deflate, in a zlib stream or, as some send it, without."""
+    """Decompresses a body: consecutive gzip members, or deflate with or without a zlib header."""
 
     def __init__(self, inner: Decoder | None, *, is_gzip: bool) -> None:
-        """`inner` unpacks what comes out of this one, where two codings were applied."""
+        """`inner` decodes the output, where two codings were applied."""
         self._inner = inner
         self._is_gzip = is_gzip
         self._unpacker: Any = None
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The content of a chunk, in pieces of bounded size."""
+        """Yield the content of a chunk in pieces of limited size."""
         while chunk:
             if self._unpacker is not None and self._unpacker.eof:
-                chunk = chunk.lstrip(b"\0") if self._is_gzip else b""  # zeros behind a member are padding
+                chunk = chunk.lstrip(b"\0") if self._is_gzip else b""  # zeros after a member are padding
                 self._unpacker = None if chunk else self._unpacker
             else:
                 self._unpacker = self._unpacker or zlib.decompressobj(self._window(chunk[0]))
@@ -202,14 +202,14 @@ class Decoder:
                 chunk = self._unpacker.unused_data
 
     def end(self) -> None:
-        """Raises where the body has broken off in the middle."""
+        """Raise WebError if the body is incomplete."""
         if self._unpacker is not None and not self._unpacker.eof:
-            raise _unreadable("it breaks off in the middle")
+            raise _unreadable("it is incomplete")
         if self._inner is not None:
             self._inner.end()
 
     def _window(self, first: int) -> int:
-        """What zlib is told of the stream; the first byte says whether deflate has the header of a zlib stream."""
+        """Return the window bits for zlib; the first byte shows whether deflate has a zlib header."""
         if self._is_gzip:
             return 16 + zlib.MAX_WBITS
         return zlib.MAX_WBITS if first & 0x0F == 8 else -zlib.MAX_WBITS
@@ -224,7 +224,7 @@ def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
         if piece:
             yield piece
         chunk = unpacker.unconsumed_tail
-        # A full piece may have more behind it although all input is taken.
+        # More output may follow a full piece although all input is consumed.
         if unpacker.eof or (not chunk and len(piece) < PIECE):
             return
 

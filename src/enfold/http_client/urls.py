@@ -1,4 +1,4 @@
-"""URLs and network addresses: what a URL means on the wire, and whose network an address belongs to. No I/O."""
+"""URLs, endpoints and IP address classes. No I/O."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _UNSENDABLE: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where an origin leads: what is connected to, and what `Host` says."""
+    """The address to connect to and the value of `Host` for an origin."""
 
     scheme: str
     host: str  # ASCII, in lower case, an IPv6 address without brackets
     port: int
-    authority: str  # the host, and the port where it is not the usual one
+    authority: str  # the host, with the port unless it is the default
     credentials: str = ""  # `user:password` of the URL, decoded
 
     @property
@@ -40,40 +40,40 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def authorization(self) -> str:
-        """The header that says who we are by the user and the password of the URL; empty without them."""
+        """The `Authorization` value for the credentials of the URL; empty without them."""
         return basic_authorization(self.credentials) if self.credentials else ""
 
 
 def basic_authorization(user_and_password: str) -> str:
-    """The value of `Authorization` for `user:password`."""
+    """Return the value of `Authorization` for `user:password`."""
     return f"Basic {b64encode(user_and_password.encode()).decode()}"
 
 
 @lru_cache(maxsize=1024)
 def read_endpoint(origin: str) -> Endpoint:
-    """The endpoint of `scheme://authority`; a WebError where that is no http(s) address."""
+    """Return the endpoint of `scheme://authority`; raise WebError if it is not an http(s) URL."""
     try:
         parts = urlsplit(origin)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise WebError("unsendable", f"The address cannot be read: {error}") from None
+        raise WebError("unsendable", f"Invalid URL: {error}") from None
     if parts.scheme not in PORTS or not host:
-        raise WebError("unsendable", "The address is not an http(s) URL")
+        raise WebError("unsendable", "Not an http(s) URL")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     name, usual = _ascii_host(host), PORTS[parts.scheme]
     written = f"[{name}]" if ":" in name else name
     authority = written if port in (None, usual) else f"{written}:{port}"
-    # Port 0 is nobody's, and would be taken for "none given".
+    # Port 0 is invalid and would be treated as missing.
     return Endpoint(parts.scheme, name, usual if port is None else port, authority, user)
 
 
 @lru_cache(maxsize=256)
 def split_url(url: str) -> tuple[str, str]:
-    """The origin of a URL, and the target of a request for it; what cannot stand on the wire is escaped."""
+    """Split a URL into origin and request target; invalid characters are escaped."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise WebError("unsendable", f"The address cannot be read: {error}") from None
+        raise WebError("unsendable", f"Invalid URL: {error}") from None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.scheme}://{parts.netloc}", target if is_sendable(target) else quote(target, safe=_PRINTABLE)
 
@@ -83,7 +83,7 @@ def is_sendable(target: str) -> bool:
 
 
 def joined(url: str, location: str) -> str:
-    """Where a redirect leads, as a URL; whatever cannot be read stays as it is, and will be refused."""
+    """Return the absolute URL of a redirect; a malformed one is returned unchanged and rejected later."""
     try:
         return urljoin(url, location.partition("#")[0])
     except ValueError:
@@ -91,7 +91,7 @@ def joined(url: str, location: str) -> str:
 
 
 def place_of(url: str) -> Place | None:
-    """The scheme, host and port of an http(s) URL, in one spelling; None for any other."""
+    """Return the normalized scheme, host and port of an http(s) URL; None for other URLs."""
     try:
         parts = urlsplit(url)
         found = read_endpoint(f"{parts.scheme}://{parts.netloc}")
@@ -101,18 +101,18 @@ def place_of(url: str) -> Place | None:
 
 
 def display_url(url: str) -> str:
-    """A URL for people: without the user, the password and the query, which may be secrets."""
+    """Return a URL for display, without credentials and query, which may be secret."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        return "An address that cannot be read"
+        return "An invalid URL"
     written = f"[{host}]" if ":" in host else host
     return SplitResult(parts.scheme, f"{written}:{port}" if port else written, parts.path, "", "").geturl()
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two URLs lead to the same server."""
+    """Whether two URLs have the same origin."""
     place = place_of(one)
     return place is not None and place == place_of(other)
 
@@ -120,14 +120,14 @@ def same_place(one: str, other: str) -> bool:
 def _ascii_host(host: str) -> str:
     if host.isascii():
         if ":" not in host and not _HOST.match(host):
-            raise WebError("unsendable", "The host of the address has characters that no host has")
+            raise WebError("unsendable", "The host name has invalid characters")
         return host.lower()
     try:
         import idna
 
         found = idna.encode(host, uts46=True).decode()
-    except (ImportError, ValueError):  # of which an error of IDNA is one
-        raise WebError("unsendable", "The host of the address is no name that can be looked up") from None
+    except (ImportError, ValueError):  # ValueError includes IDNA errors
+        raise WebError("unsendable", "The host name is invalid") from None
     return found.lower()
 
 
@@ -135,7 +135,7 @@ def _ascii_host(host: str) -> str:
 
 
 def network_of(address: str) -> Network:
-    """Whose network an IP address belongs to; what nobody should connect to counts as link-local."""
+    """Return the class of an IP address; reserved addresses count as link-local."""
     found = _plain(ip_address(address.partition("%")[0]))
     if found.is_loopback or found.is_unspecified:
         return "loopback"
@@ -145,7 +145,7 @@ def network_of(address: str) -> Network:
 
 
 def literal_address(host: str) -> str | None:
-    """The IP address that a host is written as, old spellings such as 127.1 and 0x7f000001 included."""
+    """Parse a host as an IP address, including legacy forms such as 127.1 and 0x7f000001."""
     try:
         return str(ip_address(host.partition("%")[0]))
     except ValueError:
@@ -157,13 +157,13 @@ def literal_address(host: str) -> str | None:
 
 
 def written_address(host: str) -> str | None:
-    """The IP address that a host stands for without being looked up: written as one, or a name of this machine."""
+    """Return the IP address of a host without a lookup: a literal, or localhost."""
     name = host.removesuffix(".")
     return "127.0.0.1" if name == "localhost" or name.endswith(".localhost") else literal_address(name)
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """Return the IPv4 address embedded in an IPv6 address, if any."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

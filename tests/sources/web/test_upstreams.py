@@ -343,7 +343,7 @@ def test_half_a_packed_body_is_never_a_success(name: str, cut: float) -> None:
     assert decoder is not None
     got = b"".join(decoder.feed(half))
     if len(half) not in whole_members:
-        with pytest.raises(WebError, match="breaks off"):
+        with pytest.raises(WebError, match="it is incomplete"):
             decoder.end()
     assert TEXT.startswith(got)
 
@@ -364,7 +364,7 @@ async def test_an_encoding_that_was_not_requested_is_refused(
     listen: Any, client: WebClient, words: Any, encoding: str
 ) -> None:
     raw = await listen(words.once(words.reply(b"\x0b\x02\x80hello\x03", Content_Encoding=encoding)))
-    with pytest.raises(WebError, match="was not asked for") as caught:
+    with pytest.raises(WebError, match="unsupported encoding") as caught:
         await fetched(client, raw)
     assert caught.value.kind == "unreadable"
 

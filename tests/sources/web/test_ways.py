@@ -297,7 +297,7 @@ async def test_an_encrypted_request_goes_through_a_tunnel_and_shows_the_proxy_no
 async def test_a_proxy_that_refuses_is_reported(listen: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = await listen(words.answering(words.reply(b"", "407 Proxy Authentication Required")))
     monkeypatch.setenv("HTTPS_PROXY", raw.origin)
-    with pytest.raises(WebError, match="the proxy refuses: HTTP 407") as caught:
+    with pytest.raises(WebError, match="the proxy rejected the request: HTTP 407") as caught:
         await body(WebClient(), "https://api.test")
     assert caught.value.kind == "unreachable"
 
