@@ -76,7 +76,7 @@ def test_a_caller_on_this_machine_has_his_files_opened_and_their_digests_checked
     named = reference(locator="file:a.txt", artifact_id="note", digest=digest_bytes(b"hello", "sha512"))
     found = opened_artifact(named, tmp_path)
     assert (found.artifact_id, found.digest, found.size_bytes) == ("note", digest_bytes(b"hello", "sha512"), 5)
-    with pytest.raises(ValueError, match="does not have the digest"):
+    with pytest.raises(ValueError, match="does not match the digest"):
         opened_artifact(reference(locator="a.txt", digest=digest_bytes(b"hullo")), tmp_path)
     far = reference(locator="https://host/a.txt")
     assert opened_artifact(far, tmp_path) == referred_artifact(far)

@@ -428,7 +428,7 @@ def test_two_records_of_one_run_that_differ_are_refused(honest: Honest) -> None:
 
 def test_a_run_its_parent_does_not_tell_of_is_noted(honest: Honest) -> None:
     made_up = resealed(honest.inner, KEY, run_id="made-up")
-    assert "does not tell of it" in verify_lineage([*honest.records, made_up], KEYS)[-1].notes[0]
+    assert "does not list it" in verify_lineage([*honest.records, made_up], KEYS)[-1].notes[0]
 
 
 def test_a_broken_row_does_not_keep_others_from_being_found(honest: Honest) -> None:

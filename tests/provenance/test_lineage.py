@@ -99,17 +99,17 @@ def test_a_run_recorded_anew_behind_its_callers_back_is_found(add: OperationSpec
     ).to_wire()
     assert all(verdict.ok for verdict in verify_lineage([whole, first]))
     assert verify(forged).ok
-    assert "is not the one" in verify_lineage([whole, forged])[-1].faults[0]
+    assert "differs from the one" in verify_lineage([whole, forged])[-1].faults[0]
 
 
 def test_a_missing_parent_is_a_fault_of_a_whole_lineage_and_a_note_of_a_part() -> None:
-    assert verify_lineage(DIAMOND[:3])[-1].faults == ("the parent a is not there",)
+    assert verify_lineage(DIAMOND[:3])[-1].faults == ("the parent a is missing",)
     part = verify_lineage(DIAMOND[:3], whole=False)[-1]
-    assert (part.ok, part.notes) == (True, ("the parent a is not there",))
+    assert (part.ok, part.notes) == (True, ("the parent a is missing",))
 
 
 def test_a_circle_is_a_fault_of_the_lineage() -> None:
-    assert "circle" in verify_lineage([run("a", "b"), run("b", "a")])[-1].faults[0]
+    assert "cycle" in verify_lineage([run("a", "b"), run("b", "a")])[-1].faults[0]
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------

@@ -167,14 +167,14 @@ def test_a_store_that_is_only_read_is_not_made_again_when_its_file_is_gone(store
     with RecordStore(path, create=False) as reader:
         for each in path.parent.iterdir():
             each.unlink()
-        with pytest.raises(StoredRecordError, match="There is no store"):
+        with pytest.raises(StoredRecordError, match="No store at"):
             reader.get("a")
     assert not path.exists()
 
 
 def test_a_file_that_is_no_store_is_reported(path: Path) -> None:
     path.write_bytes(b"something else entirely, and long enough to be looked at" * 20)
-    with pytest.raises(StoredRecordError, match="no store"):
+    with pytest.raises(StoredRecordError, match="Not a record store"):
         RecordStore(path)
 
 
