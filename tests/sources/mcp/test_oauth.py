@@ -288,7 +288,7 @@ async def test_metadata_that_is_none_is_reported_as_such(vault: Vault, document:
 async def test_tokens_that_cannot_be_read_are_refused(vault: Vault) -> None:
     vault.authority.raw = {"/token": b'{"access_token": "\xff"}'}
     error = await refused(vault)
-    assert (error.code, "not what OAuth describes" in error.message) == ("ACCESS_DENIED", True)
+    assert (error.code, "the response is not valid OAuth" in error.message) == ("ACCESS_DENIED", True)
 
 
 async def test_a_redirect_to_no_address_leads_nowhere(vault: Vault) -> None:
