@@ -18,6 +18,8 @@ ENFOLD: Final = "enfold, SQLite"
 ENFOLD_NORMAL: Final = "enfold, SQLite, fsync normal"
 ENFOLD_MEMORY: Final = "enfold, memory"
 FASTMCP: Final = "FastMCP, memory"
+FASTMCP_REDIS: Final = "FastMCP, Redis"
+REDIS: Final = "BENCH_REDIS"  # the variable with the address of a Redis server
 
 
 def _enfold(store: Any) -> Any:
@@ -53,11 +55,17 @@ def _fastmcp(_: str) -> Any:
     return server.http_app(path="/mcp", json_response=True)
 
 
+def _fastmcp_on_redis(_: str) -> Any:
+    os.environ["FASTMCP_DOCKET_URL"] = os.environ[REDIS]
+    return _fastmcp("")
+
+
 APPS: Final[dict[str, Callable[[str], Any]]] = {
     ENFOLD: _on_sqlite,
     ENFOLD_NORMAL: lambda folder: _on_sqlite(folder, "normal"),
     ENFOLD_MEMORY: _in_memory,
     FASTMCP: _fastmcp,
+    FASTMCP_REDIS: _fastmcp_on_redis,
 }
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -18,7 +21,8 @@ from benchmarks.harness import Contender, Goal, Race, Sample
 from benchmarks.mcp_http import Server, serving
 from benchmarks.mcp_servers import REVISION
 from benchmarks.program import race_all
-from benchmarks.task_servers import ENFOLD, ENFOLD_MEMORY, ENFOLD_NORMAL, FASTMCP
+from benchmarks.scale.fleet import free_port, wait_until
+from benchmarks.task_servers import ENFOLD, ENFOLD_MEMORY, ENFOLD_NORMAL, FASTMCP, FASTMCP_REDIS, REDIS
 
 NAMES: Final = (ENFOLD, ENFOLD_NORMAL, ENFOLD_MEMORY, FASTMCP)
 CALL: Final = {"name": "add", "arguments": work.ADD_INPUT}
@@ -37,7 +41,8 @@ Trial = Callable[[Server, int], Awaitable[Sample]]
 def main(rounds: int) -> int:
     with ExitStack() as stack:
         more = (stack.enter_context(TemporaryDirectory()),)
-        servers = {name: stack.enter_context(serving("task_servers", name, more=more)) for name in NAMES}
+        names = (*NAMES, FASTMCP_REDIS) if stack.enter_context(redis_server(more[0])) else NAMES
+        servers = {name: stack.enter_context(serving("task_servers", name, more=more)) for name in names}
         races = [
             _race("A task is accepted, p50 (MCP over HTTP)", servers, _accept),
             _race(f"A tiny task from call to result, {AT_ONCE} callers (MCP over HTTP)", servers, _round_trips, _TRIPS),
@@ -45,6 +50,41 @@ def main(rounds: int) -> int:
         code = race_all("tasks", races, rounds)
     print("\nTiny tasks in a second: " + ", ".join(f"{name} {_rate(each):,.0f}" for name, each in _TRIPS.items()))
     return code
+
+
+@contextmanager
+def redis_server(folder: str) -> Iterator[bool]:
+    """A Redis server that writes each command to the disk before it answers; False where none is installed."""
+    program = shutil.which("redis-server")
+    if program is None:
+        print("FastMCP on Redis is skipped: redis-server is not installed", file=sys.stderr)
+        yield False
+        return
+    port = free_port()
+    options = [
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dir",
+        folder,
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ]
+    with subprocess.Popen([program, *options], stdout=subprocess.DEVNULL) as server:
+        os.environ[REDIS] = f"redis://127.0.0.1:{port}/0"
+        try:
+            wait_until(lambda: _is_listening(port), "Redis to listen")
+            yield True
+        finally:
+            server.kill()
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as found:
+        return found.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _rate(took: list[float]) -> float:
