@@ -20,7 +20,7 @@ RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 # `cgi` starts without a parser, and its help has no room for words.
 CGI = {
     "--identity-variable": "the variable of the web server that says who calls",
-    "--format": "the format of answers unless a request chooses another",
+    "--format": "default format of responses",
     "--provenance": "record the run: `minimal` or `full`",
     "--store": "keep the record in this SQLite file",
     "--key": "sign the record with this private key (PEM)",

@@ -104,7 +104,7 @@ def test_every_fact_of_ours_in_the_openapi_document_is_on_the_page() -> None:
 def test_every_operation_of_the_namespace_enfold_is_on_the_page() -> None:
     registry = OperationRegistry()
     introduce(registry, {}, tasks=Tasks(registry, MemoryTasks()))
-    names = first_cells(section("console.md", "The program about itself"))
+    names = first_cells(section("console.md", "Introspection"))
     shown = {name if not name.startswith(".") else f"enfold.tasks{name}" for name in names}
     assert {spec.id for spec in registry.list(namespace="enfold")} <= shown
 

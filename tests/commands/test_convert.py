@@ -19,7 +19,7 @@ def test_a_file_is_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["convert", "--from", "envelope", "--to", "result", str(file)]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out) == {"result": 3}
-    assert "result has no place for /meta/operationId" in told.err
+    assert "result cannot represent /meta/operationId" in told.err
 
 
 def test_standard_input_and_a_bare_block_are_read(

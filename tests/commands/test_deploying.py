@@ -273,4 +273,4 @@ def test_behind_nginx_the_address_is_the_one_that_nginx_saw(
 def test_proxies_are_named_by_addresses(folder: Path, wrong: str) -> None:
     ended = enfold("serve", *SERVED, "--forwarded-allow-ips", wrong, cwd=folder)
     assert ended.returncode == 2
-    assert "--forwarded-allow-ips takes addresses or networks" in ended.stderr
+    assert "--forwarded-allow-ips must be addresses or networks" in ended.stderr

@@ -58,7 +58,7 @@ def test_each_change_is_reported_with_its_reasons(
         "- shop.gone  removed, breaking",
         "+ shop.here  added",
         "~ shop.order  changed, breaking",
-        "    it needs the scope shop:write",
+        "    now requires the scope shop:write",
         "~ shop.price  changed, breaking",
         "    input: /currency may be missing where it is required",
         "    output: the value may be a number where an integer is expected",

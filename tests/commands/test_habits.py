@@ -81,23 +81,38 @@ def test_a_tool_is_a_mutation(folder: Path) -> None:
 
 
 ADVICE = {
-    "run": (["run", "app.py"], "There is no command 'run': enfold serve app.py serves HTTP"),
+    "run": (["run", "app.py"], "Unknown command 'run': enfold serve app.py serves HTTP"),
     "run with a transport": (["run", "app.py:ops", "--transport", "http"], "enfold serve app.py:ops serves HTTP"),
-    "dev": (["dev", "app.py"], "There is no command 'dev': enfold serve app.py --reload"),
+    "dev": (["dev", "app.py"], "Unknown command 'dev': enfold serve app.py --reload"),
     "install": (["install", "claude-desktop", "app.py"], "enfold mcp app.py --install-json"),
     "no target": (["dev"], "enfold serve app.py --reload"),
-    "a target alone": (["app.py"], "There is no command 'app.py': it comes first, as in: enfold serve app.py"),
-    "options alone": (["--config", "enfold.toml", "--port", "0"], "it comes first, as in: enfold serve enfold.toml"),
-    "serve --transport": (["serve", "app.py", "--transport", "stdio"], "enfold mcp app.py speaks MCP"),
+    "a target alone": (["app.py"], "Unknown command 'app.py': put the command first: enfold serve app.py"),
+    "options alone": (["--config", "enfold.toml", "--port", "0"], "put the command first: enfold serve enfold.toml"),
+    "serve --transport": (["serve", "app.py", "--transport", "stdio"], "enfold mcp app.py serves MCP"),
     "mcp --transport": (["mcp", "app.py", "--transport=http"], "enfold serve app.py serves HTTP"),
     "mcp --transport alone": (["mcp", "--transport", "http"], "enfold serve app.py serves HTTP"),
-    "serve --config": (["serve", "--config", "enfold.toml"], "as in: enfold serve enfold.toml"),
-    "mcp --config": (["mcp", "--config=enfold.toml"], "as in: enfold mcp enfold.toml"),
-    "list --config": (["list", "--config", "enfold.toml"], "as in: enfold list enfold.toml"),
-    "call --config": (["call", "--config", "enfold.toml", "shop.add"], "as in: enfold call enfold.toml"),
-    "work --config": (["work", "--config", "enfold.toml"], "as in: enfold work enfold.toml"),
-    "openapi --config": (["openapi", "--config", "enfold.toml"], "as in: enfold openapi enfold.toml"),
-    "serve --api-key": (["serve", "app.py", "--api-key", "secret"], "does not know --api-key: use --token"),
+    "serve --config": (
+        ["serve", "--config", "enfold.toml"],
+        "pass the configuration as the target: enfold serve enfold.toml",
+    ),
+    "mcp --config": (["mcp", "--config=enfold.toml"], "pass the configuration as the target: enfold mcp enfold.toml"),
+    "list --config": (
+        ["list", "--config", "enfold.toml"],
+        "pass the configuration as the target: enfold list enfold.toml",
+    ),
+    "call --config": (
+        ["call", "--config", "enfold.toml", "shop.add"],
+        "pass the configuration as the target: enfold call enfold.toml",
+    ),
+    "work --config": (
+        ["work", "--config", "enfold.toml"],
+        "pass the configuration as the target: enfold work enfold.toml",
+    ),
+    "openapi --config": (
+        ["openapi", "--config", "enfold.toml"],
+        "pass the configuration as the target: enfold openapi enfold.toml",
+    ),
+    "serve --api-key": (["serve", "app.py", "--api-key", "secret"], "has no option --api-key: use --token"),
     "serve --ssl-keyfile": (["serve", "app.py", "--ssl-keyfile", "key.pem"], "use --tls-key"),
 }
 
@@ -159,7 +174,7 @@ def test_a_host_from_the_environment_needs_tokens_as_one_from_an_option_does(fol
 @pytest.mark.parametrize("port", ["http", "-1", "65536", "80.5"])
 def test_a_wrong_port_in_the_environment_is_refused_with_its_name(folder: Path, port: str) -> None:
     done = enfold(folder, "serve", "app.py", PORT=port)
-    assert done.stderr == f"VALIDATION_ERROR: PORT takes a number from 0 to 65535, not {port}\n"
+    assert done.stderr == f"VALIDATION_ERROR: PORT must be a number from 0 to 65535, not {port}\n"
 
 
 def test_an_empty_port_in_the_environment_is_none(folder: Path) -> None:

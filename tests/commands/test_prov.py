@@ -127,7 +127,7 @@ def test_a_vector_that_is_not_what_it_says_is_reported(tmp_path: Path, capsys: p
     assert answer("check-vector", str(tmp_path / "nothing"))[0] == 3
     (tmp_path / "empty").mkdir()
     assert answer("check-vector", str(tmp_path / "empty")) == (3, "")
-    assert capsys.readouterr().err.endswith(f"NOT_FOUND: there is no vector in {tmp_path / 'empty'}\n")
+    assert capsys.readouterr().err.endswith(f"NOT_FOUND: no vectors in {tmp_path / 'empty'}\n")
 
 
 @pytest.mark.parametrize(

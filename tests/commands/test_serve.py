@@ -154,8 +154,8 @@ def test_a_wrong_certificate_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "cert.pem").write_text("no certificate")
     for words, said in (
-        (["--tls-cert", "gone.pem"], "The certificate cannot be read from gone.pem: No such file or directory"),
-        (["--tls-cert", "cert.pem"], "The certificate cannot be read from cert.pem: "),
+        (["--tls-cert", "gone.pem"], "Cannot read the certificate from gone.pem: No such file or directory"),
+        (["--tls-cert", "cert.pem"], "Cannot read the certificate from cert.pem: "),
         (["--tls-key", "key.pem"], "--tls-key needs --tls-cert"),
     ):
         command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", *words]

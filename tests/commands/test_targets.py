@@ -150,10 +150,10 @@ def test_a_server_is_shown_the_token_of_the_environment(tmp_path: Path) -> None:
     assert refused.stderr.endswith("Set ENFOLD_TOKEN to a token that is accepted there\n")
     assert wrong.stderr == f"ACCESS_DENIED: {words[1]} does not accept the token in ENFOLD_TOKEN\n"
     address = f"http://127.0.0.1:{web.port}"
-    assert elsewhere.stderr == f"EXECUTION_ERROR: {address}/ is no MCP server (HTTP 404): try {address}/mcp\n"
+    assert elsewhere.stderr == f"EXECUTION_ERROR: {address}/ is not an MCP server (HTTP 404): try {address}/mcp\n"
 
 
-EMPTY = "VALIDATION_ERROR: The target is empty: name a Python file, as in app.py\n"
+EMPTY = "VALIDATION_ERROR: The target is empty: pass a Python file, such as app.py\n"
 WRONG = [
     *(
         (f"an empty target of {command}", [command, "", *rest], 2, EMPTY)
@@ -171,15 +171,15 @@ WRONG = [
         "tokens that are missing",
         ["doctor", "examples/quickstart.py", "--tokens", "{folder}/no.json"],
         2,
-        "VALIDATION_ERROR: The tokens cannot be read from ",
+        "VALIDATION_ERROR: Cannot read the tokens from ",
     ),
     (
         "a folder for tasks",
         ["serve", "examples/quickstart.py", "--port", "0", "--tasks", "{folder}"],
         2,
-        "VALIDATION_ERROR: Tasks cannot be kept in ",
+        "VALIDATION_ERROR: Cannot store tasks in ",
     ),
-    ("nothing after the dashes", ["list", "--"], 2, "VALIDATION_ERROR: After -- comes the command"),
+    ("nothing after the dashes", ["list", "--"], 2, "VALIDATION_ERROR: -- needs the command"),
     ("no operation after the dashes", ["call", "--", "npx"], 2, "VALIDATION_ERROR: call needs an operation"),
     (
         "no operation",
@@ -199,7 +199,7 @@ WRONG = [
     ("an address of nothing", ["list", "gopher://a"], 2, "VALIDATION_ERROR: 'gopher://a' is not an address"),
     ("a document that is none", ["list", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document that is missing", ["list", "{folder}/no.yaml"], 2, "VALIDATION_ERROR: "),
-    ("a document for CGI", ["cgi", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: cgi takes a program"),
+    ("a document for CGI", ["cgi", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: cgi needs a Python program"),
     ("sources that are all down", ["list", "{folder}/down.json"], 7, "down is down: "),
     ("a call to a source that is down", ["call", "{folder}/down.json", "down.add"], 7, "down is down: "),
     ("sources that give nothing", ["list", "{folder}/none.json"], 3, "OPERATION_NOT_FOUND: There are no operations"),

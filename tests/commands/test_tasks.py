@@ -97,7 +97,7 @@ def test_a_task_is_ordered_run_elsewhere_and_found_again(folder: Path, capfd: py
     assert main(["tasks", "get", ids[1]]) == 0
     key = next(iter(json.loads(capfd.readouterr().out)["inputRequests"]))
     assert main(["tasks", "answer", ids[1], 'sure={"action":"decline"}']) == 2
-    assert f"does not ask for sure: answer {key}" in capfd.readouterr().err
+    assert f"has no question sure: answer {key}" in capfd.readouterr().err
     assert main(["tasks", "answer", ids[1], f'{key}={{"action":"decline"}}']) == 0
     work(ids[1])
     capfd.readouterr()
@@ -144,7 +144,7 @@ def test_one_key_is_one_run_in_the_shell_and_its_worker_is_named(
     """Checks 10 and 25 in the shell: ordered and called, called and ordered; nobody else's task is run by a call."""
     assert main(["call", "app.py", "shop.pay", "amount=9", "--detach"]) == 0
     waiting, told = capfd.readouterr()
-    assert told.startswith("nobody runs tasks of this store now: ")
+    assert told.startswith("no process runs tasks of this store: ")
     assert told.endswith(f"Follow it: enfold tasks wait {waiting}")
     for n, (first, second) in enumerate([(["--detach"], []), ([], ["--detach"])]):
         key = ["--idempotency-key", f"k{n}"]
@@ -178,7 +178,7 @@ def test_nothing_is_detached_that_would_end_with_the_command(folder: Path, capfd
     (folder / ".enfold").write_text("no folder")  # so that the default store is in memory
     assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 7
     told = capfd.readouterr()
-    assert (told.out, "name a file with --tasks" in told.err) == ("", True)
+    assert (told.out, "pass a file with --tasks" in told.err) == ("", True)
     assert main(["call", "app.py", "shop.report", "year=1"]) == 0
 
 
@@ -247,7 +247,7 @@ def test_a_store_on_nats_is_named_by_every_command(
     assert main(["call", "app.py", "shop.pay", "amount=3", "--detach", "--idempotency-key", "k", *store]) == 0
     task_id, told = capfd.readouterr()
     task_id = task_id.strip()
-    assert "nobody runs tasks" in told
+    assert "no process runs tasks" in told
     words = [sys.executable, "-m", "enfold", "work", "app.py", *store]
     with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
         try:

@@ -287,7 +287,7 @@ async def test_the_shell_takes_no_handle_that_was_changed_or_has_expired(
             if forged.startswith("s.") and caller == "ann":
                 code = await asyncio.to_thread(main, ["tasks", "cancel", forged, "--target", "enfold.toml"])
                 told[name] = code, capfd.readouterr().err.strip()
-        assert set(told.values()) == {(3, "TASK_NOT_FOUND: There is no such task, or it is not kept any more")}, told
+        assert set(told.values()) == {(3, "TASK_NOT_FOUND: Task not found, or expired")}, told
         assert len(told) >= 12
         assert server.said("tasks/cancel") == []
         code = await asyncio.to_thread(main, ["tasks", "cancel", taken.id, "--target", "enfold.toml"])
@@ -371,7 +371,7 @@ async def test_a_handle_that_is_changed_expired_or_anothers_is_no_task() -> None
 
         handle = await talk.start("far.slow")
         before = len(server.requests)
-        words = {"code": -32602, "message": "There is no such task, or it is not kept any more"}
+        words = {"code": -32602, "message": "Task not found, or expired"}
         for name, attack in ATTACKS.items():
             forged, caller = attack(handle)
             for method in ("tasks/get", "tasks/update", "tasks/cancel"):

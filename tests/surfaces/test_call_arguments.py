@@ -123,7 +123,7 @@ WRONG = {
         ["person.name.first=Bo", "person.name=Bo"],
         "person.name is given both as a whole and by person.name.first",
     ),
-    "an item out of order": (["tags.1=b"], "tags.1: the items of an array are given in order, from 0"),
+    "an item out of order": (["tags.1=b"], "tags.1: give the items of an array in order, from 0"),
     "an option without a value": (["--x"], "--x needs a value"),
     "an unknown option": (["--persn", "1"], 'Unknown argument "persn": did you mean "person"?'),
     "nearly an option of ours": (["--fromat", "x"], "Unknown option --fromat: did you mean --format?"),

@@ -180,7 +180,7 @@ async def test_a_task_is_seen_by_its_owner_alone(client: Client) -> None:
         ("DELETE", "", None),
     ):
         told = [await client.ask(method, f"/tasks/{each}{tail}", body, "bob") for each in (task_id, *wrong)]
-        assert told == [(404, {"error": "There is no such task, or it is not kept any more"})] * len(told)
+        assert told == [(404, {"error": "Task not found, or expired"})] * len(told)
         assert (await client.ask(method, f"/tasks/{task_id}{tail}", body, None))[0] == 401
     stream = await client.send("GET", f"/tasks/{task_id}", caller="bob", accept="text/event-stream")
     assert stream.status == 404

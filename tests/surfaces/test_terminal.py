@@ -89,7 +89,7 @@ def test_an_mcp_server_started_at_a_terminal_explains_its_input() -> None:
     os.close(terminal)
     assert told == (
         "",
-        "An MCP client starts this command and speaks to it. For a browser: enfold serve. Ctrl-D ends it.\n",
+        "This command speaks MCP on stdin and stdout, and is meant to be started by an MCP client. Use enfold serve for a browser. Press Ctrl-D to stop.\n",
     )
 
 

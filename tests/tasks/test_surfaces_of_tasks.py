@@ -285,7 +285,7 @@ async def test_anothers_task_looks_over_calls_like_one_that_never_was() -> None:
                 for verb, given in (("get", {}), ("answer", {"answers": answers}), ("cancel", {}))
             ]
             refusals.append(await _refusal(anext(bob.subscribe("enfold.tasks.watch", {"task_id": which}))))
-            assert set(refusals) == {("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")}, which
+            assert set(refusals) == {("TASK_NOT_FOUND", "Task not found, or expired")}, which
         assert await _call(bob, "list", {}) == []
         assert (await _call(alice, "get", {"task_id": task_id}))["status"] == "input_required"
         await _call(alice, "answer", {"task_id": task_id, "answers": answers})

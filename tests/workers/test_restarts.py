@@ -118,7 +118,7 @@ def test_streams_that_were_passed_on_to_a_worker_that_dies_end_without_a_stack_i
             with stream, suppress(OSError, HTTPException):
                 stream.read()  # to its end
         served.get("/healthz")
-        told = served.log.until("was killed by signal 9: it is started again")
+        told = served.log.until("was killed by signal 9; restarting it")
         served.process.terminate()
         told += served.log.rest()
         assert served.process.wait(30) == 0

@@ -100,14 +100,14 @@ async def tell_news(watch: WatchNews, reader: asyncio.StreamReader, writer: asyn
 
 
 async def read_value(reader: asyncio.StreamReader) -> Any:
-    """The next value; EOFError where the other end is gone."""
+    """The next value; EOFError where the connection was closed."""
     try:
         size = int.from_bytes(await reader.readexactly(4), "big")
         if size > MAX_BYTES:
-            raise EOFError("a value of an impossible size")
+            raise EOFError("a message of invalid size")
         return msgspec.msgpack.decode(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionError) as error:
-        raise EOFError("the other end is gone") from error
+        raise EOFError("the connection was closed") from error
 
 
 async def write_value(writer: asyncio.StreamWriter, value: Any) -> None:
@@ -130,7 +130,7 @@ _FORWARDED: Final = (
     "server",
 )
 CHECK_INTERVAL: Final = 1.0  # seconds between two looks whether our own socket is still there
-_GONE: Final = "The worker that held this request has ended"
+_GONE: Final = "The worker that handled this request has exited"
 
 
 def session_prefix(worker: Worker) -> str:

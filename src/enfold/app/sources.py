@@ -279,7 +279,7 @@ def _read(folder: str, name: str) -> str:
         return (Path(folder) / name).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         raise CallError(
-            "VALIDATION_ERROR", f"{name or 'assertion_file'}, which the login needs, cannot be read"
+            "VALIDATION_ERROR", f"Cannot read {name or 'assertion_file'}, which the login requires"
         ) from None
 
 

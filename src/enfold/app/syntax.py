@@ -174,7 +174,7 @@ class Variables:
             return found
         if has_default:
             return default
-        raise LookupError(f"the environment has no {name}")
+        raise LookupError(f"the environment variable {name} is not set")
 
 
 def fill(value: Any, variables: Variables, path: Path, failed: Callable[[Path, str], Exception]) -> Any:

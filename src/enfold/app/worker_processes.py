@@ -57,7 +57,10 @@ class Worker(msgspec.Struct, frozen=True):
 def run_workers(count: int, work: Callable[[Worker], int]) -> int:
     """Run so many processes until a signal ends them; `work` is what each does, and its exit code."""
     if not hasattr(os, "fork"):
-        raise CallError("VALIDATION_ERROR", "--workers needs a system that can fork: run several servers instead")
+        raise CallError(
+            "VALIDATION_ERROR",
+            "--workers is not supported on this platform (it needs fork): run several servers instead",
+        )
     with _signal_pipe() as signals, TemporaryDirectory(prefix="enfold-") as folder:
         _adopt_orphans()
         return _Parent(count, work, folder, signals).run()
@@ -213,7 +216,7 @@ class _Parent:
         failures = self._failures[number] = self._failures.get(number, 0) + 1 if is_young else 0
         pause = min(MAX_BACKOFF, 0.5 * 2**failures) if is_young else 0.0
         fate = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        _log.warning("Worker %d %s: it is started again", number, fate)
+        _log.warning("Worker %d %s; restarting it", number, fate)
         self._restart_at[number] = time.monotonic() + pause
 
     def _start(self, number: int, ready: int = -1) -> None:
@@ -318,7 +321,7 @@ class Accepting:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # a sibling was faster, or the client has gone
         except OSError as error:
-            _log.warning("No connection can be taken: %s", error.strerror or error)
+            _log.warning("Cannot accept connections: %s", error.strerror or error)
             self._pause(FULL)
             return
         connection.setblocking(False)
@@ -331,4 +334,4 @@ class Accepting:
     def _started(self, task: asyncio.Task[Any]) -> None:
         self._starting.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.debug("A connection did not begin: %s", task.exception())
+            _log.debug("A connection failed: %s", task.exception())

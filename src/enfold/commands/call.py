@@ -1,4 +1,4 @@
-"""The command `enfold call`: run one operation from the shell. Without argparse, which starts slowly."""
+"""The command `enfold call`: call an operation. Without argparse, which starts slowly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from enfold.provenance import Recorder
     from enfold.tasks import Tasks
 
-_OURS: Final = "  --tokens FILE         the caller is whoever ENFOLD_TOKEN stands for in this file; else local, who may do everything"
+_OURS: Final = "  --tokens FILE         call as the identity of ENFOLD_TOKEN in this file; by default as `local`, which may do everything"
 _ARGUMENT: Final = re.compile(r"@|[A-Za-z_][\w.-]*:?=")
 
 

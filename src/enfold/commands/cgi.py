@@ -1,4 +1,4 @@
-"""The command `enfold cgi`: answer one request as a CGI program. Without argparse, which starts slowly."""
+"""The command `enfold cgi`: answer one CGI request. Without argparse, which starts slowly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _answer(words: list[str], registry: Registry | None) -> int:
     target, rest = first_target(words, registry, "cgi")
     if target.kind != "program":
-        raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
+        raise CallError("VALIDATION_ERROR", f"cgi needs a Python program; {target.text} is a {target.kind}")
     options = _options(rest)
     given = {name: value for name, value in options.items() if value}
     recorder = None
@@ -87,6 +87,6 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in options:
-            raise CallError("VALIDATION_ERROR", f"cgi does not know {name!r}: it takes {'=, '.join(options)}=")
+            raise CallError("VALIDATION_ERROR", f"cgi has no option {name!r}: use {'=, '.join(options)}=")
         options[name] = value or "yes"
     return options

@@ -46,7 +46,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if words in (["-h"], ["--help"]):
         print(USAGE)
         return 0
-    raise CallError("VALIDATION_ERROR", f"completion takes the name of a shell: {', '.join(SCRIPTS)}")
+    raise CallError("VALIDATION_ERROR", f"completion needs the name of a shell: {', '.join(SCRIPTS)}")
 
 
 # --- what may stand there -----------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def run(words: list[str], registry: Registry | None) -> int:
     except FormatError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
     except UnicodeError as error:
-        raise CallError("VALIDATION_ERROR", f"The input is not text in UTF-8: {error}") from None
+        raise CallError("VALIDATION_ERROR", f"The input is not UTF-8 text: {error}") from None
     for warning in converted.lost:
-        print(f"{options.target} has no place for {printable(warning.path)}", file=sys.stderr)
+        print(f"{options.target} cannot represent {printable(warning.path)}", file=sys.stderr)
     print(printable_json(wire))
     return 0
 
@@ -50,14 +50,15 @@ def _converted(text: str, source: str, target: Verbs) -> Conversion:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
-        "enfold convert", description="Convert a result from one format, or from what a tool prints today, to another."
+        "enfold convert",
+        description="Convert a result from one format, or from the plain output of a tool, to another.",
     )
     parser.add_argument(
         "--from",
         dest="source",
         required=True,
         choices=[*FORMATS, "json", "text"],
-        help="json, text: what is in no format yet",
+        help="json, text: plain output without a format",
     )
     parser.add_argument("--to", dest="target", required=True, choices=list(FORMATS))
     parser.add_argument("file", nargs="?", default="-", help="a file, or - for standard input")

@@ -51,11 +51,11 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _parser(registry: Registry | None) -> ArgumentParser:
-    told = "Say what changed between two targets, and whom it breaks."
+    told = "Report breaking changes between two targets."
     parser = TargetParser("diff", targets=("old", "new"), rest=" NEW-TARGET", prog="enfold diff", description=told)
     parser.add_argument("old", help=TARGETS)
     if registry is None:
-        parser.add_argument("new", help="the same, as it is now")
+        parser.add_argument("new", help="the new version")
     parser.add_argument("--json", action="store_true", help="the changes as JSON")
     return parser
 
@@ -69,7 +69,7 @@ def _specs(target: Target) -> dict[str, OperationSpec]:
 
     on_target(target, keep)
     if not found:
-        raise CallError("OPERATION_NOT_FOUND", f"There are no operations in {target.text}")
+        raise CallError("OPERATION_NOT_FOUND", f"{target.text} has no operations")
     return found
 
 
@@ -90,28 +90,28 @@ def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Ite
 def _breaks(old: OperationSpec, new: OperationSpec) -> Iterator[str]:
     """Why the new operation is incompatible with the old one."""
     if old.type is not new.type:
-        yield f"it was a {old.type.value} and is a {new.type.value}"
+        yield f"type changed from {old.type.value} to {new.type.value}"
     yield from _locked_out(old.access_control, new.access_control)
     for found in incompatibilities(old.input_schema, new.input_schema):
         yield f"input: {found}"
     for found in incompatibilities(new.output_schema, old.output_schema, ignores_extras=True):
         yield f"output: {found}"
     if old.idempotent and not new.idempotent:
-        yield "it can no longer be repeated without harm"
+        yield "no longer idempotent"
 
 
 def _locked_out(old: AccessControl, new: AccessControl) -> Iterator[str]:
     more = sorted(set(new.required_scopes) - set(old.required_scopes))
     if more:
-        yield f"it needs the scope {', '.join(more)}"
+        yield f"now requires the scope {', '.join(more)}"
     some, before = set(new.required_scopes_any), set(old.required_scopes_any)
     if some and not (before and before <= some) and not some & set(old.required_scopes):
-        yield f"it needs one of the scopes {', '.join(sorted(some))}"
+        yield f"now requires one of the scopes {', '.join(sorted(some))}"
     resource = (new.resource_type, new.resource_action, new.resource_id)
     if new.resource_type is not None and resource != (old.resource_type, old.resource_action, old.resource_id):
-        yield f"it needs {new.resource_action or 'access'} on a {new.resource_type}"
+        yield f"now requires {new.resource_action or 'access'} on a {new.resource_type}"
     if old.public and not new.public:
-        yield "it is no longer public"
+        yield "no longer public"
 
 
 def _harmless(old: OperationSpec, new: OperationSpec) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ _LEVEL_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 def run(words: list[str], registry: Registry | None) -> int:
     """Print a line for each extra, or what there is to say about a target or a token."""
     del registry
-    told = "Say what is installed, what is wrong with a target, what a token is."
+    told = "Check the installation, a target or a token."
     options = parse_command("doctor", words, None, told, _add_options)
     if options.token is not None:
         return _examine(options)
@@ -71,9 +71,11 @@ def _how_to_install(extra: str) -> str:
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
-        "--token", metavar="-", help="examine the token on standard input, by the issuers of a configuration too"
+        "--token",
+        metavar="-",
+        help="check the token on standard input (-), also against the issuers of a configuration",
     )
     add_caller_options(parser)
 
@@ -134,7 +136,7 @@ def _sources(registry: Registry) -> Iterator[Finding]:
         for need in source.needs:
             yield Finding("warning", source.name, need)
         for problem in source.skipped:
-            yield Finding("warning", source.name, f"{problem.where} was left out: {problem.why}")
+            yield Finding("warning", source.name, f"skipped {problem.where}: {problem.why}")
     if not registry.list():
         yield Finding("error", "operations", "there are none")
 
@@ -145,14 +147,16 @@ def _schemas(registry: Registry) -> Iterator[Finding]:
         for name, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
             problem = compile_schema(schema).problem
             if problem is not None:
-                yield Finding("warning", spec.id, f"its {name} schema cannot be used, and is passed over: {problem}")
+                yield Finding("warning", spec.id, f"the {name} schema is invalid and is ignored: {problem}")
 
 
 def _tool_names(registry: Registry) -> Iterator[Finding]:
     """Which operations are MCP tools under another name, because two would have the same."""
     for operation_id, tool in tool_names(registry).items():
         if tool != legal_name(operation_id):
-            yield Finding("note", operation_id, f"is listed as the MCP tool {tool}: another would have the same name")
+            yield Finding(
+                "note", operation_id, f"is listed as the MCP tool {tool}, because another tool has the same name"
+            )
 
 
 def _costs(registry: Registry) -> Iterator[Finding]:
@@ -187,7 +191,7 @@ async def broker(address: str) -> AsyncIterator[Finding]:
     if has_jetstream:
         words = "JetStream writes to disk every two minutes unless its configuration says `sync_interval: always`"
         yield Finding(
-            "note", name, f"{words}: after a power failure accepted tasks may be lost. This cannot be seen from here"
+            "note", name, f"{words}: accepted tasks may be lost after a power failure. Enfold cannot check this setting"
         )
 
 
@@ -198,7 +202,7 @@ def _examine(options: Namespace) -> int:
     """Print what a token is and which check refuses it, but nothing of the token itself."""
     if options.token != "-":  # noqa: S105  # the sign for standard input
         raise CallError(
-            "VALIDATION_ERROR", "A token on a command line is seen by others: write --token - and pipe it in"
+            "VALIDATION_ERROR", "Other users can see tokens on a command line: use --token - and pipe the token in"
         )
     token = sys.stdin.readline().strip()
     options.token = None
@@ -207,7 +211,9 @@ def _examine(options: Namespace) -> int:
     for identity, sentence in found:
         print(printable(sentence if identity is None else f"accepted: {_rights(identity)}"))
     if not found:
-        print("nobody was asked: give --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]")
+        print(
+            "nothing to check it against: pass --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]"
+        )
     is_good = not found or any(identity is not None for identity, _ in found)
     return 0 if is_good else code_row("ACCESS_DENIED").exit_code
 
@@ -218,9 +224,9 @@ def _describe_token(token: str) -> Iterator[str]:
     try:
         header, claims = read_unproven(token)
     except (RefusedTokenError, ModuleNotFoundError):
-        yield f"a token of {len(token)} characters that is no JWT"
+        yield f"a token of {len(token)} characters, not a JWT"
         return
-    yield "a JWT, of which nothing is proven yet"
+    yield "a JWT, not verified yet"
     for name in ("alg", "kid", "typ"):
         if name in header:
             yield f"  {name:<6} {_short(header[name])}"
@@ -253,7 +259,7 @@ def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None,
             yield _ask_issuers(verifier, token)
         else:
             identity: Any = verifier.identify(token)
-            yield identity, "refused by the list of tokens: it is not in it"
+            yield identity, "rejected: the token is not in the list"
 
 
 def _ask_issuers(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
@@ -264,7 +270,7 @@ def _ask_issuers(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
     try:
         return asyncio.run(issuers.check(token)), ""
     except RefusedTokenError as refused:
-        return None, f"refused by the check {refused.check!r} of issuers: {refused.sentence}"
+        return None, f"rejected by the check {refused.check!r}: {refused.sentence}"
 
 
 def _rights(identity: Identity) -> str:

@@ -20,10 +20,14 @@ def run(words: list[str], registry: Registry | None) -> int:
     """Show one operation, or all."""
 
     def add(parser: ArgumentParser) -> None:
-        parser.add_argument("operation", nargs="?", help="an id, or a name that only one operation has")
-        parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
+        parser.add_argument("operation", nargs="?", help="an id or a unique name")
+        parser.add_argument(
+            "--json", action="store_true", help="print the import report of an OpenAPI document as JSON"
+        )
 
-    options = parse_command("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
+    options = parse_command(
+        "inspect", words, registry, "Show operations, or the import report of an OpenAPI document.", add
+    )
     if options.target.kind == "document":
         return _inspect_document(options)
     return on_target(options.target, lambda found: _print_specs(found, options), options.operation)

@@ -21,14 +21,16 @@ COSTS = "\0"  # instead of a file name; no file can have it
 
 def run(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
-        parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
+        parser.add_argument("--json", action="store_true", help="print the complete specs as JSON")
+        parser.add_argument(
+            "--namespace", help="only operations of this namespace; `enfold` for Enfold's own operations"
+        )
         parser.add_argument(
             "--tokens",
             nargs="?",
             const=COSTS,
             metavar="FILE",
-            help="without FILE, what each operation costs a model as a tool; with it, list what ENFOLD_TOKEN, of this file, may call",
+            help="without FILE: show the cost of each operation as a tool; with FILE: list what the identity of ENFOLD_TOKEN may call",
         )
 
     options = parse_command("list", words, registry, "List the operations.", add)
@@ -60,5 +62,5 @@ def _print_costs(registry: Registry, caller: Identity, *, as_json: bool) -> int:
         return 0
     for name, tokens in sorted(costs.items(), key=lambda each: -each[1]):
         print(f"{tokens:>8}  {name}")
-    print(f"{sum(costs.values()):>8}  tokens in all, as an estimate (four bytes each)")
+    print(f"{sum(costs.values()):>8}  tokens in total (estimate: four bytes each)")
     return 0

@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 # Each is the module of its name in this folder, imported when it is asked for: `call` and `cgi` have to start fast.
 COMMANDS: Final = {
-    "serve": "serve the operations over HTTP, and as an MCP server at /mcp",
-    "mcp": "serve the operations as an MCP server on the standard streams",
-    "cgi": "answer one request as a CGI program",
-    "call": "run one operation from the shell",
-    "list": "list the operations",
-    "search": "find operations by what they do",
+    "serve": "serve operations over HTTP, and over MCP at /mcp",
+    "mcp": "serve operations as an MCP server over stdio",
+    "cgi": "answer one CGI request",
+    "call": "call an operation",
+    "list": "list operations",
+    "search": "search operations by what they do",
     "openapi": "print the OpenAPI document",
-    "inspect": "show one operation, or all, in full",
-    "tasks": "look at durable calls: get, wait, answer, cancel, list, clean",
-    "work": "serve the operations to peers, over NATS or a hub",
-    "peers": "list who serves what, with counts and latencies",
-    "nats": "make the permissions of a NATS server, and create its streams",
+    "inspect": "show one operation or all in detail",
+    "tasks": "manage tasks: get, wait, answer, cancel, list, clean",
+    "work": "run operations for peers, over NATS or a hub",
+    "peers": "list peers, their operations, counts and latencies",
+    "nats": "generate the permissions of a NATS server, and create its streams",
     "convert": "convert a result from one format to another",
-    "token": "make, list and revoke the tokens of a file",
-    "prov": "show, verify and draw records of provenance",
-    "diff": "say what changed between two targets, and whom it breaks",
+    "token": "create, list and revoke tokens in a file",
+    "prov": "show, verify and draw provenance records",
+    "diff": "report breaking changes between two targets",
     "schema": "print the JSON Schema of enfold.toml, for your editor",
-    "doctor": "say what is installed, and what is wrong with a target",
-    "completion": "print a script that completes commands, operations and arguments in your shell",
+    "doctor": "check the installation, a target or a token",
+    "completion": "print a shell completion script for commands, operations and arguments",
 }
 
 _HELP: Final = ("-h", "--help", "help")
@@ -48,8 +48,8 @@ usage: {program} [options]
 {more}"""
 TARGETS: Final = """\
 A target is app.py, app.py:ops, package.module, package.module:ops; a configuration: enfold.toml, or the mcpServers JSON of
-an editor; an OpenAPI document (a file or an address); an MCP server: https://…/mcp, or -- COMMAND; or peers: nats://…,
-ws://…. `enfold COMMAND --help` says more."""
+an editor; an OpenAPI document (a file or a URL); an MCP server: https://…/mcp, or -- COMMAND; or peers: nats://…,
+ws://…. See `enfold COMMAND --help`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def _unknown(words: list[str]) -> Exception:
         return elsewhere
     near = nearest(words[0], COMMANDS)
     advice = f"did you mean {near}?" if near else f"use {', '.join(COMMANDS)}"
-    return CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: {advice}")
+    return CallError("VALIDATION_ERROR", f"Unknown command {words[0]!r}: {advice}")
 
 
 def _exit_code(code: str) -> int:
@@ -129,7 +129,7 @@ def _usage(registry: Registry | None) -> str:
     if registry is None:
         return USAGE.format(program="enfold COMMAND TARGET", commands=commands, more=TARGETS)
     script = f"{os.path.basename(sys.argv[0])} COMMAND"  # noqa: PTH119  # `pathlib` takes its time to load
-    return USAGE.format(program=script, commands=commands, more=f"`{script} --help` says more.")
+    return USAGE.format(program=script, commands=commands, more=f"See `{script} --help`.")
 
 
 class CommandEndedError(Exception):

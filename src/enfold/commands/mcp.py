@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from enfold.operations.idempotency import IdempotencyStore
     from enfold.tasks import Tasks
 
-_AT_A_TERMINAL: Final = (
-    "An MCP client starts this command and speaks to it. For a browser: enfold serve. Ctrl-D ends it."
-)
+_AT_A_TERMINAL: Final = "This command speaks MCP on stdin and stdout, and is meant to be started by an MCP client. Use enfold serve for a browser. Press Ctrl-D to stop."
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -34,7 +32,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if target.kind == "configuration":
         return _by_options(words, registry)
     if rest:
-        raise CallError("VALIDATION_ERROR", f"mcp does not know {rest[0]!r}: it takes a target and --install-json")
+        raise CallError("VALIDATION_ERROR", f"mcp has no option {rest[0]!r}: it takes a target and --install-json")
     return _serve(target, identity=LOCAL)
 
 
@@ -83,18 +81,14 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
 
-        parser.add_argument("--tokens", metavar="FILE", help="who calls is whom ENFOLD_TOKEN stands for in this file")
+        parser.add_argument("--tokens", metavar="FILE", help="call as the identity of ENFOLD_TOKEN in this file")
         parser.add_argument("--format", help=f"the format of results: {', '.join(FORMATS)}")
-        parser.add_argument(
-            "--tool-names", choices=["safe", "id"], help="list tools as shop_add (safe) or as shop.add (id)"
-        )
-        parser.add_argument("--name", help="what clients call this server, and its entry in an editor's configuration")
+        parser.add_argument("--tool-names", choices=["safe", "id"], help="tool names: shop_add (safe) or shop.add (id)")
+        parser.add_argument("--name", help="name shown to clients and used in an editor's configuration")
         add_agent_options(parser)
         add_recording_options(parser)
 
-    options = parse_command(
-        "mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add
-    )
+    options = parse_command("mcp", words, registry, "Serve operations as an MCP server over stdio.", add)
     if not options.install_json:
         settings = {**_named_settings(options), **agent_settings(options, options.target)}
         caller = local_caller(options.tokens)

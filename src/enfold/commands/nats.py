@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 VERBS: Final = ("permissions", "init")
-_USAGE: Final = "nats needs a verb: enfold nats permissions app.py --users users.json, or enfold nats init nats://…"
+_USAGE: Final = (
+    "nats needs a subcommand: enfold nats permissions app.py --users users.json, or enfold nats init nats://…"
+)
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -37,7 +39,9 @@ def run(words: list[str], registry: Registry | None) -> int:
         rest.remove(verb)
     if verb == "init":
         return asyncio.run(_init(parse_options(_init_parser(), rest)))
-    options = parse_command("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
+    options = parse_command(
+        "nats permissions", rest, registry, "Generate the permissions of a NATS server.", _add_options
+    )
 
     def show(found: Registry) -> int:
         specs, users = with_task_verbs(found, users_in(options.users))
@@ -88,7 +92,7 @@ def users_in(file: Path) -> list[NATSUser]:
     try:
         users = read_users(file.read_bytes())
     except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"The users cannot be read from {file}: {error.strerror}") from None
+        raise CallError("VALIDATION_ERROR", f"Cannot read the users from {file}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", f"{file}: {error}") from None
     # A key lies beside the file that names it.
@@ -103,12 +107,14 @@ def users_in(file: Path) -> list[NATSUser]:
 def _init_parser() -> ArgumentParser:
     told = "Create the streams of tasks and idempotency keys on a NATS server, or repair their configuration."
     parser = ArgumentParser("enfold nats init", description=told, allow_abbrev=False)
-    parser.add_argument("address", metavar="URL", help="the server, with an operator's user: nats://operator:…@host")
     parser.add_argument(
-        "--replicas", type=int, help="nodes that keep each stream (default 1, or 3 in a cluster of three or more)"
+        "address", metavar="URL", help="the server, with the credentials of an operator: nats://operator:…@host"
     )
-    parser.add_argument("--keep", type=float, help="seconds that results are kept for idempotency keys (default 3600)")
-    parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
+    parser.add_argument(
+        "--replicas", type=int, help="replicas of each stream (default 1, or 3 in a cluster of three or more)"
+    )
+    parser.add_argument("--keep", type=float, help="seconds for which idempotency keys are kept (default 3600)")
+    parser.add_argument("--insecure", action="store_true", help="allow a remote server without credentials")
     return parser
 
 
@@ -126,7 +132,7 @@ async def _init(options: Namespace) -> int:
     )
     async with reached(options.address, token=os.environ.get(TOKEN), insecure=options.insecure) as transport:
         if not keeps_state(transport):
-            raise CallError("VALIDATION_ERROR", f"{options.address} is no NATS server: say nats://…")
+            raise CallError("VALIDATION_ERROR", f"{options.address} is not a NATS URL: use nats://…")
         client = transport.client
         context = client.jetstream(timeout=API_TIMEOUT)
         for config in wanted:
@@ -134,7 +140,7 @@ async def _init(options: Namespace) -> int:
                 async with reachable():
                     await make_stream(client, context, config)
             except CallError as error:
-                message = f'{config.name} cannot be created: {error.message}. The user needs "operator": true'
+                message = f'Cannot create {config.name}: {error.message}. The user needs "operator": true'
                 raise CallError(error.code, message) from None
             print(f"{config.name} is ready")
     return 0

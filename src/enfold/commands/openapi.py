@@ -30,7 +30,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format whose answers are described")
-    parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
-    parser.add_argument("--title", help="the name of the application")
-    parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")
+    parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format of the responses it describes")
+    parser.add_argument("--namespace", help="only operations of this namespace; `enfold` for Enfold's own operations")
+    parser.add_argument("--title", help="application name")
+    parser.add_argument("--app-version", metavar="TEXT", help="application version")

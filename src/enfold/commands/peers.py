@@ -20,14 +20,16 @@ from enfold.runtime.registry import Registry
 def run(words: list[str], registry: Registry | None) -> int:
     """List all running peers."""
     del registry
-    parser = ArgumentParser("enfold peers", description="List who serves what, with counts, latencies and versions.")
+    parser = ArgumentParser(
+        "enfold peers", description="List peers, with their operations, counts, latencies and versions."
+    )
     add_address_options(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long answers may take, in seconds")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long to wait for answers, in seconds")
     options = parse_options(parser, words)
     peers = asyncio.run(_find(options))
     if not peers:
-        raise CallError("UNAVAILABLE", "Nobody answers: nobody serves there, or you may not ask")
+        raise CallError("UNAVAILABLE", "No peer answered: none is connected, or you may not list them")
     if options.json:
         print_json(peers)
     else:
@@ -38,10 +40,10 @@ def run(words: list[str], registry: Registry | None) -> int:
 def add_address_options(parser: ArgumentParser) -> _MutuallyExclusiveGroup:
     """Add the options that name the peers' server; the group takes others that may stand in their place."""
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--nats", metavar="URL", help="servers of NATS, with commas between them")
-    place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// address of a hub")
-    parser.add_argument("--name", help="the name to be known by (NATS: the user)")
-    parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
+    place.add_argument("--nats", metavar="URL", help="NATS servers, separated by commas")
+    place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// URL of a hub")
+    parser.add_argument("--name", help="the name of this peer (NATS: the user)")
+    parser.add_argument("--insecure", action="store_true", help="allow a remote server without credentials")
     return place
 
 

@@ -26,7 +26,7 @@ NOT_VERIFIED: Final = 1
 WRONG: Final = 2
 NOT_FOUND: Final = 3
 
-_STORE: Final = "the SQLite file that holds the records"
+_STORE: Final = "the SQLite file with the records"
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -38,14 +38,16 @@ def run(words: list[str], registry: Registry | None) -> int:
     except ValueError as error:
         return _print_error(f"VALIDATION_ERROR: {error}", WRONG)
     except FileExistsError as error:
-        return _print_error(f"VALIDATION_ERROR: there is a file {error.filename} already", WRONG)
+        return _print_error(f"VALIDATION_ERROR: The file {error.filename} already exists", WRONG)
     except (LookupError, FileNotFoundError) as error:
         return _print_error(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
     return code
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser("enfold prov", description="Records of which tool ran, on what, from which parents.")
+    parser = ArgumentParser(
+        "enfold prov", description="Provenance records: what ran, with which input, derived from which runs."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable[[Any], int], words: str) -> ArgumentParser:
@@ -53,19 +55,19 @@ def _parser() -> ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    listing = add("list", _list, "list the runs of a store, the newest first")
+    listing = add("list", _list, "list the runs of a store, newest first")
     listing.add_argument("--store", type=Path, required=True, help=_STORE)
     listing.add_argument("--operation", help="only runs of this operation")
     listing.add_argument("--caller", help="only runs of this caller")
-    listing.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
-    listing.add_argument("--json", action="store_true", help="the records in full, as JSON")
+    listing.add_argument("--limit", type=int, default=50, help="maximum number of runs (default 50)")
+    listing.add_argument("--json", action="store_true", help="print the complete records as JSON")
     showing = add("show", _show, "print a record")
     verifying = add("verify", _verify, "verify a record")
     drawing = add("graph", _graph, "draw its lineage")
     for command in (showing, verifying, drawing):
-        command.add_argument("target", help="a run id of the store; or a file, or - for standard input")
+        command.add_argument("target", help="a run id in the store, a file, or - for standard input")
         command.add_argument("--store", type=Path, help=_STORE)
-    verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
+    verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) to verify signatures with")
     drawing.add_argument("--format", choices=["svg", "mermaid"], default="svg")
     _add_tools(add)
     return parser
@@ -73,19 +75,19 @@ def _parser() -> ArgumentParser:
 
 def _add_tools(add: Callable[[str, Callable[[Any], int], str], ArgumentParser]) -> None:
     add("capabilities", _capabilities, "print prov-capabilities.json")
-    methods = add("methods", _methods, "list the method ids we know, or say what is wrong with one")
+    methods = add("methods", _methods, "list known method ids, or check one")
     methods.add_argument("id", nargs="?", help="a method id")
-    digest = add("digest", _digest, "the digest of a JSON file over its canonical form")
+    digest = add("digest", _digest, "print the digest of a JSON file in canonical form")
     digest.add_argument("--algorithm", choices=["sha256", "sha512", "blake3"], default="sha256")
-    wrap = add("wrap", _wrap, "put JSON or text into an mcp.envelope.v0.1")
-    wrap.add_argument("--text", action="store_true", help="it is text, whatever it looks like")
+    wrap = add("wrap", _wrap, "wrap JSON or text in an mcp.envelope.v0.1")
+    wrap.add_argument("--text", action="store_true", help="treat the input as text")
     manifest = add("validate-manifest", _validate_manifest, "check a prov-capabilities.json")
     for command in (digest, wrap, manifest):
         command.add_argument("target", help="a file, or - for standard input")
-    keys = add("keygen", _keygen, "make a key that signs records: FILE, and FILE.pub for who verifies")
-    keys.add_argument("target", type=Path, metavar="FILE", help="where the private key goes; it must not exist")
+    keys = add("keygen", _keygen, "generate a signing key: FILE, and FILE.pub for verification")
+    keys.add_argument("target", type=Path, metavar="FILE", help="the file for the private key; it must not exist")
     vector = add("check-vector", _check_vector, "check test vectors of prov-spec")
-    vector.add_argument("target", type=Path, help="a vector, or a folder of them")
+    vector.add_argument("target", type=Path, help="a vector or a folder of vectors")
 
 
 def _show(options: Any) -> int:
@@ -139,7 +141,7 @@ def _list(options: Any) -> int:
             f"{parents} parents" if parents else "",
         )
         print("\t".join(map(printable, words)).rstrip())
-    return OK if runs else _print_error("NOT_FOUND: there are no such runs", NOT_FOUND)
+    return OK if runs else _print_error("NOT_FOUND: No matching runs", NOT_FOUND)
 
 
 # --- the tools of prov-spec ---------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def _methods(options: Any) -> int:
     if fault is not None:
         return _print_error(f"VALIDATION_ERROR: {fault}", WRONG)
     known = CATALOGUE.methods.get(options.id)
-    return _print(f"{options.id}: {known.summary if known else 'well formed, and in no catalogue that we know'}")
+    return _print(f"{options.id}: {known.summary if known else 'well formed, but not in a known catalogue'}")
 
 
 def _digest(options: Any) -> int:
@@ -171,7 +173,7 @@ def _keygen(options: Any) -> int:
     for path, content, mode in ((options.target, key.to_pem(), 0o600), (public, key.public_pem(), 0o644)):
         path.touch(mode, exist_ok=False)  # before anything is in it
         path.write_bytes(content)
-    return _print(f"{options.target} signs, {public} verifies (key {key.key_id})")
+    return _print(f"Wrote {options.target} (signs) and {public} (verifies); key id {key.key_id}")
 
 
 def _validate_manifest(options: Any) -> int:
@@ -182,7 +184,7 @@ def _validate_manifest(options: Any) -> int:
 def _check_vector(options: Any) -> int:
     verdicts = list(check_vectors(options.target, mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
     if not verdicts:
-        raise LookupError(f"there is no vector in {options.target}")
+        raise LookupError(f"no vectors in {options.target}")
     _print("\n".join(map(str, verdicts)))
     return OK if not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
 
@@ -220,7 +222,7 @@ def _records(options: Any) -> list[Any]:
 
 
 def _no_record(options: Any) -> LookupError:
-    return LookupError(f"there is no record of run {options.target}")
+    return LookupError(f"no record of run {options.target}")
 
 
 def _print(text: str) -> int:

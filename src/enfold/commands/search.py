@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 def run(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
-        parser.add_argument("query", nargs="*", help="what you want to do, in words")
-        parser.add_argument("--limit", type=int, default=10, help="how many are shown (default 10)")
-        parser.add_argument("--source", metavar="NAMESPACE", help="only those below a namespace")
-        parser.add_argument("--kind", choices=("query", "mutation", "subscription"), help="only those of one kind")
+        parser.add_argument("query", nargs="*", help="what you want to do")
+        parser.add_argument("--limit", type=int, default=10, help="maximum number of results (default 10)")
+        parser.add_argument("--source", metavar="NAMESPACE", help="only operations of this namespace")
+        parser.add_argument(
+            "--kind", choices=("query", "mutation", "subscription"), help="only operations of this type"
+        )
         parser.add_argument("--json", action="store_true", help="as JSON")
-        parser.add_argument("--tokens", metavar="FILE", help="search what ENFOLD_TOKEN, of this file, may call")
+        parser.add_argument(
+            "--tokens", metavar="FILE", help="search what the identity of ENFOLD_TOKEN in this file may call"
+        )
 
-    options = parse_command("search", words, registry, "Find operations by what they do.", add)
+    options = parse_command("search", words, registry, "Search operations by what they do.", add)
     return on_target(options.target, lambda found: _print_found(found, options))
 
 
@@ -40,7 +44,7 @@ def _print_found(registry: Registry, options: Namespace) -> int:
 
         print_json(msgspec.to_builtins(found))
     elif not found:
-        raise CallError("OPERATION_NOT_FOUND", f"No operation fits {query!r}: try other words, or enfold list")
+        raise CallError("OPERATION_NOT_FOUND", f"No operation matches {query!r}: try other words, or enfold list")
     else:
         lines = (f"{each.id}{each.signature}\n    {each.description}".rstrip() for each in found)
         print(printable_lines("\n".join(lines)))

@@ -79,7 +79,7 @@ class Terms(msgspec.Struct, frozen=True):
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until somebody ends it."""
     ignore_hangups()
-    options = parse_command("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
+    options = parse_command("serve", words, registry, "Serve operations over HTTP and MCP.", _add_serve_options)
     _fill_in_address(options)
     if options.reload:
         program = ["-m", "enfold"] if registry is None else [sys.argv[0]]
@@ -141,13 +141,13 @@ def _peers(options: Namespace) -> str | None:
 
 def _terms(options: Namespace) -> Terms:
     if options.target is None and _peers(options) is None:
-        raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
+        raise missing_target("serve", besides="; to serve only peers, use --nats URL or --hub URL")
     tokens = token_verifier(options)
     is_local = is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
             "VALIDATION_ERROR",
-            f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
+            f"Serving on {options.host} without tokens gives everyone access: pass --tokens FILE, or --insecure to allow it",
         )
     return Terms(options, tokens, is_local, limits_of(options.target, options.limit), _certificate(options))
 
@@ -155,7 +155,7 @@ def _terms(options: Namespace) -> Terms:
 def _certificate(options: Namespace) -> Certificate | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
-            raise CallError("VALIDATION_ERROR", "--tls-key needs --tls-cert, the certificate that the key belongs to")
+            raise CallError("VALIDATION_ERROR", "--tls-key needs --tls-cert, the certificate of the key")
         return None
     files = Certificate(options.tls_cert, options.tls_key)
     check_certificate(files)
@@ -165,25 +165,37 @@ def _certificate(options: Namespace) -> Certificate | None:
 def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--host", help="the address to listen on (default ENFOLD_HOST, else 127.0.0.1)")
     parser.add_argument(
-        "--port", type=_number("--port", int, 0, 65_535), help="the port; 0 takes a free one (default PORT, else 8000)"
+        "--port",
+        type=_number("--port", int, 0, 65_535),
+        help="the port; 0 chooses a free one (default PORT, else 8000)",
+    )
+    parser.add_argument("--format", default=DEFAULT_FORMAT, help="default format of responses")
+    add_caller_options(parser)
+    parser.add_argument("--token", help="a shared token for the identity `owner`; prefer ENFOLD_SERVE_TOKEN")
+    parser.add_argument(
+        "--allow-anonymous", action="store_true", help="allow calls without a token of operations without access rules"
+    )
+    parser.add_argument("--insecure", action="store_true", help="allow serving other machines without tokens")
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="accept requests for this host name"
     )
     parser.add_argument(
-        "--format", default=DEFAULT_FORMAT, help="the format of answers unless a request chooses another"
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="accept requests of pages from this origin",
     )
-    add_caller_options(parser)
-    parser.add_argument("--token", help="one token for all, of the owner; better in ENFOLD_SERVE_TOKEN")
-    parser.add_argument("--allow-anonymous", action="store_true", help="let strangers call what has no rules")
-    parser.add_argument("--insecure", action="store_true", help="serve beyond this machine without tokens")
-    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
-    parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
     parser.add_argument(
         "--forwarded-allow-ips",
         type=_proxies,
         default=[],
         metavar="ADDRESSES",
-        help="proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses or networks, with commas between",
+        help="proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses or networks, separated by commas",
     )
-    parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
+    parser.add_argument(
+        "--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="maximum size of a request body"
+    )
     parser.add_argument(
         "--limit",
         action="append",
@@ -191,45 +203,45 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         metavar="NAME=NUMBER",
         help="override a limit (docs/limits.md)",
     )
-    parser.add_argument("--no-console", action="store_true", help="leave out the page for people at /")
+    parser.add_argument("--no-console", action="store_true", help="do not serve the console at /")
     parser.add_argument(
         "--keep-payloads",
         action="store_true",
-        help="keep arguments and results of the last 200 calls, for whoever may see the calls (docs/console.md)",
+        help="keep arguments and results of the last 200 calls for callers who may see calls (docs/console.md)",
     )
     add_agent_options(parser)
     add_recording_options(parser)
     add_log_options(parser)
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
-    place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
+    place.add_argument("--nats", metavar="URL", help="serve the operations of peers on these NATS servers")
+    place.add_argument("--hub", metavar="URL", help="serve the operations of the peers on this hub")
     parser.add_argument(
         "--tasks",
         metavar="STORE",
         help="keep tasks in this file, or at nats://… (default .enfold/tasks.db; with --nats, there)",
     )
     add_order_options(parser)
-    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate, and those above it")
-    parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, unless it is in the same file")
-    parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
-    parser.add_argument("--title", help="the name of the application, in the document and for MCP clients")
-    parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate chain")
+    parser.add_argument("--tls-key", metavar="FILE", help="the private key, unless it is in the same file")
+    parser.add_argument(
+        "--root-path", default="", type=_root_path, help="path prefix that a proxy removes, such as /shop"
+    )
+    parser.add_argument("--title", help="application name, in the OpenAPI document and for MCP clients")
+    parser.add_argument("--app-version", metavar="TEXT", help="application version")
     parser.add_argument(
         "--workers",
         type=_number("--workers", int, 1, 256),
         default=1,
         metavar="N",
-        help="processes that serve side by side",
+        help="number of worker processes",
     )
     parser.add_argument(
         "--grace",
         type=_number("--grace", float, 0, 86_400),
         default=GRACE,
-        help="seconds for calls to finish at the end",
+        help="seconds for running calls to finish at shutdown",
     )
-    parser.add_argument(
-        "--reload", action="store_true", help="start again when a Python file below this folder changes"
-    )
+    parser.add_argument("--reload", action="store_true", help="restart when a Python file below this folder changes")
 
 
 def _number(option: str, kind: Callable[[str], float], least: int, most: int) -> Callable[[str], Any]:
@@ -241,7 +253,7 @@ def _number(option: str, kind: Callable[[str], float], least: int, most: int) ->
         except ValueError:
             number = float("nan")
         if not least <= number <= most:
-            raise CallError("VALIDATION_ERROR", f"{option} takes a number from {least} to {most}, not {text[:50]}")
+            raise CallError("VALIDATION_ERROR", f"{option} must be a number from {least} to {most}, not {text[:50]}")
         return number
 
     return read
@@ -257,7 +269,7 @@ def _proxies(text: str) -> list[str]:
             ip_network(address)
     except ValueError:
         advice = "addresses or networks of proxies, such as 127.0.0.1,10.0.0.0/8"
-        raise CallError("VALIDATION_ERROR", f"--forwarded-allow-ips takes {advice}; not {text[:50]}") from None
+        raise CallError("VALIDATION_ERROR", f"--forwarded-allow-ips must be {advice}; not {text[:50]}") from None
     return proxies
 
 
@@ -324,8 +336,8 @@ def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
 def _state_line(source: SourceState) -> str:
     more = {
         "up": counted(source.operations, "operation"),
-        "down": "it is tried again",
-        "starting": "it comes when it is ready",
+        "down": "retrying",
+        "starting": "available when ready",
     }
     return f"{source.name}: {source.state}, {more[source.state]}"
 

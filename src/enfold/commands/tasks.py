@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 VERBS: Final = {
-    "get": "show a task, with its result once it has ended",
-    "wait": "wait for the end of a task and print its result; at a terminal, answer what it asks",
-    "answer": "answer questions: KEY=JSON for each, or at a terminal without any",
-    "cancel": "ask for the end of a task",
-    "list": "list the tasks, the newest first",
-    "clean": "end what is over its deadline, and forget what was kept long enough",
+    "get": "show a task, with its result once it has finished",
+    "wait": "wait for a task to finish and print its result; at a terminal, answer its questions",
+    "answer": "answer questions: KEY=JSON for each, or interactively at a terminal",
+    "cancel": "request the cancellation of a task",
+    "list": "list tasks, newest first",
+    "clean": "end tasks past their deadline, and delete expired ones",
 }
 
 
@@ -55,28 +55,30 @@ def _check_words(options: Namespace) -> None:
     """Refuse an id that is missing, and words that would be ignored."""
     takes_id = options.verb not in ("list", "clean")
     if takes_id and options.id is None:
-        raise wrong(f"{options.verb} needs the id of a task, which `call --detach` prints")
+        raise wrong(f"{options.verb} needs the id of a task, as printed by `enfold call --detach`")
     more = options.answers if takes_id else [*filter(None, [options.id]), *options.answers]
     if more and options.verb != "answer":
-        told = "takes one task at a time" if takes_id else "is for all tasks"
+        told = "takes one task at a time" if takes_id else "applies to all tasks"
         raise wrong(f"{options.verb} {told}: leave out {' '.join(more)[:200]}")
 
 
 def _parser() -> ArgumentParser:
     from argparse import ArgumentParser
 
-    parser = ArgumentParser("enfold tasks", description="Look at durable calls, and steer them.", allow_abbrev=False)
+    parser = ArgumentParser("enfold tasks", description="Show and manage tasks.", allow_abbrev=False)
     verbs = "; ".join(f"{name}: {text}" for name, text in VERBS.items())
     parser.add_argument("verb", choices=list(VERBS), help=verbs)
     parser.add_argument("id", nargs="?", help="the id of a task")
     parser.add_argument(
-        "answers", nargs="*", default=[], metavar="KEY=JSON", help="for answer: the content of each form"
+        "answers", nargs="*", default=[], metavar="KEY=JSON", help="for answer: the content of each form, as JSON"
     )
     parser.add_argument("--tasks", metavar="STORE", help=f"a file, or nats://… (default {DEFAULT_STORE})")
-    parser.add_argument("--target", help="whose tasks: a program or a configuration; needed for ids that begin with s.")
+    parser.add_argument(
+        "--target", help="the program or configuration whose tasks to use; required for ids that start with s."
+    )
     parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format of results")
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for wait: how many seconds at most")
-    most = f"for list: how many, at most {MAX_LIST}"
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for wait: maximum time in seconds")
+    most = f"for list: maximum number, up to {MAX_LIST}"
     parser.add_argument("--limit", type=_count, default=100, metavar="NUMBER", help=most)
     return parser
 
@@ -93,15 +95,17 @@ async def _run(options: Namespace) -> int:
     registry: AbstractAsyncContextManager[Registry] = nullcontext(OperationRegistry())
     if is_elsewhere:  # a server behind a gateway has it: the gateway's sources say where that is
         if options.target is None:
-            message = "Another server runs this task: say --target CONFIGURATION, that of the gateway which gave the id"
+            message = (
+                "This task runs on an upstream server: pass --target CONFIGURATION of the gateway that returned the id"
+            )
             raise wrong(message)
         registry = opened(read_target(options.target))
     elif not settings.is_remote and not settings.path.exists():
-        message = f"There are no tasks at {settings.path}: say --tasks FILE, --target TARGET, or go to their folder"
+        message = f"No tasks found at {settings.path}: pass --tasks FILE or --target TARGET, or change to their folder"
         raise wrong(message)
     async with registry as found, opened_tasks(found, settings, at_once=0) as tasks:
         if tasks is None:  # the target has no server that could run it
-            raise CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")
+            raise CallError("TASK_NOT_FOUND", "Task not found, or expired")
         try:
             return await _verb(tasks, options)
         except CallError as error:
@@ -159,7 +163,7 @@ async def _wait(handle: TaskHandle, options: Namespace) -> int:
         async with asyncio.timeout(options.timeout):
             task = await _wait_for_end(handle, line)
     except TimeoutError:
-        raise CallError("TIMEOUT", f"The task {handle.id} has not ended yet, and goes on") from None
+        raise CallError("TIMEOUT", f"The task {handle.id} is still running") from None
     finally:
         line.clear()
     envelope = handle.outcome(task)
@@ -180,7 +184,7 @@ async def _wait_for_end(handle: TaskHandle, line: ProgressLine) -> Task:
                 keys = ", ".join(task.questions)
                 raise CallError("UNAVAILABLE", f"The task asks for {keys}: enfold tasks answer {task.id} KEY=JSON")
             await handle.answer(_ask_person(task))
-    raise CallError("TASK_NOT_FOUND", "The task is not kept any more")
+    raise CallError("TASK_NOT_FOUND", "The task has expired")
 
 
 # --- answering ----------------------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def _answers(task: Task, words: list[str]) -> dict[str, Any]:
         raise wrong(f"answer needs KEY=JSON for: {', '.join(task.questions) or 'nothing now'}")
     given = dict(_answer(word) for word in words)
     if unknown := ", ".join(key for key in given if key not in task.questions):
-        raise wrong(f"The task does not ask for {unknown}: answer {', '.join(task.questions) or 'nothing now'}")
+        raise wrong(f"The task has no question {unknown}: answer {', '.join(task.questions) or 'nothing now'}")
     return given
 
 

@@ -1,4 +1,4 @@
-"""The command `enfold token`: make, list and revoke the tokens of a file."""
+"""The command `enfold token`: create, list and revoke tokens in a file."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser("enfold token", description="Tokens in a file, which holds their hashes alone.")
+    parser = ArgumentParser("enfold token", description="Manage tokens in a file, which stores only their hashes.")
     commands = parser.add_subparsers(dest="command", required=True)
-    new = commands.add_parser("new", help="make a token, and print it once")
-    new.add_argument("--id", required=True, help="whose it is")
-    new.add_argument("--scope", action="append", default=[], help="what its owner may do; may be given again")
+    new = commands.add_parser("new", help="create a token and print it once")
+    new.add_argument("--id", required=True, help="the id of the identity")
+    new.add_argument("--scope", action="append", default=[], help="a scope to grant (repeatable)")
     new.add_argument("--resource", action="append", default=[], metavar="TYPE:ID=ACTIONS", help="project:42=read,list")
-    new.add_argument("--expires", metavar="TIME", help="30m, 12h, 90d or 2w from now; never, if it is left out")
-    listing = commands.add_parser("list", help="say which tokens there are")
-    revoking = commands.add_parser("revoke", help="take tokens out")
-    revoking.add_argument("which", help="an id, or the digits that `list` shows")
+    new.add_argument("--expires", metavar="TIME", help="30m, 12h, 90d or 2w from now (default: never)")
+    listing = commands.add_parser("list", help="list tokens")
+    revoking = commands.add_parser("revoke", help="revoke tokens")
+    revoking.add_argument("which", help="an id, or the digits shown by `list`")
     for each in (new, listing, revoking):
         each.add_argument("--file", type=Path, default=Path("tokens.json"), help="the file (default tokens.json)")
     return parser
@@ -64,9 +64,7 @@ def resource_words(resources: Mapping[str, Sequence[str]] | None) -> list[str]:
 def _revoke(options: Any) -> int:
     gone = revoke_tokens(options.file, options.which)
     if not gone:
-        raise CallError(
-            "VALIDATION_ERROR", f"There is no token of {options.which}: `enfold token list` shows which are"
-        )
+        raise CallError("VALIDATION_ERROR", f"No token for {options.which}: see `enfold token list`")
     for entry in gone:
-        print(f"revoked {entry.short} of {printable(entry.id)}")
+        print(f"Revoked {entry.short} of {printable(entry.id)}")
     return 0

@@ -52,7 +52,7 @@ GRACE = 10.0  # seconds that running tasks have to end, before they are given up
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until SIGTERM or Ctrl-C, then let running calls come to their end."""
     ignore_hangups()
-    options = parse_command("work", words, registry, "Serve the operations to other processes.", _add_options)
+    options = parse_command("work", words, registry, "Run operations for other processes.", _add_options)
     set_up_log(options.log_level, options.log_format)
     run_server(_work(options))
     return 0
@@ -60,16 +60,17 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _add_options(parser: ArgumentParser) -> None:
     place = add_address_options(parser)
-    place.add_argument("--tasks", metavar="STORE", help="run the tasks that others have ordered: a file, or nats://…")
-    told = "run each task with no more scopes than the tokens of who ordered it have now"
+    place.add_argument("--tasks", metavar="STORE", help="run tasks from this store: a file, or nats://…")
+    told = "limit each task to the current scopes of its caller's tokens"
     parser.add_argument("--tokens", metavar="FILE", help=told)
     add_order_options(parser)
-    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="calls that run at the same time")
+    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="maximum number of running calls")
+    parser.add_argument("--waiting", type=int, default=WorkerLimits().waiting, help="maximum number of waiting calls")
     parser.add_argument(
-        "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
-    )
-    parser.add_argument(
-        "--per-peer", type=int, default=WorkerLimits().per_peer, help="calls of one identity, running or waiting"
+        "--per-peer",
+        type=int,
+        default=WorkerLimits().per_peer,
+        help="maximum number of calls per identity, running or waiting",
     )
     parser.add_argument("--service", default="enfold", help="the name of the service")
     add_log_options(parser)
@@ -103,7 +104,7 @@ async def _run_tasks(registry: Registry, settings: TaskSettings, how: Mapping[st
             durable = sum(spec.durable != "never" for spec in registry.list())
             announce([f"Enfold runs tasks of {counted(durable, 'operation')}. Press Ctrl-C to stop."])
             if not durable:
-                announce(["  None is durable: declare one with durable=True, or in the configuration"])
+                announce(["  No operation is durable: declare one with durable=True or in the configuration"])
             await stopping.wait()
 
 
@@ -158,8 +159,8 @@ def _report(serving: Serving, transport: Transport, why_alone: str | None) -> It
         yield f"  not {operation_id}: {reason}"
     guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
     if guarded and not transport.capabilities.peer_identity:
-        yield f"  Nobody can call {', '.join(guarded)}: the server does not say who calls. See: enfold nats permissions"
+        yield f"  Cannot be called: {', '.join(guarded)}, because the server does not identify callers. See: enfold nats permissions"
     if why_alone is not None:
-        yield f"  Idempotency keys hold for this worker alone: {why_alone}"
+        yield f"  Idempotency keys are local to this worker: {why_alone}"
     if why_alone == NO_JETSTREAM and any(spec.durable != "never" for spec in serving.handler.registry.list()):
-        yield "  Durable operations run as plain calls only, for the same reason"
+        yield "  For the same reason, durable operations only run as plain calls"

@@ -47,7 +47,7 @@ def read_limits(given: Mapping[str, object]) -> Limits:
 
             near = nearest(name, Limits.__struct_fields__)
             advice = f"did you mean {near}?" if near else f"use {', '.join(Limits.__struct_fields__)}"
-            raise CallError("VALIDATION_ERROR", f"There is no limit {name[:100]}: {advice}")
+            raise CallError("VALIDATION_ERROR", f"Unknown limit {name[:100]}: {advice}")
         if not _is_valid(name, number):
             kind = "a number" if name in FRACTIONS else "a whole number"
             raise CallError("VALIDATION_ERROR", f"The limit {name} must be {kind} above zero")

@@ -428,4 +428,4 @@ def _cannot_be_asked(task: Task) -> CallError:
 
 def _not_found() -> CallError:
     """One error for an unknown id, an expired one and another's."""
-    return CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")
+    return CallError("TASK_NOT_FOUND", "Task not found, or expired")

@@ -14,7 +14,7 @@ from enfold.errors import CallError
 PROGRAM: Final = "a Python program (app.py, app.py:ops, package.module)"
 ANY: Final = (
     f"{PROGRAM}, a configuration (enfold.toml, or an editor's mcpServers JSON), an OpenAPI document, "
-    "an address (https://…, nats://…, ws://…), or -- COMMAND, which starts an MCP server"
+    "a URL (https://…, nats://…, ws://…), or -- COMMAND to start an MCP server"
 )
 
 _USUAL: Final = "app.py"
@@ -57,19 +57,19 @@ def _names_us(file: Path) -> bool:
         return False
 
 
-_SERVE: Final = "enfold serve {target} serves HTTP, and MCP at /mcp; enfold mcp {target} speaks MCP on standard streams"
+_SERVE: Final = "enfold serve {target} serves HTTP, and MCP at /mcp; enfold mcp {target} serves MCP over stdio"
 
 _COMMANDS: Final = {
     "run": _SERVE,
     "start": _SERVE,
-    "dev": "enfold serve {target} --reload starts again when a file changes",
+    "dev": "enfold serve {target} --reload restarts when a file changes",
     "install": "enfold mcp {target} --install-json prints the entry for an editor's configuration",
     "tools": "enfold list {target}",
     "version": "enfold --version",
 }
 _OPTIONS: Final = {  # without their dashes
     "transport": _SERVE,
-    "config": "a configuration is the target itself, as in: enfold {command} {value}",
+    "config": "pass the configuration as the target: enfold {command} {value}",
     "api-key": "use --token, or --tokens FILE",
     "ssl-certfile": "use --tls-cert",
     "ssl-keyfile": "use --tls-key",
@@ -86,10 +86,10 @@ def unknown_command(words: list[str]) -> CallError | None:
         advice = _COMMANDS[command].format(target=target)
     elif command.startswith("-") or _TARGET.fullmatch(command):
         target = _value("config", words) or target
-        advice = f"it comes first, as in: enfold serve {target}"
+        advice = f"put the command first: enfold serve {target}"
     else:
         return None
-    return CallError("VALIDATION_ERROR", f"There is no command {command!r}: {advice}")
+    return CallError("VALIDATION_ERROR", f"Unknown command {command!r}: {advice}")
 
 
 def check_options(command: str, words: list[str], usage: Callable[[], str] = str) -> None:
@@ -99,7 +99,7 @@ def check_options(command: str, words: list[str], usage: Callable[[], str] = str
         if word.startswith("--") and option in _OPTIONS and not re.search(rf"--{option}(?![\w-])", usage()):
             value = _value(option, words) or "enfold.toml"
             advice = _OPTIONS[option].format(command=command, target=_target(words), value=value)
-            raise CallError("VALIDATION_ERROR", f"enfold {command} does not know --{option}: {advice}")
+            raise CallError("VALIDATION_ERROR", f"enfold {command} has no option --{option}: {advice}")
 
 
 def _target(words: list[str]) -> str:

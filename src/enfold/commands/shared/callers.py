@@ -27,17 +27,17 @@ def local_caller(tokens: str | None) -> Identity:
         return LOCAL
     identity = token_file(tokens).identify(os.environ.get(TOKEN, ""))
     if identity is None:
-        raise CallError("ACCESS_DENIED", f"{tokens} has no such token: set {TOKEN} to one that it lists")
+        raise CallError("ACCESS_DENIED", f"The token in {TOKEN} is not in {tokens}")
     return identity
 
 
 def add_caller_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
-    parser.add_argument("--issuer", metavar="URL", help="take the tokens of this issuer, meant for --audience")
+    parser.add_argument("--tokens", metavar="FILE", help="token file (default: the list in ENFOLD_TOKENS)")
+    parser.add_argument("--issuer", metavar="URL", help="accept JWTs of this issuer; needs --audience")
+    parser.add_argument("--issuer-prefix", metavar="TEXT", help="prefix for the ids of its callers, such as partner:")
     parser.add_argument(
-        "--issuer-prefix", metavar="TEXT", help="what the ids of its callers begin with, as in partner:"
+        "--audience", action="append", default=[], metavar="NAME", help="required audience of its tokens"
     )
-    parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
 
 
 def token_verifier(options: Namespace) -> AnyOf | None:
@@ -93,6 +93,6 @@ def token_file(path: str) -> TokenFile:
     try:
         return TokenFile(path)
     except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"The tokens cannot be read from {path}: {error.strerror}") from None
+        raise CallError("VALIDATION_ERROR", f"Cannot read the tokens from {path}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None

@@ -26,13 +26,13 @@ def add_log_options(parser: ArgumentParser) -> None:
     from argparse import BooleanOptionalAction
 
     levels = ("debug", "info", "warning", "error")
-    parser.add_argument("--log-level", choices=levels, default="info", help="what is written to the log (default info)")
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="lines for people, or JSON")
+    parser.add_argument("--log-level", choices=levels, default="info", help="log level (default info)")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="text or JSON")
     parser.add_argument(
         "--access-log",
         action=BooleanOptionalAction,
         default=None,
-        help="write a line for each call (default: from the log level info on)",
+        help="log a line for each call (default: at log level info and below)",
     )
 
 

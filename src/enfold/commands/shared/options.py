@@ -59,8 +59,8 @@ def parse_options(parser: ArgumentParser, words: list[str]) -> Namespace:
 def _not_known(parser: ArgumentParser, word: str) -> str:
     options = re.findall(r"--[a-z-]+", parser.format_usage())
     near = nearest(word, options) if word.startswith("--") else None
-    advice = f"did you mean {near}?" if near else f"{parser.prog} --help says what it takes"
-    return f"{parser.prog} does not know {word}: {advice}"
+    advice = f"did you mean {near}?" if near else f"see {parser.prog} --help"
+    return f"{parser.prog} does not accept {word}: {advice}"
 
 
 class TargetParser(ArgumentParser):
@@ -110,10 +110,12 @@ def add_agent_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAMESPACE=]MODE",
-        help="what tools/list holds: all, search (tools that find the others), or auto (by its cost)",
+        help="what tools/list contains: all tools, search tools, or auto (by cost)",
     )
-    parser.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="an operation listed in any case")
-    parser.add_argument("--max-result-tokens", type=int, metavar="N", help="cut longer results, as far as may be")
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="PATTERN", help="an operation that is always listed"
+    )
+    parser.add_argument("--max-result-tokens", type=int, metavar="N", help="shorten longer results where possible")
 
 
 def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
@@ -148,6 +150,6 @@ def _configured(config: Config) -> dict[str, Any]:
 def _exposed(words: str) -> tuple[str, str]:
     namespace, equals, mode = words.rpartition("=")
     if mode not in MODES or (equals and not namespace):
-        told = f"--expose {words[:100]}: use all, search or auto, or NAMESPACE=search"
+        told = f"--expose {words[:100]} is invalid: use all, search, auto, or NAMESPACE=search"
         raise invalid_argument("expose", "constraint", ", ".join(MODES), told)
     return namespace, mode

@@ -73,7 +73,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
     has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
     may_be_durable: bool = False  # whether sources that come later have durable operations
     of_peers: bool = False  # whether the store is the one that the peers behind us work for
-    insecure: bool = False  # use a distant server that asks for no credentials
+    insecure: bool = False  # allow a remote server without credentials
     orders: OrderKeys = OrderKeys()
     target: str = ""  # identifies the program among others in its folder; "" if it has no operations of its own
 
@@ -193,7 +193,7 @@ async def _check_file(store: TaskStore, path: Path) -> None:
         await store.get("", "")
     except CallError as error:
         if not isinstance(error.__cause__, OperationalError):
-            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}: {error.__cause__}") from None
+            raise CallError("VALIDATION_ERROR", f"Cannot store tasks in {path}: {error.__cause__}") from None
 
 
 @asynccontextmanager
@@ -220,7 +220,7 @@ async def _tasks_at_address(
         return
     async with reached(settings.store, **options) as transport:
         if not keeps_state(transport):
-            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
+            raise CallError("VALIDATION_ERROR", f"Cannot store tasks at {settings.store}: use a file or nats://…")
         yield await tasks_on_servers(registry, transport, settings, **how)
 
 
@@ -317,8 +317,8 @@ def _kept_secret(store: Path) -> bytes:
                     os.link(made.name, path)
         return path.read_bytes()
     except OSError as error:
-        told = f"{path} cannot be kept ({error.strerror}): handles of other servers' tasks end with this program"
-        print(f"{told}. Give [tasks] secret", file=sys.stderr)
+        told = f"Cannot write {path} ({error.strerror}): handles of upstream tasks are lost when this program exits"
+        print(f"{told}. Set [tasks] secret", file=sys.stderr)
         return os.urandom(32)
 
 
@@ -333,10 +333,10 @@ def open_store(settings: TaskSettings) -> TaskStore:
     if settings.store is not None:
         _make_folder(path.parent, settings.store)
         if path.is_dir():
-            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}, a folder: name {path / 'tasks.db'}")
+            raise CallError("VALIDATION_ERROR", f"Cannot store tasks in {path}, a folder: use {path / 'tasks.db'}")
     elif (fault := _write_fault(path.parent)) is not None:
         print(
-            f"{path} cannot be written ({fault}): tasks are kept in memory, and end with this program", file=sys.stderr
+            f"Cannot write {path} ({fault}): tasks are kept in memory and lost when this program exits", file=sys.stderr
         )
         return MemoryTasks()
     return SQLiteTasks(path, fsync=settings.terms.get("fsync", "full"))
@@ -355,13 +355,13 @@ def _make_folder(folder: Path, named: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {named}: {error.strerror}") from None
+        raise CallError("VALIDATION_ERROR", f"Cannot store tasks in {named}: {error.strerror}") from None
 
 
 def add_order_options(parser: ArgumentParser) -> None:
-    told = "NATS: what each user may do, as for `enfold nats permissions`; where users have keys, run only tasks they signed"
+    told = "NATS: users and permissions, as for `enfold nats permissions`; if users have keys, only run tasks signed by them"
     parser.add_argument("--users", type=Path, metavar="FILE", help=told)
-    told = "NATS: sign the tasks that are accepted here with this private key (PEM, of `enfold prov keygen`)"
+    told = "NATS: sign accepted tasks with this private key (PEM, from `enfold prov keygen`)"
     parser.add_argument("--order-key", type=Path, metavar="FILE", help=told)
 
 
@@ -378,17 +378,17 @@ def _load(path: Path, kind: str) -> Any:
             serialization.load_pem_private_key(text, None) if is_private else serialization.load_pem_public_key(text)
         )
     except (OSError, ValueError, TypeError) as error:
-        raise CallError("VALIDATION_ERROR", f"Orders of tasks cannot be signed or verified: {path}: {error}") from None
+        raise CallError("VALIDATION_ERROR", f"Cannot sign or verify task orders: {path}: {error}") from None
     if not isinstance(key, getattr(ed25519, kind)):
-        raise CallError("VALIDATION_ERROR", f"Orders of tasks cannot be signed or verified: {path} holds no {kind}")
+        raise CallError("VALIDATION_ERROR", f"Cannot sign or verify task orders: {path} contains no {kind}")
     return key
 
 
 def add_recording_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
-    parser.add_argument("--record", choices=["mutations", "all"], help="record these calls without being asked")
-    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
-    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+    parser.add_argument("--provenance", action="store_true", help="record provenance for callers that request it")
+    parser.add_argument("--record", choices=["mutations", "all"], help="always record these calls")
+    parser.add_argument("--store", metavar="FILE", help="store provenance records in this SQLite file")
+    parser.add_argument("--key", metavar="FILE", help="sign provenance records with this private key (PEM)")
 
 
 def recorder_of(options: Namespace) -> Recorder | None:

@@ -61,7 +61,7 @@ class Target(msgspec.Struct, frozen=True, dict=True):
 def read_target(text: str) -> Target:
     """What a word on the command line names; a file is opened only where its name does not say it."""
     if not text:
-        raise CallError("VALIDATION_ERROR", "The target is empty: name a Python file, as in app.py")
+        raise CallError("VALIDATION_ERROR", "The target is empty: pass a Python file, such as app.py")
     if "://" in text:
         return Target(_kind_of_address(text), text)
     if text.endswith(".toml"):
@@ -108,7 +108,7 @@ def split_command(words: list[str]) -> tuple[list[str], Target | None]:
     at = words.index("--")
     command = tuple(words[at + 1 :])
     if not command:
-        raise CallError("VALIDATION_ERROR", "After -- comes the command of an MCP server, as in: -- npx some-server")
+        raise CallError("VALIDATION_ERROR", "-- needs the command of an MCP server, as in: -- npx some-server")
     return words[:at], Target("server", " ".join(command), command)
 
 
@@ -162,9 +162,9 @@ def _load(target: str) -> Registry:
     except TargetError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
     except SystemExit as error:
-        raise CallError("EXECUTION_ERROR", f"{target} ended the program itself ({error.code})") from None
+        raise CallError("EXECUTION_ERROR", f"{target} called exit ({error.code}) while it was imported") from None
     except Exception as error:
-        raise CallError("EXECUTION_ERROR", f"{target} cannot be imported: {_where(error)}") from error
+        raise CallError("EXECUTION_ERROR", f"Cannot import {target}: {_where(error)}") from error
 
 
 def _where(error: BaseException) -> str:
@@ -232,7 +232,7 @@ def in_loop(
                 opening = opened(target, operation=operation, login_patience=LOGIN_PATIENCE)
                 registry = await stack.enter_async_context(opening)
             if len(registry.sources) and all(source.state != "up" for source in registry.sources):
-                raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
+                raise CallError("UNAVAILABLE", f"Could not open any source of {target.text}")
             return await command(registry)
 
     code = run_in_loop(run())
@@ -393,7 +393,7 @@ def _with_advice(error: CallError, target: Target) -> CallError:
     """The refusal of a server, and what its caller can do about it."""
     if target.kind == "server" and error.details.get("status") == 404:
         place = f"{target.text.rstrip('/')}/mcp"
-        return CallError(error.code, f"{target.text} is no MCP server (HTTP 404): try {place}", error.details)
+        return CallError(error.code, f"{target.text} is not an MCP server (HTTP 404): try {place}", error.details)
     if error.code != "ACCESS_DENIED":
         return error
     if os.environ.get(TOKEN):
@@ -420,7 +420,7 @@ async def _open_browser(url: str) -> None:
     from webbrowser import open_new_tab
 
     print(
-        f"An MCP server asks you to log in. Where no browser opens, go to:\n  {printable(url)}",
+        f"An MCP server asks you to log in. If no browser opens, visit:\n  {printable(url)}",
         file=sys.stderr,
         flush=True,
     )

@@ -14,8 +14,8 @@ from enfold.surfaces.command_line.help import fields_of, opened
 USAGE: Final = """\
 usage: call OPERATION [name=text] [name:=json] [@file] [options]
 
-  name=text             an argument as text; it is converted where the operation wants a number or a truth value
-  --NAME text           the same; --NAME alone is true, --no-NAME false. The options below win over arguments of their names
+  name=text             an argument as text; converted if the operation expects a number or boolean
+  --NAME text           the same; --NAME alone is true, --no-NAME false. The options below take precedence over arguments with the same name
   name.field=text       a field of an argument that is an object; name.0=text an item of one that is an array
   name:=json            an argument as JSON
   name=@file            an argument whose text is in a file; name:=@file for JSON
@@ -86,7 +86,7 @@ class Words:
         elif name in _OPTIONS:
             self._read_option(name, value if equals else self._rest.pop() if self._rest else None)
         elif name == "--":
-            raise wrong("Unknown option --: it stands before the command of an MCP server")
+            raise wrong("Unknown option --: use it before the command of an MCP server")
         elif word.startswith("--"):
             self.given.append(("option", word[2:] if equals else self._with_value(name[2:])))
         elif self.operation is None and not equals and not word.startswith("@"):
@@ -312,7 +312,7 @@ class _Fields:
 
 def _item(array: list[Any], key: str, path: Path) -> Any:
     if not key.isdigit() or int(key) > len(array):
-        raise wrong(f"{'.'.join(path)}: the items of an array are given in order, from 0")
+        raise wrong(f"{'.'.join(path)}: give the items of an array in order, from 0")
     return array[int(key)] if int(key) < len(array) else None
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from enfold.tasks import Tasks
 
 _LINE: Final = 80  # a result of so many bytes fits on one line of a terminal
-_NOBODY_RUNS: Final = "nobody runs tasks of this store now: it waits for `enfold serve` or `enfold work`"
+_NOBODY_RUNS: Final = "no process runs tasks of this store: start `enfold serve` or `enfold work`"
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
 # The tasks of a registry, of which this process runs what it waits for alone; `--tasks` names their store.
@@ -265,7 +265,7 @@ class Shell:
             raise
         finally:
             if call.context.recording is not None and call.context.recording.is_kept:
-                kept = "" if call.is_stored else " (the record is kept nowhere: --store FILE keeps it)"
+                kept = "" if call.is_stored else " (the record is not stored: use --store FILE)"
                 print(f"recorded as run {call.context.recording.run_id}{kept}", file=self._messages)
 
     async def _detach(self, call: PreparedCall) -> int:
@@ -275,7 +275,7 @@ class Shell:
                 raise wrong(f"{call.spec.id} cannot run as a task: declare it with durable=True")
             is_run = await tasks.store.has_worker()
             if is_run is None:
-                message = "A task that is kept in memory would end with this command: name a file with --tasks"
+                message = "A task in memory would be lost when this command exits: pass a file with --tasks"
                 raise CallError("UNAVAILABLE", message, {"reason": "store"}, retryable=False)
             handle = await tasks.order(call.spec.id, call.input, call.context)
         print(handle.id, file=self._out)
@@ -359,7 +359,7 @@ def _check_detached(words: Words) -> None:
     for name in ("--output", "--format", "--timeout", "--request"):
         if name in given:
             raise wrong(
-                f"--detach waits for no result: leave out {name}; `enfold tasks wait` takes a timeout and a format"
+                f"--detach does not wait for a result: omit {name}; `enfold tasks wait` accepts a timeout and a format"
             )
 
 
@@ -368,11 +368,11 @@ def _check_output(file: str, spec: OperationSpec) -> None:
     from pathlib import Path
 
     if spec.type is OperationType.SUBSCRIPTION:
-        raise wrong(f"--output takes one result, and {spec.id} gives a stream of them")
+        raise wrong(f"--output needs a single result; {spec.id} returns a stream")
     try:
         Path(file).open("ab").close()
     except OSError as error:
-        raise wrong(f"{file} cannot be written: {error.strerror}") from None
+        raise wrong(f"Cannot write {file}: {error.strerror}") from None
 
 
 def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes | None:
@@ -412,4 +412,4 @@ def _open_artifacts(references: Iterable[ArtifactRef], root: str | None) -> list
     try:
         return [opened_artifact(reference, Path(root)) for reference in references]
     except (OSError, ValueError) as error:
-        raise wrong(f"An artifact cannot be used: {error}") from None
+        raise wrong(f"Invalid artifact: {error}") from None

@@ -127,7 +127,7 @@ def _read(text: str, part: Mapping[str, Any]) -> Any:
     if isinstance(part.get("enum"), list) and text not in part["enum"]:
         raise ValueError(f"choose one of {', '.join(map(str, part['enum']))}")
     if not text:
-        raise ValueError("an answer is needed")
+        raise ValueError("an answer is required")
     return text
 
 
