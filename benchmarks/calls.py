@@ -310,7 +310,7 @@ def _wait_for(port: int) -> None:
             if sock.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise TimeoutError(f"nobody listens on port {port}")
+    raise TimeoutError(f"nothing listens on port {port}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The contenders of the HTTP races: each framework as its own documentation would have it, and a floor without any.
 
-`OPEN` apps answer whoever asks; `GUARDED` ones want a bearer token with a scope, and give the request's id back.
+`OPEN` apps need no token; `GUARDED` ones require a bearer token with a scope, and return the request id.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ async def _served() -> AsyncIterator[str]:
         port = free.getsockname()[1]
     process = subprocess.Popen([*SERVER, str(port)], cwd=ROOT)  # noqa: ASYNC220  # nothing else runs meanwhile
     try:
-        while not await _is_listening(port):  # noqa: ASYNC110  # it tells nobody
+        while not await _is_listening(port):  # noqa: ASYNC110  # it gives no signal
             await asyncio.sleep(0.05)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:

@@ -124,7 +124,7 @@ def _import_race() -> Race:
 
 def _start(python: Path, program: str) -> Contender:
     async def answer() -> Any:
-        # Asked where the optional packages are installed: where they are not, nobody could load them.
+        # Measured with the optional packages installed: otherwise nothing could load them.
         return _unwanted_of(program) if program == ENFOLD else []
 
     return Contender(program, _batch(lambda: _run(python, "-c", program)), answer, [])

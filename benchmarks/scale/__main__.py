@@ -147,7 +147,7 @@ def _floor(made: Fleet, own: Process | None, name: str, size: int, seconds: floa
 
 
 def measure_idle(made: Fleet, plan: Plan) -> tuple[float, float, float]:
-    """What each process of the fleet uses while nobody calls."""
+    """What each process of the fleet uses while idle."""
     before, seconds = made.cpu(), plan.seconds * 2
     time.sleep(seconds)
     used = made.cpu() - before

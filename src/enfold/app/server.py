@@ -56,7 +56,7 @@ class HTTPServer(uvicorn.Server):
         self._is_hurried = asyncio.Event()
 
     async def serve(self, sockets: list[socket] | None = None) -> None:
-        """Serve until the end; signals are handled by whoever runs us."""
+        """Serve until stopped; the caller handles signals."""
         try:
             await self._serve(sockets)
         except SystemExit:  # uvicorn's way to say that the app could not start, which it has told

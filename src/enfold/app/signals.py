@@ -23,7 +23,7 @@ EXIT_TIMEOUT: Final = 3.0  # seconds that cancelled calls have to end, when all 
 
 
 class Grace:
-    """The seconds that all that runs together has to finish, counted from when a command is told to end."""
+    """The seconds left for everything to finish, counted from the signal to stop."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds

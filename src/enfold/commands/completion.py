@@ -49,7 +49,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     raise CallError("VALIDATION_ERROR", f"completion needs the name of a shell: {', '.join(SCRIPTS)}")
 
 
-# --- what may stand there -----------------------------------------------------------------------------------------
+# --- candidates -----------------------------------------------------------------------------------------
 
 
 def _candidates(words: list[str]) -> Iterator[tuple[str, str]]:

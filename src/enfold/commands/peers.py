@@ -38,7 +38,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def add_address_options(parser: ArgumentParser) -> _MutuallyExclusiveGroup:
-    """Add the options that name the peers' server; the group takes others that may stand in their place."""
+    """Add the options for the server of the peers; the returned group accepts alternatives."""
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--nats", metavar="URL", help="NATS servers, separated by commas")
     place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// URL of a hub")

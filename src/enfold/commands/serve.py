@@ -77,7 +77,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Serve until somebody ends it."""
+    """Serve until the process is signalled to stop."""
     ignore_hangups()
     options = parse_command("serve", words, registry, "Serve operations over HTTP and MCP.", _add_serve_options)
     _fill_in_address(options)
@@ -86,7 +86,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         return run_reloading([sys.executable, *program, "serve", *(word for word in words if word != "--reload")])
     set_up_log(options.log_level, options.log_format)
     terms = _terms(options)
-    with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
+    with bind(options.host, options.port) as listening:  # report a port in use before anything is opened
         if options.workers == 1:
             return _run(terms, listening)
         check_divisible(terms.limits, options.workers)
@@ -354,7 +354,7 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
     if registry is not own:
         registry.sources, registry.observers = own.sources, own.observers
     how = {"insecure": options.insecure, "durable": settings.of_peers or options.nats is None}
-    if terms.is_primary:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
+    if terms.is_primary:  # only the first start reports problems; a restarted worker continues without
         peers = with_peers(registry, address, required=True, **how)
     else:
         peers = joining_peers(registry, address, **how)

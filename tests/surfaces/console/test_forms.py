@@ -160,7 +160,7 @@ def test_what_the_form_cannot_hold_stays_as_json_and_says_why(
     go(page, address, f"operations/odd.{name}")
     write(page, value)
     expect(switch(page)).to_be_checked()
-    expect(page.locator(".call > .fault")).to_contain_text(f"no place for {place} ")
+    expect(page.locator(".call > .fault")).to_contain_text(f"cannot show {place}: ")
     assert json.loads(page.get_by_role("textbox", name="The input as JSON").input_value()) == value
 
 
@@ -229,7 +229,7 @@ def test_a_choice_has_its_name_once_hints_tell_all_limits_and_a_secret_is_hidden
     page.get_by_label("sum").fill("2")
     assert sent(page) == {"pay": {"kind": "cash", "sum": 2}}
     go(page, address, "operations/odd.hints")
-    expect(page.locator("[data-path=tags] > .hint")).to_have_text('at least 2 items, if left out ["a","b"]')
+    expect(page.locator("[data-path=tags] > .hint")).to_have_text('at least 2 items, default ["a","b"]')
     expect(page.locator("[data-path=five] > .hint")).to_have_text("in steps of 5, for example 15")
     go(page, address, "operations/odd.secret")  # a password field outside a form would be a message of the browser
     page.get_by_label("key").fill("s3cret")
@@ -238,7 +238,7 @@ def test_a_choice_has_its_name_once_hints_tell_all_limits_and_a_secret_is_hidden
 
 def test_the_examples_of_the_call_follow_the_form(page: Page, address: str) -> None:
     go(page, address, "operations/odd.texts")
-    page.get_by_text("The same call from elsewhere").click()
+    page.get_by_text("The same call in other clients").click()
     page.get_by_label("name").fill("ann")
     expect(page.locator(".same pre")).to_contain_text('{"name":"ann"}')
     page.get_by_label("number").fill("7")
@@ -277,7 +277,7 @@ def test_choices_have_the_names_of_their_schemas_and_what_has_no_type_is_what_it
     page.get_by_role("button", name="Add a property").first.click()
     page.get_by_label("Name of the property").fill("x-age")
     page.get_by_label("Value").fill(".12345678901234567890")
-    page.get_by_text("The same call from elsewhere").click()
+    page.get_by_text("The same call in other clients").click()
     expect(page.locator(".same pre")).to_contain_text('"headers":{"x-age":0.12345678901234567890}')
     page.get_by_label("Value").fill("7")
     assert sent(page) == {"to": {"number": 7}, "headers": {"x-age": 7}, "place": {"city": "Rome"}}

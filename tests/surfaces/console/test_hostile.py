@@ -50,7 +50,7 @@ def call(page: Page, place: str, operation: str) -> None:
 
 def test_numbers_keep_every_digit_in_forms_answers_and_examples(visit: Page, place: str) -> None:
     go(visit, place, "operations/shop.exact")
-    expect(visit.locator(".hint").nth(1)).to_contain_text("to 9223372036854775807, if left out 4611686018427387905")
+    expect(visit.locator(".hint").nth(1)).to_contain_text("to 9223372036854775807, default 4611686018427387905")
     visit.get_by_label("number").fill(BIG)
     visit.keyboard.press("Control+Enter")
     data = visit.locator(".answer .tree")
@@ -58,7 +58,7 @@ def test_numbers_keep_every_digit_in_forms_answers_and_examples(visit: Page, pla
         expect(data).to_contain_text(text)
     visit.get_by_role("tab", name="Envelope").click()
     expect(data).to_contain_text(BIG)
-    visit.get_by_text("The same call from elsewhere").click()
+    visit.get_by_text("The same call in other clients").click()
     for name, text in (("curl", f'"number":{BIG}'), ("Python", f'"number": {BIG}'), ("Shell", f"number:={BIG}")):
         visit.get_by_role("tab", name=name).click()
         expect(visit.locator(".same pre")).to_contain_text(text)
@@ -155,7 +155,7 @@ def test_a_server_that_dies_in_mid_stream_is_reported_and_found_again(browser: B
     expect(opened.page.locator(".summary .bad")).to_have_text(re.compile("UNAVAILABLE|DATA_LOSS"))
     expect(opened.page.locator(".stream .failure")).to_be_visible()
     opened.page.get_by_role("button", name="Start again").click()
-    expect(opened.page.locator(".stream")).to_contain_text("The server does not answer")
+    expect(opened.page.locator(".stream")).to_contain_text("The server does not respond")
     opened.context.close()
     assert {message for message in opened.messages if "net::ERR_" not in message} == set()
 
@@ -196,7 +196,7 @@ def test_a_token_that_is_taken_back_in_mid_stream_is_asked_for_again(browser: Br
         page.get_by_role("button", name="Stop").click()
         page.get_by_role("button", name="Start again").click()
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("This token is not valid here")
+        expect(dialog).to_contain_text("This token is not valid")
         dialog.get_by_label("Token").fill("second")
         page.keyboard.press("Enter")
         expect(page.locator(".summary .chip").first).to_have_text("open")
@@ -236,7 +236,7 @@ def test_below_a_path_everything_works_alike(browser: Browser, place_in: str) ->
         expect(opened.page.get_by_role("heading", name="big.orders.get_orders_0")).to_be_visible()
         opened.page.keyboard.press("Control+Enter")
         expect(opened.page.locator(".summary .good")).to_have_text("OK")
-        opened.page.get_by_text("The same call from elsewhere").click()
+        opened.page.get_by_text("The same call in other clients").click()
         expect(opened.page.locator(".same pre")).to_contain_text(f"{address}{place_in}/functions/big.orders")
         for name in ("Sources", "Calls"):
             opened.page.get_by_role("link", name=name).click()
@@ -285,7 +285,7 @@ def test_a_record_that_was_changed_stands_in_the_list_and_in_the_graph_with_its_
         opened = Visit(browser)
         run = opened.page.request.get(f"{address}functions/shop.outer").headers["enfold-run-id"]
         go(opened.page, address, "runs")
-        expect(opened.page.locator("tbody .chip")).to_have_text(["whole, not signed"] * 2)
+        expect(opened.page.locator("tbody .chip")).to_have_text(["intact, unsigned"] * 2)
         with closing(sqlite3.connect(tmp_path / "runs.db")) as file, file:
             file.execute("UPDATE records SET body = '{}' WHERE operation = 'shop.inner'")
         opened.page.reload()

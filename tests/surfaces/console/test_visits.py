@@ -53,9 +53,9 @@ def test_public_operations_are_shown_without_asking_and_a_token_shows_the_rest(b
         page = opened.page
         page.goto(address)
         expect(rows(page)).to_have_text(["shop.hours"])
-        expect(page.get_by_role("button", name="Give a token")).to_be_visible()
+        expect(page.get_by_role("button", name="Enter a token")).to_be_visible()
         go(page, address, "sources")
-        expect(page.locator(".empty")).to_contain_text("a token with the scope enfold:read")
+        expect(page.locator(".empty")).to_contain_text("A token with the scope enfold:read")
         go(page, address, "operations/shop.secret")
         expect(page.locator(".empty")).to_contain_text("no such operation")
         expect(page.get_by_role("dialog")).to_have_count(0)
@@ -102,8 +102,8 @@ def test_where_nothing_is_public_every_page_says_so_until_there_is_a_token(brows
         page.keyboard.press("Escape")
         for place in ("calls", "operations"):
             go(page, address, place)
-            expect(page.locator(".empty")).to_contain_text("This server needs a token")
-        page.locator("main").get_by_role("button", name="Give a token").click()
+            expect(page.locator(".empty")).to_contain_text("This server requires a token")
+        page.locator("main").get_by_role("button", name="Enter a token").click()
         page.get_by_label("Token").fill("good")
         page.keyboard.press("Enter")
         expect(rows(page)).to_have_text(["shop.secret"])
@@ -252,7 +252,7 @@ def test_a_dead_server_leaves_what_was_known_and_says_so(browser: Browser) -> No
         expect(pages[1].page.locator(".card h2")).to_have_text(["cellar", "shelf"])  # what is down comes first
         go(pages[1].page, address, "operations")
         sources = pages[1].page.get_by_label("Filter by source").locator("option")
-        expect(sources).to_have_text(["Every source", "shelf"])  # by the names that Sources has
+        expect(sources).to_have_text(["All sources", "shelf"])  # by the names that Sources has
         go(pages[1].page, address, "sources")
     for opened in pages:
         expect(opened.page.locator(".failure")).to_be_visible()
@@ -336,8 +336,8 @@ def test_runs_say_what_they_need_and_are_found_by_part_of_a_name_and_page_by_pag
         page.get_by_label("Only runs of an operation").fill("ba")
         page.keyboard.press("Enter")
         expect(page.locator("tbody tr")).to_have_count(1)
-        expect(page.locator("tbody tr")).to_contain_text("none")
-        page.get_by_label("Only runs of a time").select_option(label="In the last hour")
+        expect(page.locator("tbody tr")).to_contain_text("failed")
+        page.get_by_label("Filter by time").select_option(label="In the last hour")
         expect(page).to_have_url(re.compile(r"#/runs\?operation=ba&since=3600000$"))
         go(page, address, f"runs/{run}")
         boxes = page.locator(".graph .box")

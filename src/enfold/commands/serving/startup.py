@@ -57,7 +57,7 @@ def _title(registry: Registry, terms: Terms) -> str:
 
 
 def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[str, str]]:
-    """Who may come in, what is open to everybody, and what nobody may call."""
+    """Who may call, what is public, and what cannot be called."""
     tokens = terms.tokens
     if tokens is None:
         yield "tokens", "none: anyone who can reach this address may call"

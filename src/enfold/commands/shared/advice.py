@@ -24,7 +24,7 @@ _MAX_READ: Final = 65_536  # bytes of each
 
 
 def missing_target(command: str, kinds: str = ANY, *, rest: str = "", besides: str = "") -> CallError:
-    """The refusal of a command without a target; `rest` is what follows one, `besides` what may stand in its place."""
+    """The error for a missing target; `rest` is what follows a target, `besides` the alternatives to one."""
     found = next(_targets_here(only_programs=kinds is PROGRAM), None)
     here = "" if found is None else f" ({found} is in this folder)"
     example = f"enfold {command} {quote(found or _USUAL)}{rest}"

@@ -29,7 +29,7 @@ usage: call OPERATION [name=text] [name:=json] [@file] [options]
   --artifact-root DIR   let the request refer to files below this folder
   --detach              order a durable operation as a task and print its id; `enfold tasks` does the rest
   --idempotency-key KEY run a mutation once for each key: a repeat prints the first result
-  --tasks STORE         where tasks and first results are kept: a file, or nats://… (default .enfold/tasks.db beside the target)
+  --tasks STORE         where to store tasks and idempotency keys: a file, or nats://… (default .enfold/tasks.db next to the target)
   --provenance MODE     record the run (minimal or full)
   --store FILE          keep the record of the run in this SQLite file
   --key FILE            sign the record with this private key (PEM)

@@ -4,15 +4,15 @@ import { askForToken, documentOf, value } from "./api.js";
 import { announce, button, empty, failed, h, show } from "./dom.js";
 import { operationsPage } from "./operations.js";
 
-const GIVE = "Give a token";
-const READ = "It takes a token with the scope enfold:read.";
+const GIVE = "Enter a token";
+const READ = "A token with the scope enfold:read is required.";
 // The name and title of each page, the operation that it shows, and what is needed where there is none.
 const PAGES = [
   ["operations", "Operations"],
   ["sources", "Sources", "enfold.sources", READ],
   ["calls", "Calls", "enfold.calls", READ],
-  ["runs", "Runs", "enfold.runs", `Runs are kept where the server was started with --provenance --store FILE. Where there are tokens: ${READ}`],
-  ["tasks", "Tasks", "enfold.tasks.list", "Tasks are kept where the server was given a store for them. Where there are tokens, it takes one."],
+  ["runs", "Runs", "enfold.runs", `Runs are stored if the server was started with --provenance --store FILE. With authentication: ${READ}`],
+  ["tasks", "Tasks", "enfold.tasks.list", "Tasks require a task store. With authentication, a token is required."],
 ];
 // What most people see first is here at once; every other page comes when it is opened, or when there is nothing else to do.
 const fetched = async (name) => (await import(`./${name}.js`))[`${name}Page`];
@@ -92,7 +92,7 @@ async function route() {
   const [, title, needs, how] = PAGES.find(([name]) => name === page) || [];
   const isList = page === "operations" && !rest.length;
   document.title = `${rest.length ? rest.join("/") : title || "Nothing"} · ${state.title || "Enfold"}`;
-  if (!title) put(empty("There is no such page", h("a", { href: "#/operations" }, "See the operations")));
+  if (!title) put(empty("Page not found", h("a", { href: "#/operations" }, "Show operations")));
   else if (trouble) put(trouble());
   else if (known) {
     current = known;
@@ -107,7 +107,7 @@ async function route() {
       state.query = new URLSearchParams(location.hash.split("?")[1]);
       const place = h("div");
       let made = null;
-      if (needs && !state.own.has(needs)) show(place, empty(`${title} are not shown to you`, how, " ", button(GIVE, giveToken, "quiet")));
+      if (needs && !state.own.has(needs)) show(place, empty(`${title} are not available to you`, how, " ", button(GIVE, giveToken, "quiet")));
       else made = await (isList ? operationsPage : await fetched(page === "operations" ? "operation" : page))(place, rest, state);
       if (mine !== turn) { made?.ended?.(); return; }
       current = { place, ...made };
@@ -148,7 +148,7 @@ async function start() {
     isReady = true;
   } catch (error) {
     const isLocked = error.code === "ACCESS_DENIED";
-    trouble = () => (isLocked ? empty("This server needs a token", "Nothing of it is public. ", button(GIVE, giveToken)) : failed(error, start));
+    trouble = () => (isLocked ? empty("This server requires a token", "It has no public operations. ", button(GIVE, giveToken)) : failed(error, start));
     if (isLocked) who.textContent = GIVE;
   }
   await route();

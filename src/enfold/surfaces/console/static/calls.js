@@ -46,10 +46,10 @@ export function callsPage(place, [wanted], { query }) {
   function tell() {
     const number = fitting(calls).length;
     told.textContent = number === calls.length ? `The last ${count(number, "call")}` : `${number} of the last ${count(calls.length, "call")}`;
-    if (!number) show(body, h("tr", h("td.none", { colspan: "7" }, calls.length ? "No call fits." : "Nothing has been called yet. Call an operation, and it appears here.")));
+    if (!number) show(body, h("tr", h("td.none", { colspan: "7" }, calls.length ? "No matching calls." : "No calls yet. Call an operation to see it here.")));
   }
   draw();
-  show(place, heading("Calls", told), filters(search, h("label.switch", onlyBad, "Failures alone")), trouble, open, table("Calls", COLUMNS, body, "log"));
+  show(place, heading("Calls", told), filters(search, h("label.switch", onlyBad, "Failures only")), trouble, open, table("Calls", COLUMNS, body, "log"));
   return { ended: follow("enfold.calls", {}, (call) => {
     if (calls.some((each) => each.time === call.time && each.request_id === call.request_id && each.operation === call.operation)) return; // who connects again gets the last ones again
     calls.unshift(call);
@@ -80,5 +80,5 @@ function one(each, close) {
     pairs([["Source", each.source], ["Code", each.code], ["Time", new Date(each.time).toLocaleString()], ["Took", took(each.duration_ms)], ["Caller", each.caller || "anonymous"],
       ["Surface", each.surface], ["Request id", each.request_id], ["Called by", each.parent_request_id], ["Warnings", each.warnings ? `${each.warnings}, first ${each.first_warning}` : ""], ["Request", bytes(each.request_bytes)], ["Answer", bytes(each.response_bytes)], ["Items", each.items]], "facts"),
     h("div.sides", kept.map((name) => h("section", h("h3", name[0].toUpperCase() + name.slice(1)), dataView(each[name]).element))),
-    each.is_cut && note("What is left out here (…) was too large to be kept."));
+    each.is_cut && note("Omitted parts (…) were too large to keep."));
 }

@@ -126,6 +126,6 @@ export function empty(title, ...words) {
 
 export function failed(error, again) {
   return h("div.failure", { role: "alert" },
-    h("strong", error.code || "Not reached"), " ", h("span", error.message),
+    h("strong", error.code || "Not reachable"), " ", h("span", error.message),
     again && button("Try again", again, "quiet"));
 }

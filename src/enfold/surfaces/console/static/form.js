@@ -148,7 +148,7 @@ function framed(schema, at, part, control, ...inside) {
 }
 
 const LIMITS = { minimum: "from", exclusiveMinimum: "above", maximum: "to", exclusiveMaximum: "below", multipleOf: "in steps of", minLength: "at least # characters", maxLength: "at most # characters",
-  minItems: "at least # items", maxItems: "at most # items", pattern: "like", default: "if left out", examples: "for example" };
+  minItems: "at least # items", maxItems: "at most # items", pattern: "like", default: "default", examples: "for example" };
 
 function limits(schema) {
   const texts = Object.entries(LIMITS).map(([name, words]) => {
@@ -234,7 +234,7 @@ function object(schema, resolve, at) {
   function begin() {
     if (parts) return;
     parts = names.map((name) => [name, field(properties[name], resolve, deeper(at, { name, path: below(at.path, name), required: required.has(name) }))]);
-    show(body, parts.map(([, part]) => part.element), more, add, !names.length && !add && h("p.dim", "It takes no arguments."));
+    show(body, parts.map(([, part]) => part.element), more, add, !names.length && !add && h("p.dim", "No arguments."));
     if (toggle) toggle.textContent = "Remove";
   }
   function drop() { parts = null; extras = []; show(body); show(more); toggle.textContent = "Add"; }

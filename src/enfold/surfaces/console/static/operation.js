@@ -13,7 +13,7 @@ export async function operationPage(place, [id], state) {
   const found = await documentOf({ operation: id });
   const item = found.paths[`/functions/${id}`]?.post;
   if (!item) {
-    show(place, crumbs, empty("There is no such operation", "It is not there, or whoever you are here may not call it. ", button("Give a token", () => dispatchEvent(new Event("token")), "quiet")));
+    show(place, crumbs, empty("Operation not found", "It does not exist, or you may not call it. ", button("Enter a token", () => dispatchEvent(new Event("token")), "quiet")));
     return null;
   }
   const resolve = (reference) => reference.split("/").slice(1).reduce((at, part) => at?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")], found) || {};
@@ -38,7 +38,7 @@ export async function operationPage(place, [id], state) {
       else {
         form.set(given);
         const gone = lost(given, form.value());
-        if (gone) throw new Error(`The form has no place for ${gone} as it stands here: it stays in JSON.`);
+        if (gone) throw new Error(`The form cannot show ${gone}: it stays in JSON.`);
       }
       asJSON.checked = isJSON;
       show(area, isJSON ? plain : form.element);
@@ -71,7 +71,7 @@ export async function operationPage(place, [id], state) {
       return;
     }
     if (isStream) { follow(given, mine); return; }
-    present(h("p.waiting", "Waiting for the answer… ", button("Give up", () => mine.abort())));
+    present(h("p.waiting", "Waiting for the response… ", button("Cancel waiting", () => mine.abort())));
     try {
       const outcome = await call(id, given, { signal: mine.signal, headers: { ...(record.checked ? { "enfold-capture-provenance": "full" } : {}), ...(asTask ? { prefer: "respond-async" } : {}) } });
       if (mine !== running) return;
@@ -79,8 +79,8 @@ export async function operationPage(place, [id], state) {
       present(answerView(outcome, record));
     } catch (error) {
       if (mine !== running) return;
-      if (error.name === "AbortError") { show(answer, h("p.dim", "You gave up waiting.")); return; }
-      present(failureView(error), isDurable && /client that offers/.test(error.message) && h("p", "It asks its caller something. Run it as a task: then you answer on the task's page."));
+      if (error.name === "AbortError") { show(answer, h("p.dim", "You stopped waiting.")); return; }
+      present(failureView(error), isDurable && /client that offers/.test(error.message) && h("p", "This operation asks questions. Run it as a task, and answer on the page of the task."));
       tell(faultsOf(error));
     }
   }
@@ -134,12 +134,12 @@ export async function operationPage(place, [id], state) {
     open(null);
   }
 
-  const same = tabs("The same call elsewhere", ["curl", "Python", "Shell", "MCP"].map((name) => [name, () => {
+  const same = tabs("The same call in other clients", ["curl", "Python", "Shell", "MCP"].map((name) => [name, () => {
     let text;
-    try { text = SNIPPETS[name](url(`functions/${encodeURIComponent(id)}`), input(), item, isStream, state); } catch { text = "The input is not complete yet."; }
+    try { text = SNIPPETS[name](url(`functions/${encodeURIComponent(id)}`), input(), item, isStream, state); } catch { text = "The input is incomplete."; }
     return copied(text);
   }]));
-  const details = h("details.same", { ontoggle: renew }, h("summary", "The same call from elsewhere"), same.element);
+  const details = h("details.same", { ontoggle: renew }, h("summary", "The same call in other clients"), same.element);
   function renew() { if (details.open) same.choose(); }
   const security = item.security && `needs ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ") || "an identity"}`;
   show(place, crumbs,
@@ -151,7 +151,7 @@ export async function operationPage(place, [id], state) {
       h("section.call", { "aria-label": "Input" }, h("div.bar", h("h2", "Input"), h("label.switch", asJSON, "JSON")), area, fault,
         h("div.row", run, isDurable && button("Run as a task", () => go(true)), record && h("label.switch", record, "Record this run")), details),
       answer));
-  show(answer, h("p.dim.placeholder", isStream ? "Items appear here as they come." : "The answer appears here."));
+  show(answer, h("p.dim.placeholder", isStream ? "Items appear here as they arrive." : "The result appears here."));
   return { ended: () => running?.abort() };
 }
 
@@ -164,7 +164,7 @@ function faultsOf(error) {
 
 function words({ argument, reason, expected }) {
   if (reason === "missing") return `${argument} is missing${expected ? ` (${expected})` : ""}.`;
-  if (reason === "unknown") return `${argument} is not known here.`;
+  if (reason === "unknown") return `${argument} is unknown.`;
   return `${argument} must be ${expected}.`;
 }
 

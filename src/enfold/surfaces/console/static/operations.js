@@ -8,7 +8,7 @@ export function operationsPage(place, rest, state) {
   const chosen = (name) => state.query.get(name) || "";
   const search = searchbox("Search operations", "Search by name, description, tag or source", chosen("q"), filter);
   const source = h("select", { "aria-label": "Filter by source", onchange: filter });
-  const kind = h("select", { "aria-label": "Filter by kind", onchange: filter });
+  const kind = h("select", { "aria-label": "Filter by type", onchange: filter });
   const told = status();
   const list = h("ul.rows", { "aria-label": "Operations" });
   const more = button("Show more", () => grow(300), "more");
@@ -19,10 +19,10 @@ export function operationsPage(place, rest, state) {
     const [least, from, type] = drawn?.length ? [Math.max(shown, AT_ONCE), source.value, kind.value] : [AT_ONCE, chosen("source"), chosen("kind")];
     drawn = state.operations;
     entries = drawn.map((each) => ({ ...each, text: `${each.id} ${each.title} ${each.description} ${each.tags.join(" ")} ${each.source}`.toLowerCase() }));
-    options(source, "Every source", [...new Set(entries.map((each) => each.source))], from);
-    options(kind, "Every kind", ["query", "mutation", "subscription"], type);
+    options(source, "All sources", [...new Set(entries.map((each) => each.source))], from);
+    options(kind, "All types", ["query", "mutation", "subscription"], type);
     if (entries.length) show(place, heading("Operations", told), filters(search, source, kind), list, more);
-    else show(place, heading("Operations"), empty("There are no operations yet", "Nothing is registered here, or nothing that you may call. A source may still be starting, and another token may see more."));
+    else show(place, heading("Operations"), empty("No operations yet", "No operations are registered, or none that you may call. A source may still be starting, or another token may have more access."));
     draw(least);
   }
   function filter() {
@@ -46,7 +46,7 @@ export function operationsPage(place, rest, state) {
     shown += next.length;
     list.append(...next.map(row));
     more.hidden = shown >= found.length;
-    if (!found.length) list.append(h("li.none", "Nothing fits. Try fewer words, or another source."));
+    if (!found.length) list.append(h("li.none", "No matches. Try fewer words, or another source."));
   }
   place.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], all = [search, ...list.querySelectorAll("a")], at = all.indexOf(document.activeElement);

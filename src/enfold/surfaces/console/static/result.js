@@ -49,24 +49,24 @@ export function from(meta) {
 }
 
 function warningsView(warnings, go) {
-  if (!warnings.length) return h("p.dim", "The result is what was promised: nothing was changed.");
+  if (!warnings.length) return h("p.dim", "The result matches its schema: nothing was changed.");
   return h("ul.warnings", warnings.map((each) => h("li", {},
     h("code", each.code), h("span", each.message || "", each.count > 1 && h("span.dim", `, ${each.count} times`)),
     h("button.quiet", { "aria-label": `Show ${each.path || "/"}`, onclick: () => go(each.path) }, "Show"))));
 }
 
 function headersView(headers, meta) {
-  return [h("h3", "Of this answer"), pairs(headers, "pairs"), meta.headers && [h("h3", "Of the service behind it"), pairs(Object.entries(meta.headers), "pairs")]];
+  return [h("h3", "Response headers"), pairs(headers, "pairs"), meta.headers && [h("h3", "Upstream headers"), pairs(Object.entries(meta.headers), "pairs")]];
 }
 
 function provenanceView(record, headers, canRecord) {
   const run = runOf(headers);
-  if (!record && !run) return h("p.dim", "This run was not recorded. ", canRecord ? "Choose “Record this run” before you call." : "A server that was started with --provenance --store FILE keeps records.");
+  if (!record && !run) return h("p.dim", "This run was not recorded. ", canRecord ? "Choose “Record this run” before you call." : "Start the server with --provenance --store FILE to store records.");
   return [run && h("p", "Recorded as ", to("runs", run)), record && tree(record).element];
 }
 
 function raw(text) {
-  const shown = text.length > 200000 ? `${text.slice(0, 200000)}\n… ${bytes(text.length - 200000)} more: copy to have all of it` : text;
+  const shown = text.length > 200000 ? `${text.slice(0, 200000)}\n… ${bytes(text.length - 200000)} more: copy to get all of it` : text;
   return copied(shown, () => text);
 }
 

@@ -12,7 +12,7 @@ export async function runsPage(place, [runId], state) {
   if (runId) return oneRun(place, runId);
   const box = (name) => searchbox(`Only runs of a${name === "Caller" ? "" : "n"} ${name.toLowerCase()}`, name, state.query.get(name.toLowerCase()), load, true);
   const operation = box("Operation"), caller = box("Caller");
-  const since = h("select", { "aria-label": "Only runs of a time", onchange: load }, TIMES.map(([ms, words]) => h("option", { value: ms, selected: ms === state.query.get("since") }, words)));
+  const since = h("select", { "aria-label": "Filter by time", onchange: load }, TIMES.map(([ms, words]) => h("option", { value: ms, selected: ms === state.query.get("since") }, words)));
   const told = status();
   const body = h("tbody"), list = h("div"), more = button("Show more", () => grow(), "more");
   let runs = [];
@@ -25,7 +25,7 @@ export async function runsPage(place, [runId], state) {
       more.hidden = found.length < PAGE;
       told.textContent = `The last ${count(runs.length, "run")}`;
       show(body, runs.map(row));
-      show(list, runs.length ? table("Runs", COLUMNS, body, "log") : asked.matching || asked.caller || asked.since ? empty("No run fits", "Try fewer words, or a longer time.") : empty("No run is recorded here", "A call is recorded when its caller asks for it: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
+      show(list, runs.length ? table("Runs", COLUMNS, body, "log") : asked.matching || asked.caller || asked.since ? empty("No matching runs", "Try fewer words, or a longer period.") : empty("No recorded runs", "Calls are recorded on request: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
     } catch (error) {
       show(list, failed(error, load));
     }
@@ -41,12 +41,12 @@ export async function runsPage(place, [runId], state) {
 }
 
 const row = (run) => h("tr", h("td", run.time && when(Date.parse(run.time))), h("td.id", run.operation), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")),
-  h("td", run.caller || ""), h("td", run.outputs ? "given" : "none"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
+  h("td", run.caller || ""), h("td", run.outputs ? "succeeded" : "failed"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
 
 // A record that nobody signed is whole, and no more: whoever changed it could make its digest anew.
 function verdict(run, isVerified = run.verified) {
   const isSigned = run.methods?.includes("integrity.signature.create");
-  return isVerified ? [isSigned ? "whole, signed" : "whole, not signed", isSigned ? "good" : ""] : ["not verified", "bad"];
+  return isVerified ? [isSigned ? "intact, signed" : "intact, unsigned", isSigned ? "good" : ""] : ["not verified", "bad"];
 }
 
 async function oneRun(place, runId) {

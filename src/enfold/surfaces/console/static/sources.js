@@ -13,10 +13,10 @@ export function sourcesPage(place) {
   return { ended: follow("enfold.sources.watch", {}, (sources) => {
     const down = sources.filter((each) => each.state !== "up").length;
     told.textContent = `${count(sources.length, "source")}, ${down ? `${down} not` : "all"} up`;
-    show(list, sources.length ? sources.sort((one, other) => rank(one) - rank(other)).map((each) => card(each, opened)) : empty("There are no sources", "The operations were registered by the program itself."));
+    show(list, sources.length ? sources.sort((one, other) => rank(one) - rank(other)).map((each) => card(each, opened)) : empty("No sources", "Operations were registered by the program itself."));
   }, (error) => {
     list.classList.toggle("stale", Boolean(error)); // as it was when the server was last heard of
-    if (error) told.textContent = list.children.length ? "Not connected: this is how it was" : "Not connected";
+    if (error) told.textContent = list.children.length ? "Not connected: last known state" : "Not connected";
     show(trouble, error && failed(error));
   }) };
 }

@@ -28,7 +28,7 @@ export async function tasksPage(place, [only], state) {
         cards.set(each.task_id, { text, element });
         return element;
       });
-      if (!made.length) show(list, empty("There are no tasks", state.about?.caller ? "A call that may take long becomes one: choose “Run as a task” at a durable operation." : "Where nobody has an identity, the id of a task is a secret and none is listed. Whoever has one opens it by its id."));
+      if (!made.length) show(list, empty("No tasks", state.about?.caller ? "Choose “Run as a task” for a durable operation to start one." : "Without authentication, tasks are not listed, because knowing the id of a task gives access to it. Open a task by its id."));
       else if (made.length !== list.children.length || made.some((each, at) => list.children[at] !== each)) show(list, made);
     } catch (error) {
       show(list, failed(error, load));
@@ -79,6 +79,6 @@ function question(key, asked, id, act) {
       form.tell(error.faults);
     }
   }
-  return h("section.question", { "aria-label": "An answer is wanted" }, h("p", String(wanted.message || "An answer is wanted.")), form.element,
+  return h("section.question", { "aria-label": "Answer required" }, h("p", String(wanted.message || "Answer required.")), form.element,
     h("div.row", button("Answer", accept, "primary"), button("Decline", ({ target }) => answer({ action: "decline" }, target))));
 }
