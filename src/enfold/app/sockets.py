@@ -80,4 +80,4 @@ def check_certificate(files: Certificate) -> None:
     else:
         return
     place = files.certificate if files.key is None else f"{files.certificate} and {files.key}"
-    raise CallError("VALIDATION_ERROR", f"The certificate cannot be read from {place}: {reason}")
+    raise CallError("VALIDATION_ERROR", f"Cannot read the certificate from {place}: {reason}")

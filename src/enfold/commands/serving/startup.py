@@ -60,28 +60,24 @@ def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[st
     """Who may call, what is public, and what cannot be called."""
     tokens = terms.tokens
     if tokens is None:
-        yield "tokens", "none: anyone who can reach this address may call"
+        yield "tokens", "none: everyone who can reach this address may call"
     else:
         yield "tokens", counted(len(tokens), "identity", "identities") + _from_issuers(tokens)
     is_closed = tokens is not None and not terms.options.allow_anonymous
     free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
     yield "open", _first_names(free) if free else "nothing without a token" if is_closed else "nothing"
     if terms.options.keep_payloads:
-        yield "payloads", "arguments and results of the last 200 calls are kept, for whoever may see the calls"
+        yield "payloads", "arguments and results of the last 200 calls are kept for callers who may see calls"
     guarded = [] if tokens is not None else [spec.id for spec in specs if not spec.access_control.is_open]
     if guarded:
         yield (
-            "nobody",
-            f"may call {_first_names(guarded)}: they have rules, and nobody has an identity. Give --tokens FILE",
+            "blocked",
+            f"{_first_names(guarded)}: access rules apply, but callers have no identity. Pass --tokens FILE",
         )
 
 
 def _from_issuers(tokens: AnyOf) -> str:
-    return (
-        f", and whoever has a token of {_first_names([each.issuer for each in tokens.issuers])}"
-        if tokens.issuers
-        else ""
-    )
+    return f", and tokens of {_first_names([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
 
 
 def _first_names(names: list[str]) -> str:
@@ -127,7 +123,7 @@ class _Joining:
         try:
             await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT)
         except TimeoutError:
-            self._log_loss(f"{self._name} is not there: it is tried until it is", "it has not answered yet")
+            self._log_loss(f"{self._name} is unavailable; retrying", "not answered yet")
 
     async def run(self) -> None:
         while True:
@@ -190,7 +186,7 @@ class _Supervisor:
         if self._child is not None:
             _stop(self._child)
         if not self._is_ending:
-            print("Something changed: starting again.", file=sys.stderr)
+            print("Files changed: restarting.", file=sys.stderr)
             self._start()
 
     def _start(self) -> None:
