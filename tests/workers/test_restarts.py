@@ -51,9 +51,9 @@ def test_workers_that_die_while_nats_is_away_serve_the_rest_and_join_when_it_is_
             before = workers_of(served)
             kill_all_workers(served)
             assert served.get("/functions/shop.who")["result"] not in before
-            told = "".join(served.log.until("is not there") for _ in range(2))
-            assert told.count(f"{server.url} is not there: it is tried until it is") == 2
-            assert readiness(served) == (503, "it has not answered yet")
+            told = "".join(served.log.until("is unavailable; retrying") for _ in range(2))
+            assert told.count(f"{server.url} is unavailable; retrying") == 2
+            assert readiness(served) == (503, "not answered yet")
             server.restart()
             for _ in range(2):
                 assert "is not there" not in served.log.until(f"{server.url} is back")
