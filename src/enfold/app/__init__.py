@@ -1,6 +1,6 @@
 """The application: `App` and its settings; its server and worker processes; the registry of a configuration file."""
 
-# Imports inside functions: a kind of source that no file names, and a server that nobody starts, are not loaded, and
+# Imports inside functions: source kinds that no file uses, and servers that are not started, are not loaded, and
 # their packages need not be there.
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What workers tell each other of themselves: counts, sources and calls, so that whoever asks one learns of all.
+"""How workers exchange counts, sources and calls, so that each of them can answer for all.
 
 On the wire that is one MessagePack value after another, each with its length before it.
 """

@@ -133,7 +133,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Variables:
-    """What the references in a file may stand for."""
+    """The values of the references in a file."""
 
     def __init__(self, environ: Mapping[str, str], folder: str) -> None:
         self._environ = environ

@@ -131,7 +131,7 @@ class _Parent:
 
     def run(self) -> int:
         ready, ready_writer = os.pipe()
-        self._start(0, ready_writer)  # the others wait, so that what is wrong is told once
+        self._start(0, ready_writer)  # the others wait, so that an error is reported once
         os.close(ready_writer)
         self._is_serving = self._wait_for(ready)
         os.close(ready)
