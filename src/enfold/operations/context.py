@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def new_request_id() -> str:
-    """An id of 128 random bits, which nobody can guess; the bits of many ids are fetched at once."""
+    """An unguessable id of 128 random bits; the bits of many ids are fetched at once."""
     while True:
         try:
             return _fresh_ids.pop()
