@@ -148,5 +148,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Those not loaded yet too, for whoever completes a name at a prompt."""
+    """All public names, including those not loaded yet, for completion at a prompt."""
     return sorted({*globals(), *__all__})

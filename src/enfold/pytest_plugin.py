@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that uses `enfold_surface`, itself or through `enfold_client`, once for each surface."""
     if "enfold_surface" in metafunc.fixturenames:
-        from enfold.testing import SURFACES  # loaded in every test run, also where nobody uses it
+        from enfold.testing import SURFACES  # loaded in every test run, even if unused
 
         marker = metafunc.definition.get_closest_marker(MARK)
         metafunc.parametrize("enfold_surface", marker.args if marker else tuple(SURFACES), indirect=True)

@@ -34,7 +34,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     details: dict[str, Any] = {}
     retryable: bool = False
-    hidden: str | None = None  # what is said instead where the words of an exception are for nobody
+    hidden: str | None = None  # the message instead of an exception's text, if that must not be shown
     category: str | None = None  # this and the next where they are not those of the code
     recoverable: bool | None = None
 
@@ -305,7 +305,7 @@ def too_many_keys(limit: int, wait: float) -> CallError:
 
 
 class KeyQuota:
-    """Counts the keys each identity has used lately: nobody uses up another's."""
+    """Counts the keys that each identity has used recently, so that identities have separate quotas."""
 
     def __init__(self, keep: float, per_identity: int) -> None:
         self._keep = keep

@@ -58,7 +58,7 @@ class AccessControl(msgspec.Struct, frozen=True):
 
 
 class ReservedAccess(AccessControl, frozen=True):
-    """What operations of the namespace `enfold` require: an identity with these scopes, or nothing where nobody has one."""
+    """What operations of the namespace `enfold` require: an identity with these scopes, or nothing without authentication."""
 
     has_identities: bool = True  # of the surface that serves it
 
@@ -80,7 +80,7 @@ OPEN: Final = AccessControl()
 
 
 def read_access(access: AccessControl | Mapping[str, Any] | None) -> AccessControl:
-    """Access control from what a user writes; a wrong key or value is told at registration."""
+    """Access control from what a user writes; a wrong key or value is an error at registration."""
     if access is None:
         return OPEN
     if isinstance(access, AccessControl):
@@ -121,7 +121,7 @@ def may_list(access: AccessControl, identity: Identity | None) -> bool:
 
 
 def is_hidden(access: AccessControl, identity: Identity | None) -> bool:
-    """Whether a caller must not learn that it exists; one without an identity is told that they need one instead."""
+    """Whether a caller must not learn that it exists; a caller without an identity gets a 401 instead."""
     return identity is not None and not may_list(access, identity)
 
 

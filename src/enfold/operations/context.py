@@ -272,13 +272,13 @@ class Context:
 
     @property
     def artifacts(self) -> tuple[Any, ...]:
-        """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
+        """The references to artifacts of an `mcp.request.v0.1`, which are not opened."""
         return self.invocation.artifacts
 
     def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> Awaitable[Answer]:
-        """Ask whoever called for the fields of a flat schema, and await the answer; a `def` is given it at once.
+        """Ask the caller for the fields of a flat schema, and await the answer; in a `def`, it is returned directly.
 
         Inside a task the question ends the attempt, and the handler runs again when it is answered.
         """

@@ -22,7 +22,7 @@ Run: TypeAlias = "Callable[[], Awaitable[Outcome]]"
 
 
 class EntryKey(msgspec.Struct, frozen=True):
-    """What a first result is found by: nobody can meet another caller's, whatever key they choose."""
+    """The key of an idempotency entry, scoped to the caller."""
 
     owner: Owner
     operation_id: str

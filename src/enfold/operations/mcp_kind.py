@@ -41,7 +41,7 @@ def with_facts(kind: Kind, facts: Mapping[str, Any], options: Mapping[str, Any])
 
 def check_template(uri: str, spec: OperationSpec) -> None:
     """Refuse a template with a name that the function does not take, before a reader of the resource finds out."""
-    match_uri(uri, "")  # a template that cannot be read is told here
+    match_uri(uri, "")  # raises for an invalid template
     arguments = spec.input_schema.get("properties", {})
     unknown = [name for name in names_of(uri) if name not in arguments] if is_template(uri) else []
     if unknown:
@@ -165,7 +165,7 @@ def _pattern(path: str) -> tuple[list[str], re.Pattern[str]]:
 
 
 def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
-    """The names of a path, the texts around them, and the characters that each name may stand for."""
+    """The names of a path, the texts around them, and the characters that each name may match."""
     names: list[str] = []
     texts: list[str] = []
     groups: list[str] = []
@@ -181,7 +181,7 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def _group(operator: str, name: str, template: str) -> str:
-    """The characters that a name may stand for."""
+    """The characters that a name may match."""
     if operator not in ("", "+") or not re.fullmatch(_NAME, name):
         raise ValueError(f"{template!r}: {{{operator}{name}}} is not understood: use {{name}}, {{+name}} or {{?a,b}}")
     return "." if operator == "+" or name.endswith("*") else "[^/?#]"

@@ -78,7 +78,7 @@ def operation_from_function(
     if legal != original:
         meta.setdefault("original_name", original)
     is_stream = signature.kind == "stream"
-    # What is not said to be a query may change something: nothing is claimed that nobody promised.
+    # Without an explicit type it may change something: do not claim more than was declared.
     unsaid = OperationType.SUBSCRIPTION if is_stream else OperationType.MUTATION
     kind = unsaid if type is None else read_type(type)
     if is_stream and kind is not OperationType.SUBSCRIPTION:
@@ -171,7 +171,7 @@ def is_coroutine_function(handler: Any) -> bool:
 
 
 class RecordedRun(Protocol):
-    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
+    """One run that is being recorded: nested calls have it as their parent, and it receives the outcome."""
 
     def nested(self) -> RecordedRun: ...
 
@@ -231,7 +231,7 @@ class CallPayload(Protocol):
         """How it failed."""
 
     def end(self) -> None:
-        """It is over; whoever tells of the call comes after this."""
+        """End the run; the call is reported afterwards."""
 
 
 class PayloadLog(Protocol):

@@ -72,7 +72,7 @@ class Policy(msgspec.Struct, frozen=True):
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
     detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
     limits: CallLimits | None = None  # of what callers from outside may do
-    payloads: PayloadLog | None = None  # who keeps what calls are given and give; nobody where none is given
+    payloads: PayloadLog | None = None  # keeps arguments and results of calls; None keeps nothing
 
     def __post_init__(self) -> None:
         if self.normalize not in (None, "repair", "typebox", "off"):

@@ -24,7 +24,7 @@ _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 def operation_id(namespace: str, name: str) -> str:
-    """The id of a name in a namespace; a part that is not legal, or an id too long, is told at once."""
+    """The id of a name in a namespace; raises ValueError for an invalid part or an id that is too long."""
     if not _is_legal(name):
         raise ValueError(f"{name!r} is not a legal operation name: 1 to 64 of A-Z a-z 0-9 _ -")
     parts = namespace.split(".") if namespace else []

@@ -18,14 +18,14 @@ INTERVAL: Final = 0.02  # seconds; nearly every call has ended by then
 
 
 class Running(Protocol):
-    """A call or request that is told when it has become slow."""
+    """A call or request that is notified when it has become slow."""
 
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called once, 20 to 40 ms after its start, if it is still in the timekeeper's set."""
 
 
 class Timekeeper:
-    """The one timer of a loop. Whoever starts something adds it to `running`, and starts the timer if it is stopped."""
+    """The shared timer of a loop. To start something, add it to `running`, and start the timer if it is stopped."""
 
     __slots__ = ("_found_once", "is_stopped", "loop", "running")
 
@@ -103,7 +103,7 @@ class Limit(msgspec.Struct, eq=False):
     def end(self) -> bool:
         """End the limit, because the work is over; True if the deadline has passed and nothing else cancelled the task.
 
-        A second call does nothing, so that it cannot undo a cancellation by somebody else.
+        A second call does nothing, so that it cannot undo another cancellation.
         """
         self._keeper.running.discard(self)
         timer, self._timer = self._timer, None

@@ -471,7 +471,7 @@ class OperationRegistry(Registry):
             keep_current(self)
 
     def replace(self, operation: Operation) -> None:
-        """Put an operation in the place of the one that has its id."""
+        """Replace the operation with the same id."""
         if operation.spec.id not in self._entries:
             raise LookupError(f"There is no operation {operation.spec.id} to replace")
         self._put(operation)

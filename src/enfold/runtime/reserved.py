@@ -1,4 +1,4 @@
-"""The namespace `enfold`: operations about the running program. Other rooms offer them; this one keeps and guards them."""
+"""The namespace `enfold`: operations about the running program. Other packages offer them; this module stores and protects them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reserved_operation(
 
 
 def only_caller(identity: Identity | None) -> str | None:
-    """Whose calls, tasks and runs alone somebody sees; None for all, as for an admin, or where nobody has an identity."""
+    """Restrict results to this identity id; None for administrators, or without authentication."""
     if identity is None or not identity.scopes.isdisjoint((ADMIN, EVERYTHING)):
         return None
     return identity.id

@@ -1,6 +1,6 @@
 """The table of a registry's sources: their states at this moment, and callbacks for changes.
 
-Sources and whoever opens them write it; readiness, metrics and the console read it. It opens nothing itself.
+Sources and the code that opens them write it; readiness, metrics and the console read it. It opens nothing itself.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _do(
         result = variables.run(function)
     except BaseException as raised:  # noqa: BLE001  # the caller gets whatever the handler raises
         error = raised
-    # A closed loop raises: nobody waits for the result any more.
+    # A closed loop raises: the result is no longer needed.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, future, result, error)
 

@@ -27,7 +27,7 @@ VERIFIER: Final = "enfold.verifier"
 IS_CLOSED: Final = "enfold.is_closed"
 ABOVE: Final = "enfold.above"  # the path below which the app lies that has mounted this one
 JSON: Final[Header] = (b"content-type", b"application/json")
-BODILESS: Final = frozenset({204, 304})  # they have no body, whose length nobody may state
+BODILESS: Final = frozenset({204, 304})  # responses without a body and Content-Length
 
 
 def header_table(scope: Scope) -> Headers:
@@ -42,7 +42,7 @@ def header_table(scope: Scope) -> Headers:
 
 
 def origin_of(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-    """Where the client sees us, for whoever has checked the host."""
+    """The URL of the server as the client sees it; check the host first."""
     return f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
 
 
@@ -99,7 +99,7 @@ class RequestWatcher(msgspec.Struct, eq=False):
 
     receive: Receive
     _body_timeout: float = BODY_TIMEOUT
-    has_body: bool = True  # until it has been read, nobody else may listen to the client
+    has_body: bool = True  # until it has been read, nothing else may receive from the client
     _keeper: Timekeeper | None = None
     _task: asyncio.Task[Any] | None = None
     break_silence: Callable[[], None] | None = None
@@ -119,7 +119,7 @@ class RequestWatcher(msgspec.Struct, eq=False):
     def end(self) -> Ended | None:
         """Stop watching the request; the answer tells why we have cancelled it, if we have.
 
-        A cancellation of ours ends here; one that somebody else has asked for, too, goes on.
+        Our own cancellation ends here; another cancellation propagates.
         """
         if self._keeper is not None:
             self._keeper.running.discard(self)
@@ -227,7 +227,7 @@ class Exchange(RequestWatcher, eq=False, kw_only=True):
 
     scope: Scope
     send: Send
-    extra_headers: Sequence[Header] = ()  # what a browser is told of origins
+    extra_headers: Sequence[Header] = ()  # CORS headers
     is_started: bool = False
 
     async def answer_empty(self, status: int, headers: Sequence[Header] = ()) -> None:
@@ -272,7 +272,7 @@ async def run_lifespan(
     stop: Callable[[], None],
     apps: Iterable[ASGIApp] = (),
 ) -> None:
-    """Answer the server's start and stop; `stop` is called before the mounted `apps` are told to stop."""
+    """Answer the server's start and stop; `stop` is called before the mounted `apps` stop."""
     mounted = [_Mounted(app, scope) for app in apps]
     await receive()
     try:

@@ -1,4 +1,4 @@
-"""Who is let in over HTTP: the hosts and origins of an app, its tokens, and what a caller without a good one is told (RFC 9728)."""
+"""Who is let in over HTTP: the hosts and origins of an app, its tokens, and challenges for callers without a valid one (RFC 9728)."""
 
 from __future__ import annotations
 

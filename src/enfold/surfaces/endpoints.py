@@ -108,7 +108,7 @@ class Routes:
         return route
 
     def _is_same_for_all(self, name: str) -> bool:
-        """Whether a name means the same operation whoever asks, if they find one."""
+        """Whether a name means the same operation for every caller who finds one."""
         return is_reserved(name) or sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
 
     def route_to(self, spec: OperationSpec) -> Route:
@@ -406,7 +406,7 @@ class Functions:
         """A failure in the format that the caller asked for; `wire` where it has been written already."""
         request.code = safe_code(error.code)
         if request.request_id is None:
-            request.request_id = error.request_id  # our log has the rest of the story under this one
+            request.request_id = error.request_id  # the log has the details under this id
         status = status_of(error, request.spec, has_identity=request.identity is not None)
         text = self.failure_text(request, error) if wire is None else encode_failure(wire)
         return Response(text, status, [*error_headers(error, status), *request.reply_headers()])

@@ -1,4 +1,4 @@
-"""Which hosts a request may name, which origins may send it, and what browsers are told of that.
+"""Which hosts a request may name, which origins may send it, and the CORS headers.
 
 It is the defence against pages that call a local server.
 """

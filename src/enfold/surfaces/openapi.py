@@ -44,7 +44,7 @@ _DESCRIPTIONS: Final = {
     499: "The caller gave up",
     500: "Internal server error",
     502: "A service behind this one failed",
-    503: "Nobody serves this now",
+    503: "Not available at the moment",
     504: "The deadline passed",
 }
 _INLINE: Final = (400, 500)

@@ -256,7 +256,7 @@ class Tasks:
     async def _waited(
         self, handle: TaskHandle, context: Context, peer: Peer | None
     ) -> ResponseEnvelope[Any] | NeedsInput:
-        """The result of a task; its caller is told how far it is, and asked what it wants to know."""
+        """The result of a task; its caller gets its progress and is asked its questions."""
         told: Progress | None = None
         async for task in handle.watch():
             if task.is_ended:
@@ -276,7 +276,7 @@ class Tasks:
         raise _not_found()
 
     async def cancel_at_server(self, task: Task) -> None:
-        """Tell the server whose task does the work of this one that nobody wants it any more."""
+        """Cancel the upstream task that does the work of this one."""
         await self._upstream.cancel(task.operation, task.notes[SERVER_TASK])
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:

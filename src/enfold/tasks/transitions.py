@@ -122,5 +122,5 @@ def frees_key(task: Task) -> bool:
 
 def _worker_died(task: Task) -> CallError:
     often = "" if task.deaths <= 1 else f" {task.deaths} times"
-    message = f"The worker that ran {task.operation} died{often}: nobody knows how far it came"
+    message = f"The worker that ran {task.operation} died{often}: its effects are unknown"
     return CallError("OUTCOME_UNKNOWN", message, {"reason": "worker_died"}, retryable=False)

@@ -85,7 +85,7 @@ async def calls(
 
 
 def _join(bus: MemoryTransport, identity: Identity | None) -> Transport:
-    return bus.join(peer_name("stranger" if identity is None else identity.id), identity)
+    return bus.join(peer_name("anonymous" if identity is None else identity.id), identity)
 
 
 class CallsClient(SurfaceClient):

@@ -193,7 +193,7 @@ def _question(request: Any) -> Question:
     fields = fields_of(request)
     method, params = str(fields.get("method")), fields.get("params")
     if method not in _CAPABILITIES:
-        raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
+        raise ProtocolError(METHOD_NOT_FOUND, f"This client does not answer {method}")
     found = params if isinstance(params, dict) else {}
     is_url = method == "elicitation/create" and found.get("mode") == "url"
     return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))

@@ -173,7 +173,7 @@ class Shell:
         )
 
     def _context(self, words: Words) -> Context:
-        """Who calls, within which time; at a terminal there is somebody to be asked, and to be shown how far it is."""
+        """The caller and deadline; at a terminal, the user is asked questions and sees progress."""
         key = words.options.get("--idempotency-key")
         if key is not None:
             from enfold.operations.idempotency import check_key
@@ -269,7 +269,7 @@ class Shell:
                 print(f"recorded as run {call.context.recording.run_id}{kept}", file=self._messages)
 
     async def _detach(self, call: PreparedCall) -> int:
-        """Order a task, and print its id: somebody else runs it."""
+        """Start a task and print its id; another process runs it."""
         async with self._tasks_of(call) as tasks:
             if tasks is None:
                 raise wrong(f"{call.spec.id} cannot run as a task: declare it with durable=True")
@@ -307,7 +307,7 @@ class Shell:
     def _write(self, call: PreparedCall, envelope: ResponseEnvelope[Any]) -> int:
         if call.output is not None:
             self._save(call, envelope, call.output)
-        elif not envelope.is_error or call.write_error is not None:  # else it is told below, as every failure is
+        elif not envelope.is_error or call.write_error is not None:  # otherwise reported below, like every failure
             self._print(call.write(envelope))
         if envelope.warnings:
             self._print_warnings(envelope.warnings)

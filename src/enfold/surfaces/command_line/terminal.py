@@ -18,7 +18,7 @@ from enfold.operations import LogMessage, Progress
 from enfold.operations.questions import MissingCapabilityError, Question
 
 WIDTH: Final = 24  # characters of the bar
-PATIENCE: Final = 0.5  # seconds in which nobody wonders whether something happens
+PATIENCE: Final = 0.5  # seconds before progress is shown
 TICK: Final = 0.1
 _YES: Final = ("y", "yes", "true", "1")
 _NO: Final = ("n", "no", "false", "0")
@@ -97,7 +97,7 @@ class TerminalPeer:
         self._messages.flush()
 
     def resource_updated(self, uri: str) -> None:
-        """Nobody follows resources from a shell."""
+        """Resources cannot be followed from a shell."""
 
     def close_stream(self) -> None:
         """There is no connection to let go of."""
@@ -215,7 +215,7 @@ class ProgressLine:
                     self._draw(f"{sign} {printable(what)}  {monotonic() - start:.0f} s")
 
     def _draw(self, words: str) -> None:
-        """Put the words in the place of those that are there; a line that is too long would not go away again."""
+        """Replace the shown text; a line that is too long could not be erased."""
         if not self._is_shown or self._is_paused or words == self._shown:
             return
         words = words[: get_terminal_size().columns - 1]

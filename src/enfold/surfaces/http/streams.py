@@ -72,7 +72,7 @@ FRAMINGS: Final = {
 }
 
 
-# What the client is told of a stream that we have ended.
+# The error for a stream that the server has ended.
 _ERRORS: Final[dict[str, Callable[[], CallError]]] = {
     "stopped": lambda: CallError("UNAVAILABLE", "The server is shutting down"),
     "refused": refused_token,
@@ -154,7 +154,7 @@ class SubscriptionStream:
         self.sent = 0  # bytes
 
     async def run(self, items: Envelopes) -> None:
-        """Send every item; an error before the first is raised, a later one is told in the stream."""
+        """Send every item; an error before the first is raised, a later one is sent in the stream."""
         beating = asyncio.create_task(self._send_heartbeats())
         try:
             await self._send_all(items)

@@ -209,7 +209,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         elif len(self.headers) > self.limits.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
-            self._stop_head_timer()  # whoever answers it waits for the body
+            self._stop_head_timer()  # the app waits for the body
         elif self._head_timer is None:
             self._start_head_timer()
 
@@ -243,7 +243,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._flow.is_paused = False
             self._flow.resume_reading()
             self._feed_in_slices(held)
-        elif self.is_idle:  # the rest of a body that nobody reads must come in time, too
+        elif self.is_idle:  # the rest of an unread body must arrive in time, too
             self._start_head_timer()
 
     # what the parser has found

@@ -28,12 +28,12 @@ def introduce(
         reserved.offer("runs", lambda: _run_operations(store))
     if tasks is not None:
         reserved.offer("tasks", lambda: _task_operations(tasks))
-    if not reserved.has("calls"):  # which are kept from the first time that somebody asks for them
+    if not reserved.has("calls"):  # kept from the first request for them
         reserved.offer("calls", lambda: _call_operations(registry))
 
 
 def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
-    """Keep the last calls of a registry from now on, for whoever asks for them later.
+    """Keep the last calls of a registry from now on, for later requests.
 
     `payloads` take what each was given and gave; they are those of the registry's policy.
     """
@@ -46,7 +46,7 @@ def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
     return log
 
 
-# Imports inside functions: what somebody asks for; starting a program does not need it.
+# Imports inside functions: needed only on request, not at startup.
 
 
 def _operations(registry: Registry) -> Iterable[Operation]:

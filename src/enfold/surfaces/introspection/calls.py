@@ -1,6 +1,6 @@
 """`enfold.calls`: calls as they end, after the last of them that are kept in memory.
 
-What they were given and gave is told only where the operator has it kept (`payloads.py`).
+Arguments and results are only included if the operator keeps them (`payloads.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CallSummary(msgspec.Struct, frozen=True):
 
 
 class KeptCall(msgspec.Struct, frozen=True):
-    """A call as it is kept, and as other processes are told of it."""
+    """A call as it is stored and sent to other processes."""
 
     record: CallRecord
     payload: EndedPayload | None = None
@@ -62,7 +62,7 @@ class KeptCall(msgspec.Struct, frozen=True):
 
 
 class CallLog:
-    """The last calls of a registry, and those who are told of the next ones. Calls about the program itself are left out."""
+    """The last calls of a registry, and the subscribers to new ones. Calls of the namespace `enfold` are left out."""
 
     def __init__(self, registry: Registry, payloads: Payloads | None = None) -> None:
         self._kept: deque[KeptCall] = deque(maxlen=KEPT)
@@ -72,7 +72,7 @@ class CallLog:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Keep calls from now on: until somebody wants to know of them, no call pays for it."""
+        """Keep calls from now on: before the first request, this costs nothing."""
         if not self._has_begun:
             self._has_begun = True
             self._registry.observers.add(self._keep)
@@ -135,7 +135,7 @@ class CallLog:
             hear(msgspec.to_builtins(call))
 
         self._listeners.append(listen)
-        for call in tuple(self._kept):  # one that ends just now is told twice, and none is missed
+        for call in tuple(self._kept):  # one that ends just now may appear twice, but none is missed
             listen(call)
         return lambda: self._listeners.remove(listen)
 
@@ -181,11 +181,11 @@ MAX_CHARACTERS: Final = 10_000  # of the arguments, and of the result
 MAX_VALUES: Final = 1_000
 MAX_DEPTH: Final = 30
 MAX_TEXT: Final = 2_000
-MAX_UNCLAIMED: Final = 200  # calls that have ended, and of which nobody has told yet
+MAX_UNCLAIMED: Final = 200  # finished calls that have not been reported yet
 CUT: Final = "…"
 NOT_JSON: Final = "not JSON"
 
-Key: TypeAlias = tuple[str, str, str | None]  # request id, operation, caller: nobody can give theirs to another's call
+Key: TypeAlias = tuple[str, str, str | None]  # request id, operation, caller: unique per caller
 
 
 class EndedPayload(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ class EndedPayload(msgspec.Struct, frozen=True):
 
 
 class Payloads:
-    """Takes what each call was given and gave, and gives it to whoever has the record of that call."""
+    """Collects arguments and results of calls, and attaches them to their records."""
 
     def __init__(self) -> None:
         self._ended: OrderedDict[Key, EndedPayload] = OrderedDict()

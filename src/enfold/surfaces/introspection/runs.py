@@ -71,7 +71,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         Args:
             operation: Only runs of this operation.
             matching: Only runs of operations with this in their name.
-            caller: Only runs of this caller; without `enfold:admin` it is whoever asks.
+            caller: Only runs of this caller; without `enfold:admin` always the caller itself.
             since: Only runs from this time on, in Unix milliseconds.
             until: Only runs before this time, in Unix milliseconds.
             limit: How many at most.
@@ -138,7 +138,7 @@ def _node(run: StoredRun, verdicts: Mapping[str, Verdict]) -> LineageNode:
 
 
 def _summary(run: StoredRun, verdict: Verdict) -> RunSummary:
-    """Of a record that was changed nothing is told but what stands beside it in the store."""
+    """A changed record: only the columns of the store are shown."""
     told = (verdict.ok, list(verdict.faults))
     if run.record is None:
         moment = None if run.time is None else datetime.fromtimestamp(run.time / 1000, UTC).isoformat()

@@ -39,7 +39,7 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
     async def list_tasks(
         context: Context, limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     ) -> list[TaskSummary]:
-        """List the caller's tasks, the newest first; where nobody has an identity, ids are secrets and none is listed."""
+        """List the caller's tasks, newest first; without authentication, ids are secrets and none is listed."""
         return [_summary(task) for task in await tasks.list(identity=context.identity, limit=limit)]
 
     async def start(

@@ -82,7 +82,7 @@ class Catalog:
 
     @cached_property
     def reserved_tools(self) -> list[MCPTool]:
-        """The operations of the namespace `enfold`, which are listed only to whoever asks for them."""
+        """The operations of the namespace `enfold`, which are only listed on request."""
         names = tool_names(self._registry)
         ids = [spec.id for spec in self._registry.list(namespace=RESERVED) if spec.meta.get("tool", True)]
         return [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
@@ -479,7 +479,7 @@ def _for_revision(listed: Listed, revision: Revision) -> Listed:
 
 def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str, int]:
     """What each tool that a caller sees costs a model, by operation id: estimated tokens of its text in `tools/list`."""
-    from enfold.search.signatures import estimate_tokens  # where somebody counts
+    from enfold.search.signatures import estimate_tokens  # only when costs are counted
 
     tools = Catalog(registry.guarded(), DEFAULT_FORMAT, "safe").tools
     seen = (tool for tool in tools if may_list(tool.spec.access_control, identity))
@@ -501,7 +501,7 @@ class Exposure(msgspec.Struct, frozen=True):
 
     @property
     def is_all(self) -> bool:
-        """Whether every tool is listed, so that nobody has to search."""
+        """Whether every tool is listed, so that no search is needed."""
         return set(self.by_namespace.values()) == {"all"}
 
     def shown(self, tools: list[MCPTool], cost: Callable[[MCPTool], int]) -> list[MCPTool]:

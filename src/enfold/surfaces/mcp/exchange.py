@@ -119,7 +119,7 @@ class PendingQuestions:
             self._waiting.pop(request_id, None)
 
     def resolve(self, message: RPCMessage) -> None:
-        """Hand an answer to whoever waits for it; one that nobody waits for is ignored."""
+        """Deliver a response to its waiting request; others are ignored."""
         waiting = None if message.id is UNSET else self._waiting.get(message.id)
         if waiting is None or waiting.done():
             return
@@ -186,7 +186,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     progress: float | None = None  # the last that was told
     asked: dict[str, int] = {}  # how often a handler has asked each question in this round
     recording: RecordedRun | None = None  # of the call, where it is recorded
-    # What observers are told of the call: what was called, under which context, and what it came to.
+    # For observers: what was called, with which context, and the outcome.
     operation: Operation | None = None
     context: Context | None = None
     envelope: ResponseEnvelope[Any] | None = None

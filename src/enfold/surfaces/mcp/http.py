@@ -191,7 +191,7 @@ class MCPApp:
         return sum(len(endpoint.sessions) for endpoint in self._endpoints())
 
     def _endpoints(self) -> list[MCPEndpoint]:
-        """The endpoint for callers with a token, and that of public operations once somebody without one has come."""
+        """The endpoint for callers with a token, and that of public operations, created on the first request without one."""
         return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
 
     @cached_property
@@ -306,12 +306,12 @@ class NotPublicError(CallError):
     """What a caller without a token asked for is not public; `is_observed`: observers have been told of it already."""
 
     def __init__(self, *, is_observed: bool) -> None:
-        super().__init__("OPERATION_NOT_FOUND", "There is no such thing without a token")
+        super().__init__("OPERATION_NOT_FOUND", "Not found, or a bearer token is required")
         self.is_observed = is_observed
 
 
 class PublicServer(MCPServer):
-    """A server of public operations: what it does not know may exist for somebody who has a token."""
+    """A server of public operations: unknown names may exist for callers with a token."""
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
         return _unless_unknown(await super().respond(exchange), is_observed=not self.is_quick(exchange.method))

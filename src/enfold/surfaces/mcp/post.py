@@ -297,7 +297,7 @@ class Post(msgspec.Struct, eq=False):
                 is_within = size <= limits.batch_bytes
                 exchange = self._exchange(message, caller)
                 answer = await self._endpoint.server.respond(exchange) if is_within else _not_run(exchange, limits)
-                await asyncio.sleep(0)  # a long batch keeps nobody else waiting
+                await asyncio.sleep(0)  # a long batch does not block others
                 answers.append(encode(answer))
                 size += len(answers[-1])
         await (respond(self._send, 200, b"[%b]" % b",".join(answers), [JSON]) if answers else respond(self._send, 202))

@@ -227,7 +227,7 @@ def _with_data(envelope: ResponseEnvelope[Any], data: Any) -> ResponseEnvelope[A
 def _json(data: Any) -> bytes:
     try:
         return msgspec.json.encode(data)
-    except (ValueError, TypeError, RecursionError):  # it cannot be written at all, which is told elsewhere
+    except (ValueError, TypeError, RecursionError):  # it cannot be written at all, which is reported elsewhere
         return b""
 
 

@@ -59,7 +59,7 @@ class SearchTools:
         return spec
 
     def instructions(self) -> str:
-        """What a client is told where most operations are not listed."""
+        """Instructions for clients when most operations are not listed."""
         return INSTRUCTIONS.format(count=len(self._registry))
 
     # --- what they do

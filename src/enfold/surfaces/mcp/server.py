@@ -183,7 +183,7 @@ def _span(exchange: ClientExchange) -> SpanStart:
 
 def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
     """Tell the observers how a call has ended."""
-    from enfold.observability.spans import mcp_outcome  # where somebody observes
+    from enfold.observability.spans import mcp_outcome  # only with observers
 
     if exchange.envelope is not None:
         watch.record_result(exchange.envelope)

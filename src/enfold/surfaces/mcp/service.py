@@ -160,7 +160,7 @@ class Service:
         return self._search.target(asked, exchange.identity)
 
     def instructions_for(self, identity: Identity | None) -> str | None:
-        """What a client is told about this server: the operator's words, or those of the sources whose operations it sees."""
+        """The instructions for a client: the operator's text, or those of the sources whose operations it sees."""
         if self.settings.instructions is not None:
             return self.settings.instructions
         told = [] if self._search is None else [self._search.instructions()]
@@ -252,8 +252,7 @@ class Service:
     def resource(self, exchange: ClientExchange, uri: str) -> ResourceMatch:
         """The resource at a URI that the caller may read; every method about a resource asks here.
 
-        One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
-        told how to name the one they mean.
+        A resource that they may not read is not found; an ambiguous URI is an error that says how to name the server.
         """
         found = [match for match in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, match.resource)]
         if not found:

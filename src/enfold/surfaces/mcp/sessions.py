@@ -89,7 +89,7 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, identity: Identity | None, address: str = "") -> HTTPSession:
-        """A new session; whoever has too many loses their oldest, and where all is full somebody new has to wait."""
+        """Open a session; a caller with too many loses the oldest, and if all slots are taken, new callers are refused."""
         owner = f"address {address}" if identity is None else f"identity {identity.id}"
         self._make_room(owner)
         name = self._prefix + os.urandom(24).hex()
@@ -99,7 +99,7 @@ class Sessions:
         return session
 
     def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession | None:
-        """The session of an id, if it is this caller's: an id alone opens nothing to somebody else."""
+        """The session of an id, if it is this caller's: the id alone gives no access to other callers."""
         session = self._sessions.get(session_id.decode("latin-1"))
         if session is None or session.identity_id != _id_of(identity):
             return None
@@ -135,7 +135,7 @@ class Sessions:
         return len(self._sessions) >= self._limits.sessions
 
     def _close_idle(self) -> None:
-        """End the sessions that nobody has used for long."""
+        """End idle sessions."""
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
             if not oldest.is_idle or time.monotonic() - oldest.seen <= IDLE:
@@ -183,7 +183,7 @@ class EventStream:
         self._sent = 0  # the number after the last event that a connection took
         self.size = 0  # in bytes
         self._is_ended = False
-        self.is_dropped = False  # nobody carries it, and nobody can come back for it
+        self.is_dropped = False  # no connection carries it, and it cannot be resumed
         self._wake = asyncio.Event()
         self._carrier = 0  # the number of the newest connection: the one before it ends
         self._carriers = 0

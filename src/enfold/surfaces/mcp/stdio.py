@@ -246,7 +246,7 @@ def take_streams(line_bytes: int) -> MessageStreams:
 
 
 def flush_output() -> None:
-    """Flush what handlers printed; where nobody reads it any more, the program still ends without an error."""
+    """Flush what handlers printed; if the pipe is closed, the program still exits without an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

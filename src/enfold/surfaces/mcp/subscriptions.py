@@ -87,7 +87,7 @@ class Changes:
 Release: TypeAlias = Callable[[], None]
 Updated: TypeAlias = Callable[[str, str], None]
 
-START_TIMEOUT: Final = 5.0  # seconds that a client waits for the source to begin, before it is told that we follow
+START_TIMEOUT: Final = 5.0  # seconds that a client waits for the source to begin, before the subscription is confirmed
 BACKOFF: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before a source that is gone is tried again
 
 
@@ -170,7 +170,7 @@ class _Followed:
 
     async def _relay_until_end(self) -> None:
         own_uri = without_prefix(self.uri, self._prefix)
-        # The caller may follow it, which was checked; here nobody in particular does.
+        # The caller's access was checked; the subscription itself has no caller.
         async with aclosing(self._registry.subscribe(self._operation_id, {"uri": own_uri}, Context())) as changes:
             async for change in changes:
                 self._failures = 0

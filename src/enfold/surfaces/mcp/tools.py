@@ -179,7 +179,7 @@ def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bo
     if is_stateless and isinstance(error, MissingCapabilityError):
         raise error
     if tool.spec.durable != "never" and (error.code, error.details.get("reason")) == ("UNAVAILABLE", "store"):
-        raise ProtocolError(INTERNAL_ERROR, error.message) from error  # nobody knows whether there is a task
+        raise ProtocolError(INTERNAL_ERROR, error.message) from error  # it is unknown whether there is a task
     error.request_id = error.request_id or new_request_id()
     return failure(error, format, tool.id)
 

@@ -148,12 +148,12 @@ class AddressPolicy:
         network = _written_network(url)
         if place_of(url) not in self._trusted and network not in (None, *_REACHED_FROM[self._network]):
             return False
-        # Only to programs on this machine nobody in between can listen.
+        # Only connections on this machine cannot be intercepted.
         return url.lower().startswith("https:") or network == "loopback"
 
 
 def resource_metadata_urls(server_url: str, named: str) -> list[str]:
-    """Where the metadata of a server may stand: where it says, at its path, at its root."""
+    """The possible URLs of a server's metadata: as it says, at its path, at its root."""
     root = f"{split_url(server_url)[0]}/.well-known/oauth-protected-resource"
     path = urlsplit(server_url).path.rstrip("/")
     found = [named, f"{root}{path}", root]
@@ -320,7 +320,7 @@ async def _find_place(client: AuthorityClient, server_url: str, challenge: Chall
     if resource is None:
         return await _find_older(client, server_url)
     if not resource.authorization_servers:
-        advice = "ask whoever runs it for one, and give it as credentials"
+        advice = "ask its operator for one, and pass it as credentials"
         raise denied(f"{_host(server_url)} does not say who gives tokens for it: {advice}")
     if not covers(resource.resource, server_url):
         raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")

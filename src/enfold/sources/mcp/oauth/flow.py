@@ -74,7 +74,7 @@ async def log_in(
 
 
 async def refresh(auth: Auth, server_url: str, name: str, saved: Saved) -> Saved | None:
-    """The same login with a new access token; None where that cannot be had without asking a user."""
+    """The same login with a new access token; None if that requires the user."""
     if isinstance(auth, UserLogin) and (saved.tokens is None or not saved.tokens.refresh):
         return None
     async with AuthorityClient(_policy(auth, server_url, name)) as authority:
@@ -173,8 +173,7 @@ async def _ask_user(
 ) -> tuple[RegisteredClient, LoginTokens]:
     if auth.open_url is None:
         raise denied(
-            f"{attempt.name} asks for a login, and there is nobody here to ask: give auth=UserLogin(open_url=…), "
-            "or log in once with the enfold command"
+            f"{attempt.name} requires a login: pass auth=UserLogin(open_url=…), or log in once with the enfold command"
         )
     # A registered client has to come back to the port it was registered with.
     port = urlsplit(saved.client.redirect_uri).port or 0 if saved.client is not None else 0
@@ -200,7 +199,7 @@ async def _consent(auth: UserLogin, question: _ConsentQuestion, page: CallbackPa
                 await opening
             return _read_answer(question, await page.answer())
     except TimeoutError:
-        raise denied(f"Nobody logged in to {name} within {auth.wait:g} seconds") from None
+        raise denied(f"The login to {name} was not completed within {auth.wait:g} seconds") from None
 
 
 class _ConsentQuestion(msgspec.Struct, frozen=True):

@@ -164,7 +164,7 @@ async def request_tokens(
     if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
         raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
-    until = time.time() + answer.seconds if answer.seconds else 0.0  # 0 where nobody knows
+    until = time.time() + answer.seconds if answer.seconds else 0.0  # 0 if unknown
     return LoginTokens(answer.access_token, refresh, until, key.pem if is_bound and key else "")
 
 

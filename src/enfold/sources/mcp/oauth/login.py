@@ -76,7 +76,7 @@ class OAuthLogin:
             return True
         if self._is_closed or (refusal.status == 403 and not challenge.wants_more_scopes):
             return False
-        if refusal.sent == self._authorization:  # else somebody has renewed it meanwhile
+        if refusal.sent == self._authorization:  # otherwise it has been renewed meanwhile
             if self._is_opening and not waits:
                 raise _LoginNeededError(self._name, challenge, refusal)
             await self._renew(challenge, refusal)

@@ -42,7 +42,7 @@ class _Client(msgspec.Struct, frozen=True, kw_only=True):
 class UserLogin(_Client, frozen=True, kw_only=True):
     """A user logs in with their browser; a client id is found where none is given.
 
-    `open_url` takes them to the login page; without it nobody can be asked, and only a stored login is used.
+    `open_url` takes them to the login page; without it, only a stored login is used.
     `client_metadata_url` is the address of a document about your program, for servers that take it as a client id.
     """
 
@@ -93,7 +93,7 @@ class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a login gave; `until` is the time at which the access token ends, 0 where nobody said."""
+    """What a login gave; `until` is the time at which the access token expires, 0 if unknown."""
 
     access: str
     refresh: str = ""

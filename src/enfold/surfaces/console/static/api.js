@@ -103,7 +103,7 @@ export async function value(id, input = {}) {
   return (await call(id, input)).envelope.data;
 }
 
-// A stream by fetch(), which sends the token; `gate` may hold it back, `opened` is told that it has begun.
+// A stream by fetch(), which sends the token; `gate` can pause it, `opened` is called when it has started.
 export async function stream(id, input, { signal, item, gate, from, opened }) {
   const headers = { ...HEADERS, accept: "text/event-stream", ...(from ? { "last-event-id": from } : {}) };
   const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers });
@@ -148,7 +148,7 @@ async function* blocks(reader) {
 }
 
 // Follow a subscription of the server's own for as long as a page is open; it is taken up again when it breaks. `state`
-// is told null when it has begun, and otherwise why not.
+// is called with null when it has started, otherwise with the reason.
 export function follow(id, input, item, state) {
   const ending = new AbortController();
   (async () => {

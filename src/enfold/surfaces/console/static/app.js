@@ -30,7 +30,7 @@ let current = null; // the page that is shown: its place, `ended` and `changed`
 let trouble = null; // why nothing can be shown
 let turn = 0;
 let isReady = false;
-const kept = new Map(); // pages as they were left, for whoever comes back to them
+const kept = new Map(); // pages as they were left, to restore them
 
 async function learn() {
   await learnOperations(); // alone: a wrong token is tried once

@@ -33,7 +33,7 @@ export function callsPage(place, [wanted], { query }) {
     show(body, fitting(calls).slice(0, SHOWN).map(line));
     tell();
   }
-  // New rows come above those that are there, which stay as they are: somebody may be on one of them.
+  // New rows come above those that are there, which stay as they are, because one of them may have the focus.
   function arrive() {
     body.querySelector(".none")?.parentElement.remove();
     body.prepend(...fitting(fresh).slice(-SHOWN).reverse().map(line));

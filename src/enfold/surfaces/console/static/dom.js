@@ -1,4 +1,4 @@
-// Elements made of plain values. Text is always a text node: what strangers wrote is shown, never parsed.
+// Elements made of plain values. Text is always a text node: untrusted text is shown, never parsed.
 
 // A tag may name classes (`p.dim.small`); attributes and listeners come first, where there are any.
 export function h(tag, ...children) {
@@ -115,7 +115,7 @@ export function copied(shown, text = () => shown) {
   return h("div.copied", h("pre.raw", { dir: "ltr", tabindex: "0" }, shown), copy);
 }
 
-// A box in which one searches; `changed` is told at every key, or with `once` when one is done.
+// A search box; `changed` is called on every key, or with `once` when the input is complete.
 export function searchbox(label, placeholder, value, changed, once) {
   return h("input", { type: "search", "aria-label": label, placeholder: placeholder || label, autocomplete: "off", value: value || "", [once ? "onchange" : "oninput"]: changed });
 }

@@ -188,7 +188,7 @@ function text(schema, at) {
   const kind = KINDS[schema.format], isSecret = schema.format === "password";
   if (kind === "datetime-local") return moment(schema, at);
   const isLong = !kind && !isSecret && ((schema.maxLength ?? 0) > 200 || /text|body|content|markdown|prompt|code|query/i.test(at.name));
-  // An empty text is left out, unless it was meant: somebody who must give one has written and deleted, or it came so.
+  // An empty text is left out, unless it was intended: the field is required and was edited, or the value was loaded.
   let isMeant = false;
   const changed = () => {
     const long = [...control.value].length;
@@ -268,7 +268,7 @@ function object(schema, resolve, at) {
   return { element: body, ...part };
 }
 
-// What somebody has added must have a value.
+// An added property must have a value.
 function filledIn(part) {
   const value = part.value();
   if (value === undefined) throw new Unreadable({ place: part.element.querySelector(CONTROLS), message: "Fill it in, or remove it." });

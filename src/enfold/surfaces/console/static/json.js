@@ -5,7 +5,7 @@ export class Exact {
   toString() { return this.text; }
 }
 
-// A word that no stranger can have written: what stands behind it in a string is a number.
+// An unguessable marker: the text after it in a string is a number.
 const MARK = `exact-${crypto.getRandomValues(new Uint32Array(4)).join("")}:`;
 const MARKED = new RegExp(`"${MARK}([^"]*)"`, "g");
 const LOSES = /(?:^|[[:,\s])-?(?:\d{16}|[\d.]{17}|\d[\d.]*[eE][-+]?\d{3})/; // such a number may be more than JavaScript holds

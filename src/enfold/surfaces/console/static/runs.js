@@ -43,7 +43,7 @@ export async function runsPage(place, [runId], state) {
 const row = (run) => h("tr", h("td", run.time && when(Date.parse(run.time))), h("td.id", run.operation), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")),
   h("td", run.caller || ""), h("td", run.outputs ? "succeeded" : "failed"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
 
-// A record that nobody signed is whole, and no more: whoever changed it could make its digest anew.
+// An unsigned record is intact, and no more: anyone who can change it can also recompute its digest.
 function verdict(run, isVerified = run.verified) {
   const isSigned = run.methods?.includes("integrity.signature.create");
   return isVerified ? [isSigned ? "intact, signed" : "intact, unsigned", isSigned ? "good" : ""] : ["not verified", "bad"];
