@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from enfold.tasks import Tasks
 
 _LINE: Final = 80  # a result of so many bytes fits on one line of a terminal
-_NOBODY_RUNS: Final = "no process runs tasks of this store: start `enfold serve` or `enfold work`"
+_NO_WORKER: Final = "no process runs tasks of this store: start `enfold serve` or `enfold work`"
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
 # The tasks of a registry, of which this process runs what it waits for alone; `--tasks` names their store.
@@ -279,7 +279,7 @@ class Shell:
                 raise CallError("UNAVAILABLE", message, {"reason": "store"}, retryable=False)
             handle = await tasks.order(call.spec.id, call.input, call.context)
         print(handle.id, file=self._out)
-        who = "a server or a worker runs it" if is_run else _NOBODY_RUNS
+        who = "a server or a worker runs it" if is_run else _NO_WORKER
         print(f"{who}. Follow it: enfold tasks wait {handle.id}", file=self._messages)
         return 0
 
