@@ -133,12 +133,12 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         (
             "mcp.json",
             '{"mcpServers": {"a": {"url": "x",\n"headers": {\n"K": "${NO_SUCH}"}}}}',
-            "line 3: the environment has no NO_SUCH",
+            "line 3: the environment variable NO_SUCH is not set",
         ),
         (
             "mcp.json",
             '{"mcpServers": {"a": {"command": "x",\n"args": ["one",\n"${NO_SUCH}"]}}}',
-            "line 3: the environment has no NO_SUCH",
+            "line 3: the environment variable NO_SUCH is not set",
         ),
         (
             "enfold.toml",
@@ -165,19 +165,19 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
             '[sources.a]\ncommand = "x"\nnormalize = "fix"',
             'line 3: "normalize" must be repair, typebox or off',
         ),
-        ("enfold.toml", '[sources.a]\nurl = "x"\nopenapi = "y"', "line 3: a source has only one of url and openapi"),
+        ("enfold.toml", '[sources.a]\nurl = "x"\nopenapi = "y"', "line 3: a source can only have one of url and openapi"),
         ("enfold.toml", "[sources.a]\ntimeout = 3", 'line 1: "a" needs command, url, openapi, functions'),
         ("enfold.toml", "\n[source.a]", 'line 2: "source" is not known here: did you mean "sources"?'),
         ("enfold.toml", '[sources.a]\ncommand = "x"\naccess = {scopes = []}', 'line 3: "scopes" is not known here'),
         (
             "enfold.toml",
             '[sources.a]\ncommand = "x"\nnamespace = "a b"',
-            'line 3: "namespace" must be a legal namespace',
+            'line 3: "namespace" must be a namespace',
         ),
         (
             "enfold.toml",
             '[sources.a]\ncommand = "x"\nrename = { one = "the first" }',
-            'line 3: "rename" must be a table of legal names',
+            'line 3: "rename" must be a table of names',
         ),
     ],
 )

@@ -379,7 +379,7 @@ async def test_a_handle_that_is_changed_expired_or_anothers_is_no_task() -> None
                 assert told == words, (name, method, told)
             for method, path in (("GET", ""), ("GET", "/result"), ("DELETE", "")):
                 status, refused = await talk.page(method, f"/tasks/{quote(forged)}{path}", caller)
-                assert (status, "no such task" in json.dumps(refused)) == (404, True), (name, method, refused)
+                assert (status, "not found, or expired" in json.dumps(refused)) == (404, True), (name, method, refused)
         reached = server.requests[before:]
         assert [each["method"] for each in reached if each["params"].get("taskId") == "id-of-other"] == []
         assert effects == []
