@@ -165,7 +165,11 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
             '[sources.a]\ncommand = "x"\nnormalize = "fix"',
             'line 3: "normalize" must be repair, typebox or off',
         ),
-        ("enfold.toml", '[sources.a]\nurl = "x"\nopenapi = "y"', "line 3: a source can only have one of url and openapi"),
+        (
+            "enfold.toml",
+            '[sources.a]\nurl = "x"\nopenapi = "y"',
+            "line 3: a source can only have one of url and openapi",
+        ),
         ("enfold.toml", "[sources.a]\ntimeout = 3", 'line 1: "a" needs command, url, openapi, functions'),
         ("enfold.toml", "\n[source.a]", 'line 2: "source" is not known here: did you mean "sources"?'),
         ("enfold.toml", '[sources.a]\ncommand = "x"\naccess = {scopes = []}', 'line 3: "scopes" is not known here'),

@@ -1,4 +1,4 @@
-"""One request as HTTP and CGI both have it, the answer to it, and what is told of both."""
+"""One request as HTTP and CGI both have it, the response to it, and what is recorded of both."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Request(msgspec.Struct, eq=False):
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
     context: Context | None = None  # of this call, where it needs one
-    # The caller's own id, or one of ours once somebody needs it; until then None.
+    # The caller's own id, or a generated one on first use; until then None.
     request_id: str | None = None
-    # What observers are told of the call: the size of its body, how it ended.
+    # For observers: the size of its body, how it ended.
     size: int | None = None
     sent: int | None = None  # of a stream: bytes, and items
     items: int | None = None
