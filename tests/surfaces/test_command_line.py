@@ -192,9 +192,14 @@ FAILURES = [
         "a file that cannot be",
         ["add", "x=1", "--output", "/no/such"],
         2,
-        "VALIDATION_ERROR: /no/such cannot be written",
+        "VALIDATION_ERROR: Cannot write /no/such",
     ),
-    ("a file for a stream", ["count", "to=1", "--output", "/tmp/x"], 2, "VALIDATION_ERROR: --output takes one result"),
+    (
+        "a file for a stream",
+        ["count", "to=1", "--output", "/tmp/x"],
+        2,
+        "VALIDATION_ERROR: --output needs a single result",
+    ),
     ("an unknown format", ["add", "x=1", "--format", "xml"], 2, 'VALIDATION_ERROR: Unknown format "xml"'),
 ]
 
