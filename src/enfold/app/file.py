@@ -216,7 +216,7 @@ class _FileReader:
             return kinds[found[0]]
         words = ", ".join(kinds) if is_strict else '"command" or "url"'
         if found:
-            raise self._wrong((*path, found[1]), f"a source has only one of {' and '.join(found)}")
+            raise self._wrong((*path, found[1]), f"a source can only have one of {' and '.join(found)}")
         near = next((key for key in entry if nearest(key, kinds, 0.7)), None)
         if near is not None:
             raise self._unknown((*path, near), tuple(kinds))

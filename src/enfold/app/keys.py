@@ -159,14 +159,14 @@ _FIX: Final = _table("a table of arguments, such as {token = ...}", "arguments w
 COMMON: Final[Keys] = {
     "namespace": ConfigKey(
         _Namespace,
-        "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between",
+        "a namespace: parts of A-Z a-z 0-9 _ - separated by dots",
         "prefix of its ids; by default the name of the source",
     ),
     "include": _patterns("import only operations that match one of these patterns, such as `read_*`"),
     "exclude": _patterns("operations that are not imported"),
     "rename": ConfigKey(
         dict[str, _Name],
-        "a table of legal names: 1 to 64 of A-Z a-z 0-9 _ -",
+        "a table of names: 1 to 64 of A-Z a-z 0-9 _ -",
         "from the name in the source to the new name",
     ),
     "normalize": _one_of("repair", "typebox", "off", about="what happens to results that do not match their schema"),

@@ -181,7 +181,7 @@ class KeyRing:
             try:
                 async with asyncio.timeout(FETCH_SECONDS):
                     self._keys = await self._fetch_keys()
-            except Exception as error:  # noqa: BLE001  # whatever keeps them from us, the keys we know stay in force
+            except Exception as error:  # noqa: BLE001  # whatever keeps them from us, the keys we know stay valid
                 _log.warning("Cannot fetch the keys of %s: %s", self._issuer.issuer, sentence_of(error))
                 return
             self._fetched = self._tried

@@ -56,7 +56,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
-    """The registry, with a place for first results where the words have an idempotency key."""
+    """The registry, with a place for idempotency keys where the words have an idempotency key."""
     if "--idempotency-key" in asked:
         from enfold.commands.shared.stores import idempotency_store, task_settings
 
@@ -95,7 +95,7 @@ def _caller(target: Target) -> str:
 
 
 def _target(words: list[str], registry: Registry | None) -> tuple[Target, list[str]]:
-    """What is called, and the words of the call. The operation may stand before `--`, or behind the server's command."""
+    """What is called, and the words of the call. The operation may be before `--`, or behind the server's command."""
     own, server = split_command(words) if registry is None else (words, None)
     if server is None:
         return first_target(words, registry, "call", " OPERATION name=value")

@@ -101,10 +101,14 @@ class Observers:
     ) -> None:
         """Report a call that was rejected before it began; `operation_id` must be that of an existing operation."""
         if self.end is not None:
-            from enfold.observability.records import NOBODY, CallRecord
+            from enfold.observability.records import UNKNOWN_ORIGIN, CallRecord
 
             own = request_id or new_request_id()
-            self.end(CallRecord(time.time(), surface, operation_id, NOBODY, safe_code(code), 0.0, own, parent, caller))
+            self.end(
+                CallRecord(
+                    time.time(), surface, operation_id, UNKNOWN_ORIGIN, safe_code(code), 0.0, own, parent, caller
+                )
+            )
 
     def tell(self, record: CallRecord, trace: Trace | None, attributes: Mapping[str, Any] | None = None) -> None:
         """Report a finished call to its span and to the observers."""

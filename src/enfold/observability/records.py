@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OK: Final = "OK"
 INPUT_REQUIRED: Final = "INPUT_REQUIRED"  # the code of a call that waits for answers from its client
-NOBODY: Final = Origin("", "")  # of a call without an operation
+UNKNOWN_ORIGIN: Final = Origin("", "")  # of a call without an operation
 # Caller errors and rate limits, for which the operation did not run.
 REFUSALS: Final = frozenset(
     {
@@ -75,7 +75,7 @@ def ended_call(
         time.time(),
         surface,
         "" if operation is None else operation.spec.id,
-        NOBODY if operation is None else operation.origin,
+        UNKNOWN_ORIGIN if operation is None else operation.origin,
         code,
         time.perf_counter() - began,
         request_id,

@@ -161,7 +161,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
 
         return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
     store = open_store(settings)
-    if hasattr(store, "path"):  # a file: first results are kept beside it
+    if hasattr(store, "path"):  # a file: idempotency keys are kept beside it
         registry.services.idempotency_store = idempotency_store(settings)
     return Tasks(registry, store, **terms)
 

@@ -128,7 +128,7 @@ def config_of(target: Target | None) -> Config | None:
 def first_target(words: list[str], registry: Registry | None, command: str, rest: str = "") -> tuple[Target, list[str]]:
     """The target, a script's registry or the first word, and the words after it.
 
-    `rest` is what else the command needs, for the message to somebody who gives it nothing.
+    `rest` is what else the command needs, for the message to a user who gives it nothing.
     """
     if registry is not None:
         return script_target(registry), words

@@ -284,7 +284,7 @@ class Reach:
 
 
 def _spelled(allowed: str) -> str:
-    """A host as `place_of` spells it, with the scheme and the port that may stand beside it."""
+    """A host as `place_of` spells it, with the scheme and the port beside it."""
     text = allowed.lower().rstrip("/")
     scheme, _, authority = text.rpartition("://")
     place = None if text.isascii() else place_of(f"{scheme or 'https'}://{authority}")

@@ -82,7 +82,7 @@ class RequestBuilder:
         self._query = _template(query)
         given = [(name, each.parameter) for name, each in inputs.arguments.items() if each.parameter is not None]
         self._placeholders = {each.name: (name, each) for name, each in given if each.location == "path"}
-        # A query parameter may stand in the path's own query, and is then not added again.
+        # A query parameter may be in the path's own query, and is then not added again.
         in_query = {name for name, _ in self._query} - self._placeholders.keys()
         in_template = [(name, each) for name, each in given if each.location == "query" and each.name in in_query]
         self._placeholders |= {each.name: (name, each) for name, each in in_template}
