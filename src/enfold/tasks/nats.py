@@ -87,6 +87,7 @@ READ_AT_ONCE: Final = 100
 LATEST: Final = 2**63 - 1  # milliseconds: the last moment that can be counted
 # What a direct read answers with. NATS does not check where its asker wants the answer: it could be the queue.
 _REFLECTED: Final = "Nats-Stream"
+NAMING_ATTEMPTS: Final = 30  # of finding the first task with a key while the key changes or expires
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
 
 
@@ -179,22 +180,27 @@ class NATSTasks:
         if order.key is None:
             return mine
         key = first_key(order.owner, order.operation, order.key)
-        with suppress(Conflict):
-            await self._streams.write(key, msgspec.json.encode(mine), 0, (order.expires - now_ms()) / 1000)
-            return mine
-        found = await self._streams.read(key)
-        if found is None:
-            return mine
-        named = read_entry(_Named, found.value)
-        first = await self._states.find(msgspec.structs.replace(order, id=named.id))
-        if first is not None and (transitions.frees_key(first.task) or transitions.is_forgotten(first.task, now_ms())):
+        seconds, value = (order.expires - now_ms()) / 1000, msgspec.json.encode(mine)
+        follows = 0
+        for _ in range(NAMING_ATTEMPTS):
             with suppress(Conflict):
-                seconds = (order.expires - now_ms()) / 1000
-                await self._streams.write(key, msgspec.json.encode(mine), found.revision, seconds)
+                await self._streams.write(key, value, follows, seconds)
                 return mine
-            return await self._named(order)  # another process was faster
-        refuse_other_input(named.digest, order.digest)
-        return named
+            found = await self._streams.read(key)
+            if found is None:  # it has just expired, or this replica does not have it yet
+                follows = 0
+                await asyncio.sleep(PAUSE)
+                continue
+            named = read_entry(_Named, found.value)
+            first = await self._states.find(msgspec.structs.replace(order, id=named.id))
+            is_free = first is not None and (
+                transitions.frees_key(first.task) or transitions.is_forgotten(first.task, now_ms())
+            )
+            if not is_free:
+                refuse_other_input(named.digest, order.digest)
+                return named
+            follows = found.revision
+        raise CallError("UNAVAILABLE", "The task store is still settling this idempotency key: try again")
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
         async with self._reached():

@@ -176,6 +176,7 @@ def dead_key(operation: str, sequence: str) -> str:
 
 MAX_AGE_SECONDS: Final = 1_000_000_000.0  # seconds that the server is asked to keep anything: thirty years
 API_TIMEOUT: Final = 2.0  # seconds; a refusal by the server's permissions looks like silence, too
+REPLICA_LAG: Final = (0.02, 0.05, 0.1, 0.3, 0.5)  # seconds before a key that is not found is read again
 PART: Final = 256 * 1024  # bytes of one piece of a large result
 _WRONG_VERSION: Final = (10071, 10164)
 _LAST: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -246,6 +247,21 @@ class Streams:
     # the bucket
 
     async def read(self, key: str) -> Version | None:
+        """The value of a key; None where there is none.
+
+        In a cluster any replica answers, and one may not have yet what the leader has confirmed: a key that is not
+        found is read again.
+        """
+        found = await self._read(key)
+        for pause in REPLICA_LAG if found is None and len(self.client.servers) > 1 else ():
+            await asyncio.sleep(pause)
+            found = await self._read(key)
+            if found is not None:
+                break
+        return None if found is None or not found.value else found
+
+    async def _read(self, key: str) -> Version | None:
+        """What one replica has; a value that was removed or has expired is empty."""
         from nats.js.errors import NotFoundError
 
         context = await self.open()
@@ -253,9 +269,7 @@ class Streams:
             message = await context.get_msg(self.names.bucket, subject=self.names.key(key), direct=True)
         except NotFoundError:
             return None
-        if not message.data or message.seq is None:  # what the server leaves where a value has expired
-            return None
-        return Version(message.data, message.seq)
+        return None if message.seq is None else Version(message.data or b"", message.seq)
 
     async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> None:
         """Store a value for so long; Conflict where the key is not at the revision it follows (0: not there, None: any).
