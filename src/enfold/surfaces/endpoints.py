@@ -217,8 +217,6 @@ class Functions:
 
     def admit(self, route: Route, request: Request) -> None:
         """Refuse a caller who may not call this operation with any input, before the body is read."""
-        if route.prepared.is_open:
-            return
         if request.identity is None:
             if request.method != "OPTIONS":
                 check_access(route.spec, None, {})
@@ -235,7 +233,8 @@ class Functions:
         if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
             raise not_acceptable("application/json")
         if request.method == "POST":
-            given = await self.body_object(request)
+            self._check_body(request)
+            given = self._read_body(await request.source.body(self._settings.max_body), request)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 route = self.routes.route_to(self.registry.get_spec(route.spec.id))
@@ -305,7 +304,9 @@ class Functions:
     async def body_object(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body."""
         self._check_body(request)
-        body = await request.source.body(self._settings.max_body)
+        return self._read_body(await request.source.body(self._settings.max_body), request)
+
+    def _read_body(self, body: bytes | bytearray, request: Request) -> dict[str, Any]:
         request.size = len(body)
         try:
             return self._read_object(body)
@@ -316,11 +317,12 @@ class Functions:
         """Refuse a body for its headers, before it is read: it is of another type, compressed, or too large."""
         headers = request.headers
         kind = headers.get(b"content-type")
-        if kind is None and None not in self._body_types and _has_body(headers):
-            raise unsupported_body("A body needs a Content-Type: application/json")
-        if kind is not None and not is_json(kind):
-            raise unsupported_body()
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if kind not in self._body_types:
+            if kind is None and _has_body(headers):
+                raise unsupported_body("A body needs a Content-Type: application/json")
+            if kind is not None and not is_json(kind):
+                raise unsupported_body()
+        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise unsupported_body("The body must not be compressed")
         check_length(headers, self._settings.max_body)
 

@@ -43,8 +43,7 @@ class Router:
         self._is_closed = is_closed
 
     def __call__(self, request: Request) -> Awaitable[Response | None]:
-        found = self.find(request)
-        return self.answer(found, request)
+        return self.answer(self.find(request), request)
 
     def find(self, request: Request) -> Route | Page:
         """The operation or page at the path of a request, if its method and caller are allowed there."""
@@ -53,7 +52,7 @@ class Router:
         found = self._functions.find(request) or self._page(request)
         if request.method not in found.methods:
             raise not_allowed(request.method, found.methods)
-        if isinstance(found, Route):
+        if isinstance(found, Route) and not found.prepared.is_open:
             self._functions.admit(found, request)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -203,7 +203,9 @@ class HTTPApp:
             await _send(self._failure(request, error), request)
             raise  # the client has its answer; the server has to know
         if answer is not None:
-            await _send(answer, request)
+            start, body = _messages(answer, request)
+            await exchange_of(request).send(start)
+            await exchange_of(request).send(body)
         return answer
 
     async def _observed(self, request: Request) -> None:
@@ -254,12 +256,20 @@ class HTTPApp:
 
 
 async def _send(answer: Response, request: Request) -> None:
+    for message in _messages(answer, request):
+        await exchange_of(request).send(message)
+
+
+def _messages(answer: Response, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two ASGI messages of an answer."""
     exchange, body = exchange_of(request), answer.body
-    head = [id_header(request), *answer.headers, *exchange.extra_headers]
-    if answer.status not in BODILESS:
-        head += [(b"content-type", answer.media_type), (b"content-length", b"%d" % len(body))]
-    await exchange.send({"type": "http.response.start", "status": answer.status, "headers": head})
-    await exchange.send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+    head = [id_header(request), (b"content-type", answer.media_type), (b"content-length", b"%d" % len(body))]
+    if answer.status in BODILESS:
+        del head[1:]
+    if answer.headers or exchange.extra_headers:
+        head += [*answer.headers, *exchange.extra_headers]
+    start = {"type": "http.response.start", "status": answer.status, "headers": head}
+    return start, {"type": "http.response.body", "body": b"" if request.method == "HEAD" else body}
 
 
 def _is_call(request: Request) -> bool:

@@ -34,7 +34,10 @@ class Mount:
 
 def find_mount(mounts: Iterable[Mount], path: str) -> Mount | None:
     """The app that a path leads to: the longest prefix counts."""
-    return next((mount for mount in mounts if mount.has(path)), None)
+    for mount in mounts:
+        if mount.has(path):
+            return mount
+    return None
 
 
 def sorted_mounts(mounts: Mapping[str, ASGIApp]) -> list[tuple[str, ASGIApp]]:
