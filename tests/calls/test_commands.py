@@ -80,7 +80,7 @@ async def test_a_worker_serves_until_it_is_asked_to_stop(
     try:
         assert worker.stderr is not None
         assert "serves 11 operations as w1" in await asyncio.to_thread(worker.stderr.readline)
-        hint = "Nobody can call shop.pay: the server does not say who calls"
+        hint = "Cannot be called: shop.pay, because the server does not identify callers"
         assert hint in await asyncio.to_thread(worker.stderr.readline)
         async with NATSTransport(server.url) as transport, PendingRequestMap(transport) as caller:
             assert (await caller.call("shop.add", {"x": 1, "y": 2})).data == 3

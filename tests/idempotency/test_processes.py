@@ -112,7 +112,7 @@ def test_without_jetstream_a_worker_says_so_and_nothing_is_repeated_by_itself(
     try:
         server.wait_until_ready()
         worker, said = started.work("--nats", server.url)
-        said.until("Idempotency keys hold for this worker alone: the NATS server has no JetStream")
+        said.until("Idempotency keys are local to this worker: the NATS server has no JetStream")
         edge = started.serve("--nats", server.url)
         assert [call(edge.base, "pay", "k", id="a").data for _ in range(2)] == ["a", "a"]
         assert started.had("a") == 1  # it was the same worker

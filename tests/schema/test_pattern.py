@@ -245,7 +245,7 @@ OVER_THE_LIMITS = {
 
 @pytest.mark.parametrize("source", OVER_THE_LIMITS.values(), ids=OVER_THE_LIMITS)
 def test_a_pattern_over_our_limits_is_refused(source: str) -> None:
-    with pytest.raises(PatternError, match="cannot be used"):
+    with pytest.raises(PatternError, match=r"Invalid pattern .*: "):
         compile_pattern(source)
 
 

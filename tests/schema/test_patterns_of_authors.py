@@ -234,7 +234,7 @@ def test_a_pattern_that_json_schema_does_not_know_is_refused_at_registration(pat
         return value
 
     operation.__annotations__["value"] = Annotated[str, Field(pattern=pattern)]
-    with pytest.raises(TypeError, match=r"operation\(\): parameter 'value': The pattern .* cannot be used"):
+    with pytest.raises(TypeError, match=r"operation\(\): parameter 'value': Invalid pattern .*: "):
         ops.query(operation)
 
 
@@ -253,7 +253,7 @@ def test_a_model_with_such_a_pattern_is_refused_too() -> None:
             return str(value)
 
         operation.__annotations__["value"] = model
-        with pytest.raises(TypeError, match=r"The pattern \(\?i\)abc cannot be used"):
+        with pytest.raises(TypeError, match=r"Invalid pattern \(\?i\)abc: "):
             ops.query(operation)
 
 

@@ -100,7 +100,7 @@ def test_a_mistake_in_an_editors_file_is_reported_too(tmp_path: Path) -> None:
 def test_a_key_that_is_not_there_is_reported_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text('[sources.x]\nurl = "https://x.org/mcp"\nauth = {private_key_file = "key.pem"}\n')
-    with pytest.raises(CallError, match=r"key\.pem, which the login needs, cannot be read"):
+    with pytest.raises(CallError, match=r"Cannot read key\.pem, which the login requires"):
         read_auth(path)
 
 
