@@ -57,7 +57,7 @@ def test_public_operations_are_shown_without_asking_and_a_token_shows_the_rest(b
         go(page, address, "sources")
         expect(page.locator(".empty")).to_contain_text("A token with the scope enfold:read")
         go(page, address, "operations/shop.secret")
-        expect(page.locator(".empty")).to_contain_text("no such operation")
+        expect(page.locator(".empty")).to_contain_text("Operation not found")
         expect(page.get_by_role("dialog")).to_have_count(0)
         go(page, address, "operations")
         page.locator("#who").click()
@@ -66,7 +66,9 @@ def test_public_operations_are_shown_without_asking_and_a_token_shows_the_rest(b
         expect(rows(page)).to_have_text(["shop.secret", "shop.hours"])
         expect(page.locator("#who")).to_have_text("ann")
         page.get_by_role("link", name="Calls").click()
-        expect(page.get_by_text("Nothing has been called yet")).to_be_visible()  # to look around is no call
+        expect(
+            page.get_by_text("No calls yet. Call an operation to see it here.")
+        ).to_be_visible()  # to look around is no call
         opened.close(address)
 
 

@@ -24,7 +24,7 @@ let asking = null;
 export function askForToken(why) {
   asking ||= new Promise((resolve) => {
     const field = h("input.secret", { type: "text", id: "token", autocomplete: "off", value: token.get() });
-    // What is typed here is for the dialog alone: Ctrl-Enter would call what stands behind it.
+    // Keys pressed in the dialog stay there: Ctrl-Enter would call the operation behind it.
     const dialog = h("dialog", { "aria-labelledby": "token-title", onkeydown: (event) => event.stopPropagation(), onclose() {
       asking = null;
       dialog.remove();
@@ -33,13 +33,13 @@ export function askForToken(why) {
     const use = (value) => { token.set(value.trim()); dialog.close("use"); };
     field.addEventListener("keydown", (event) => { if (event.key === "Enter") use(field.value); });
     dialog.append(
-      h("h2", { id: "token-title" }, "Who is calling?"),
-      h("p.dim", why || "Give the bearer token of the calls that you make here."),
+      h("h2", { id: "token-title" }, "Authenticate"),
+      h("p.dim", why || "Enter the bearer token for the calls you make here."),
       h("label", { for: "token" }, "Token"), field,
-      note("It stays in this tab, and is sent to this server alone."),
+      note("It stays in this tab and is sent only to this server."),
       h("div.row",
-        button("Use it", () => use(field.value), "primary"), button("Cancel", () => dialog.close("")),
-        token.get() && button("Forget it", () => use(""), "quiet")));
+        button("Use token", () => use(field.value), "primary"), button("Cancel", () => dialog.close("")),
+        token.get() && button("Forget token", () => use(""), "quiet")));
     document.body.append(dialog);
     dialog.showModal();
     field.focus();
@@ -55,7 +55,7 @@ async function ask(path, options = {}) {
       answer = await fetch(new URL(path, base), { ...options, headers, credentials: "omit", cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new CallFailure("UNAVAILABLE", "The server does not answer. Is it running?");
+      throw new CallFailure("UNAVAILABLE", "The server does not respond. Is it running?");
     }
     if (answer.status !== 401) return answer;
     if (token.get() !== used) continue;
