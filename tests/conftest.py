@@ -107,7 +107,7 @@ def install_wheel(folder: Path) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a test has logged goes from one process to another as UTF-8, though it may hold half a character."""
+    """Logged text travels between processes as UTF-8, although it may contain an unpaired surrogate."""
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report

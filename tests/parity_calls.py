@@ -16,7 +16,7 @@ class Call(msgspec.Struct, frozen=True):
 
     operation: str
     input: dict[str, Any] = {}
-    is_ann: bool = False  # made by somebody who is known, and has the scope
+    is_ann: bool = False  # made with an identity that has the scope
 
     @property
     def spec(self) -> OperationSpec | None:

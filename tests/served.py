@@ -50,7 +50,7 @@ class Served:
 def serving(*words: str, cwd: Path, env: Mapping[str, str] | None = None, logs_calls: bool = False) -> Iterator[Served]:
     """Serve on a free port until the block is left; `env` adds to the environment, and may choose the port.
 
-    Lines of calls are only for tests that read them: a pipe that nobody reads takes some hundreds.
+    Lines of calls are only for tests that read them: an unread pipe holds only some hundreds.
     """
     # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

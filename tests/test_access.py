@@ -8,8 +8,8 @@ from enfold.operations.access import check_access, grants_all_of, may_call, may_
 READER = Identity("reader", frozenset({"read"}), {"project:42": ["read"], "team:*": ["list"]})
 
 CASES: list[tuple[str, dict[str, Any], Identity | None, dict[str, Any], bool]] = [
-    ("nothing required, nobody asks", {}, None, {}, True),
-    ("something required, nobody asks", {"required_scopes": ["read"]}, None, {}, False),
+    ("nothing required, no identity", {}, None, {}, True),
+    ("something required, no identity", {"required_scopes": ["read"]}, None, {}, False),
     ("all scopes there", {"required_scopes": ["read"]}, READER, {}, True),
     ("one of all missing", {"required_scopes": ["read", "write"]}, READER, {}, False),
     ("one of any there", {"required_scopes_any": ["write", "read"]}, READER, {}, True),
@@ -87,11 +87,11 @@ def test_a_list_shows_what_could_be_called_with_some_input() -> None:
 
 def test_a_denial_says_whether_the_caller_is_known() -> None:
     spec = OperationSpec(name="secret", access_control={"required_scopes": ["admin"]})
-    with pytest.raises(CallError) as nobody:
+    with pytest.raises(CallError) as anonymous:
         check_access(spec, None, {})
     with pytest.raises(CallError) as reader:
         check_access(spec, READER, {})
-    assert (nobody.value.code, nobody.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
+    assert (anonymous.value.code, anonymous.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
     assert (reader.value.code, reader.value.message) == ("OPERATION_NOT_FOUND", "Operation not found: secret")
 
 

@@ -67,7 +67,7 @@ def shop() -> OperationRegistry:
 
     @ops.query
     def who(context: Context) -> str:
-        return context.identity.id if context.identity else "nobody"
+        return context.identity.id if context.identity else "anonymous"
 
     @ops.mutation(durable="optional")
     async def bake(cakes: int) -> int:

@@ -1,4 +1,4 @@
-"""The keys of a configuration: what editors are told of them is what `enfold` does with them."""
+"""The keys of a configuration: what their JSON Schema says is what `enfold` does."""
 
 import json
 import re

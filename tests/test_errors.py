@@ -252,7 +252,7 @@ DETAILS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "a word": (lambda: "why", {"details": "why"}),
     "a model": (lambda: {"item": Item(count=1, itemName="x")}, {"item": {"count": 1, "itemName": "x"}}),
     "a date and an object": (lambda: {"day": date(2026, 1, 2), "to": object(), "n": 7}, {"day": "2026-01-02", "to": "object", "n": 7}),
-    "half a character": (lambda: {"name": "a\ud800"}, {"name": "a?"}),
+    "an unpaired surrogate": (lambda: {"name": "a\ud800"}, {"name": "a?"}),
     "a number of 5,000 digits": (lambda: {"n": 10**5000, "m": [1]}, {"n": "int", "m": [1]}),
     "no number": (lambda: {"f": float("nan"), "g": 1.5}, {"f": "nan", "g": 1.5}),
     "keys that are no text": (lambda: {1: "a", None: "b"}, {"1": "a", "None": "b"}),

@@ -97,7 +97,7 @@ async def _connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Stre
 # --- a transport --------------------------------------------------------------------------------------------------
 
 
-# Who the caller is, is said by whoever makes the cable, and nobody on it can say that nobody listens.
+# The creator of the cable sets the caller's identity, and a peer cannot claim that there are no listeners.
 CARRIED = [name for name, (call, _) in CALLS.items() if call.spec is not None and name not in ("large", "denied")]
 
 

@@ -125,7 +125,7 @@ async def test_payloads_are_kept_for_an_operator_who_says_so_without_secrets_and
         assert "hunter22" not in str([each.data async for each in served.subscribe("enfold.calls", {"follow": False})])
         assert (await last("shop.items", {}, BEN))["result"] == ["tea"]
         seen = [each.data async for each in client.subscribe("enfold.calls", {"follow": False}, identity=BEN)]
-        assert [each["operation"] for each in seen] == ["shop.items"]  # nobody sees what another was given
+        assert [each["operation"] for each in seen] == ["shop.items"]  # callers do not see results of others
 
 
 async def test_a_request_id_that_two_callers_use_at_once_mixes_up_nobodys_payloads() -> None:
@@ -183,7 +183,7 @@ async def test_runs_and_their_lineage_are_those_of_who_asks(recorder: Recorder) 
         assert (lineage["verified"], lineage["faults"]) == (True, [])
         assert {node["run"]["operation"] for node in lineage["nodes"]} == {"shop.items", "shop.receipt"}
         assert lineage["record"]["run_id"] == runs[0]["run_id"]
-        for run_id in (runs[0]["run_id"], "nothing"):  # another's is told of like one that never was
+        for run_id in (runs[0]["run_id"], "nothing"):  # another caller's run looks like one that does not exist
             refused = await client.call("enfold.lineage", {"run_id": run_id}, identity=BEN)
             assert isinstance(refused.error, CallError)
             assert refused.error.message == f"There is no record of run {run_id}"
@@ -223,7 +223,7 @@ async def test_a_record_that_was_changed_is_shown_with_its_verdict_among_the_oth
                 (
                     {"body": forged, "digest": sha256(forged).digest()},
                     "digest",
-                ),  # as somebody would who knows the store
+                ),  # as an attacker with access to the store would
             ):
                 change(**changes)
                 after = await runs()

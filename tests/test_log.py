@@ -1,4 +1,4 @@
-"""Our log: what strangers say stays within the line that tells of it."""
+"""Our log: text from outside stays within its line."""
 
 from __future__ import annotations
 

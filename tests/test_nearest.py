@@ -1,4 +1,4 @@
-"""What a wrong name is told: the nearest right one, for little work however many there are."""
+"""A wrong name is answered with the nearest right one, at little cost however many there are."""
 
 from __future__ import annotations
 

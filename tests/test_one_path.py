@@ -230,7 +230,7 @@ async def test_a_refused_token_is_reported_in_the_format_and_under_the_id_that_t
 
 
 class Slow:
-    """A verifier that asks somebody far away."""
+    """A verifier that asks a remote service."""
 
     async def identify(self, token: str) -> Identity | None:
         await asyncio.sleep(4 * INTERVAL)

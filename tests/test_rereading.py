@@ -139,7 +139,7 @@ async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_
             await until_changed(registry, lambda: all(each.state == "up" for each in registry.sources))
         calling.cancel()
         assert failures == []
-        assert registry.find("price").id == "shop.price"  # by its short name, which nobody else has kept
+        assert registry.find("price").id == "shop.price"  # by its short name, which no other operation has
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The namespace `enfold`: nobody else registers there, every surface serves it, and it is listed only where it is asked for."""
+"""The namespace `enfold`: users cannot register there, every surface serves it, and it is listed only where it is asked for."""
 
 import json
 from collections.abc import Callable
@@ -83,7 +83,7 @@ async def test_a_surface_without_identities_asks_for_nothing() -> None:
             assert (await _get(app, f"/functions/{name}"))[0] == status, name
 
 
-@pytest.mark.parametrize("anonymous", [False, True], ids=["closed", "open to strangers"])
+@pytest.mark.parametrize("anonymous", [False, True], ids=["closed", "open to anonymous callers"])
 async def test_where_there_are_identities_anonymous_callers_see_nothing(anonymous: bool) -> None:
     app = to_http(shop(), tokens=Tokens({"r": READER}), allow_anonymous=anonymous)
     async with living(app):

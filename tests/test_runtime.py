@@ -468,11 +468,11 @@ async def test_a_context_parameter_is_injected_and_not_part_of_the_schema() -> N
 
     @ops.query
     async def who(context: Context, loud: bool = False) -> str:
-        return context.identity.id if context.identity else "nobody"
+        return context.identity.id if context.identity else "anonymous"
 
     assert list(ops.get_spec("t.who").input_schema["properties"]) == ["loud"]
     assert (await ops.execute("t.who", {}, Context(identity=Identity("ann")))).data == "ann"
-    assert (await ops.execute("t.who", {})).data == "nobody"
+    assert (await ops.execute("t.who", {})).data == "anonymous"
     assert await code_of(ops, "t.who", {"context": {}}) == "VALIDATION_ERROR"
 
 

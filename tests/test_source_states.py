@@ -1,4 +1,4 @@
-"""How each source is: told to whoever watches, as sources are opened, lost and found again; and what `/readyz` makes of it."""
+"""The state of each source: reported to observers as sources are opened, lost and found again, and by `/readyz`."""
 
 import asyncio
 import json
@@ -157,7 +157,7 @@ async def test_a_service_that_cannot_be_reached_is_down_until_it_answers_again(
         assert (missing.name, missing.state) == ("api", "down")
         assert "cannot be reached" in missing.why
         with service(port):
-            await changes.until("up")  # though nobody calls it
+            await changes.until("up")  # although it is not called
             assert registry.sources.missing == []
     finally:
         await opening.__aexit__(None, None, None)
@@ -220,14 +220,14 @@ def test_a_word_for_everybody_and_the_reasons_for_readers() -> None:
         told = {
             name: client.get("/readyz", Authorization=f"Bearer {name}").json for name in ("reader", "owner", "other")
         }
-        stranger = client.get("/readyz")
+        anonymous = client.get("/readyz")
         alive = client.get("/healthz")
         ops.sources.enter("shop.py", "functions", "up")
         ready = client.get("/readyz")
     assert [{**each, "since": 0} for each in told["reader"]["missing"]] == [{**reason, "since": 0}]
     assert told["owner"] == told["reader"]
-    assert told["other"] == stranger.json == {"status": "waiting"}
-    assert (stranger.status, alive.status, ready.status, ready.json) == (503, 200, 200, {"status": "ready"})
+    assert told["other"] == anonymous.json == {"status": "waiting"}
+    assert (anonymous.status, alive.status, ready.status, ready.json) == (503, 200, 200, {"status": "ready"})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            task.cancel()  # somebody else gives up at the same moment
+            task.cancel()  # another cancellation at the same moment
             assert [limit.end(), limit.end()] == [False, False]
             return task.cancelling()
         return -1

@@ -52,7 +52,7 @@ class LittleIssuer:
     async def fetch(self, url: str) -> bytes:
         self.fetched.append(url)
         if self.is_away:
-            raise OSError("nobody answers")
+            raise OSError("no answer")
         if url == f"{ISSUER}/.well-known/openid-configuration":
             return json.dumps({"issuer": ISSUER, "jwks_uri": "https://login.example.com/keys"}).encode()
         if url == "https://login.example.com/keys":

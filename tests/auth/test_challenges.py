@@ -1,4 +1,4 @@
-"""What a client that was not let in is told."""
+"""The challenge that a client without access gets."""
 
 from enfold import OperationRegistry
 from enfold.auth.challenges import challenge, metadata_url, protected_resource, scopes_of

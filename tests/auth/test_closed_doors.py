@@ -1,4 +1,4 @@
-"""Where a surface has identities, nobody without a token learns anything: every path and method is tried."""
+"""A surface with identities reveals nothing without a token: every path and method is tried."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def shop(*, public: bool) -> OperationRegistry:
 
 
 def apps(ops: OperationRegistry) -> dict[str, Any]:
-    """Every way to serve it where identities close the door."""
+    """Every way to serve it with authentication required."""
     return {
         "standalone": to_mcp(ops, tokens=TOKENS),
         "mounted": to_http(ops, tokens=TOKENS, mounts={"/mcp": to_mcp(ops, tokens=TOKENS)}),

@@ -27,7 +27,7 @@ from enfold import Identity
 from enfold.auth.issuers import ClaimPlaces, Issuer, Issuers, RefusedTokenError
 
 PEM = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-STRANGER = rsa.generate_private_key(65537, 2048)
+OTHER_KEY = rsa.generate_private_key(65537, 2048)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_an_honest_token_lets_its_bearer_in(issuer: LittleIssuer, kid: str
     assert found == Identity("ann", frozenset({"shop:order", "read"}))
 
 
-def signed(claims: Any, header: dict[str, Any], key: Any = STRANGER, algorithm: str = "RS256") -> str:
+def signed(claims: Any, header: dict[str, Any], key: Any = OTHER_KEY, algorithm: str = "RS256") -> str:
     return jwt.encode(claims, key, algorithm=algorithm, headers=header)
 
 
@@ -69,7 +69,7 @@ def header_of(**changed: Any) -> dict[str, Any]:
 
 def twice(issuer: LittleIssuer) -> str:
     """Claims that name their audience twice, honestly signed."""
-    text = json.dumps(issuer.claims(aud="somebody")).replace('"aud"', f'"aud": "{AUDIENCE}", "aud"', 1)
+    text = json.dumps(issuer.claims(aud="other")).replace('"aud"', f'"aud": "{AUDIENCE}", "aud"', 1)
     return jwt.PyJWS().encode(text.encode(), RSA_KEY, "RS256", {"kid": "r1"})
 
 
@@ -115,12 +115,12 @@ FORGED: dict[str, Callable[[LittleIssuer], str]] = {
     "an end beyond numbers": lambda i: raw(json.dumps(i.claims()).replace('"exp": 1', '"exp": 1e999, "x": 1').encode()),
     "not yet": lambda i: i.token(nbf=int(i.clock()) + 31),
     "issued in the future": lambda i: i.token(iat=int(i.clock()) + 31),
-    "nobody": lambda i: i.token(sub=...),
+    "no subject": lambda i: i.token(sub=...),
     "an empty name": lambda i: i.token(sub=""),
     "a name that is a number": lambda i: raw(json.dumps(i.claims(sub=7)).encode()),
     "a name with a line break": lambda i: i.token(sub="ann\nbob"),
     "bound to a key": lambda i: i.token(cnf={"jkt": "x"}),
-    "an unknown kid": lambda i: i.token(header={"kid": "nobody"}),
+    "an unknown kid": lambda i: i.token(header={"kid": "unknown"}),
     "a path for a kid": lambda i: signed(i.claims(), {"kid": "../../../../dev/null"}),
     "a query for a kid": lambda i: signed(i.claims(), {"kid": "x' UNION SELECT 'key"}),
     "a list for a kid": lambda i: with_parts(i.token(), header_of(kid=["r1"])),
@@ -159,7 +159,7 @@ FORGED: dict[str, Callable[[LittleIssuer], str]] = {
 def own_jwk() -> dict[str, Any]:
     from jwt.algorithms import RSAAlgorithm
 
-    return {**json.loads(RSAAlgorithm.to_jwk(STRANGER.public_key())), "kid": "r1"}
+    return {**json.loads(RSAAlgorithm.to_jwk(OTHER_KEY.public_key())), "kid": "r1"}
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())

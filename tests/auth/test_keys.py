@@ -67,7 +67,7 @@ async def test_made_up_keys_do_not_make_us_fetch(issuer: LittleIssuer, verifier:
 async def test_a_withdrawn_key_is_refused(issuer: LittleIssuer, verifier: Issuers) -> None:
     assert await lets_in(verifier, issuer.token())
     issuer.shown = ["e1"]
-    assert await lets_in(verifier, issuer.token())  # nobody has told us yet
+    assert await lets_in(verifier, issuer.token())  # the withdrawal is not known yet
     issuer.clock.move(600)
     assert not await lets_in(verifier, issuer.token())
     assert await lets_in(verifier, issuer.token("e1"))
@@ -208,7 +208,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no algorithm at all": {"algorithms": "none"},
     "a long leeway": {"leeway": 3600},
     "keys over http": {"jwks": "http://login.example.com/keys"},
-    "a word nobody knows": {"audience": "x"},
+    "an unknown key": {"audience": "x"},
     "claims that are none": {"claims": {"id": 7}},
 }
 

@@ -79,7 +79,7 @@ async def test_its_tokens_are_taken_until_their_key_is_withdrawn(issuer: RealIss
     verifier = Issuers([trusted], clock=clock)
     first = issuer.token()
     assert await verifier.identify(first) == Identity("ann", frozenset({"shop:order"}))
-    elsewhere = Issuers([Issuer(issuer=issuer.url, audiences=("somebody else",))], clock=clock)
+    elsewhere = Issuers([Issuer(issuer=issuer.url, audiences=("another audience",))], clock=clock)
     assert await elsewhere.identify(first) is None
 
     issuer.rotate()

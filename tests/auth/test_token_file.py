@@ -1,4 +1,4 @@
-"""A file of tokens: a token is shown once, the file is read again at once, and what is wrong in it is told."""
+"""Token files: a token is shown once, changes take effect at once, and faults are reported."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_two_who_add_at_the_same_time_both_find_their_token(path: Path) -> None:
         [{"id": "ann", "token": "sha256:" + "0" * 64, "scope": "x"}],
         {},
     ],
-    ids=["no token", "in clear", "half a hash", "no time", "a word nobody knows", "no list"],
+    ids=["no token", "in clear", "half a hash", "no time", "an unknown key", "no list"],
 )
 def test_a_file_that_is_wrong_is_reported_at_the_start(path: Path, entries: object) -> None:
     path.write_text(json.dumps(entries))

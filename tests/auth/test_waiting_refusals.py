@@ -70,7 +70,7 @@ def _app() -> Any:
     return to_http(ops, tokens=tokens, mounts={"/mcp": to_mcp(ops)})
 
 
-class Stranger:
+class Guesser:
     """A client with a wrong token, and the app's answer to it."""
 
     def __init__(self, app: Any, path: str, *, stays: bool) -> None:
@@ -98,9 +98,9 @@ class Stranger:
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_refusal_that_waits_ends_when_its_client_disconnects(path: str) -> None:
     app = _app()
-    before = [Stranger(app, path, stays=False) for _ in range(FREE + 4)]
-    patient = Stranger(app, path, stays=True)  # waits for seconds, and those after it would wait longer
-    after = [Stranger(app, path, stays=False) for _ in range(10)]
+    before = [Guesser(app, path, stays=False) for _ in range(FREE + 4)]
+    patient = Guesser(app, path, stays=True)  # waits for seconds, and those after it would wait longer
+    after = [Guesser(app, path, stays=False) for _ in range(10)]
     await asyncio.gather(*(each.call for each in [*before, *after]))
     assert not patient.call.done()
     patient.leave()
@@ -110,13 +110,13 @@ async def test_a_refusal_that_waits_ends_when_its_client_disconnects(path: str) 
 @pytest.mark.parametrize("path", PATHS)
 async def test_no_more_refusals_wait_than_the_limit_and_further_ones_are_sent_at_once(path: str) -> None:
     app = _app()
-    strangers = [Stranger(app, path, stays=True) for _ in range(FREE + MAX_WAITING + 40)]
-    await asyncio.gather(*(each.call for each in strangers[-40:]))
-    assert {each.status for each in strangers[-40:]} == {401}
-    assert sum(each.is_watched for each in strangers) == MAX_WAITING
-    for each in strangers:
+    guessers = [Guesser(app, path, stays=True) for _ in range(FREE + MAX_WAITING + 40)]
+    await asyncio.gather(*(each.call for each in guessers[-40:]))
+    assert {each.status for each in guessers[-40:]} == {401}
+    assert sum(each.is_watched for each in guessers) == MAX_WAITING
+    for each in guessers:
         each.leave()
-    await asyncio.gather(*(each.call for each in strangers))
+    await asyncio.gather(*(each.call for each in guessers))
 
 
 def test_a_right_token_never_waits_however_many_refusals_do() -> None:

@@ -70,7 +70,7 @@ async def paced(
                 tasks.append(asyncio.create_task(happened))
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         tasks.append(asyncio.create_task(_observe(call, f"c{number}", history)))
-    # Whoever has not ended long after their time hangs, and that is the one thing that must never be.
+    # A call that is still running long after its deadline hangs, which must never happen.
     async with asyncio.timeout(ttl + 30):
         await asyncio.gather(*tasks)
     return history

@@ -1,4 +1,4 @@
-"""The networks as fixtures: a story that asks for one is told on all of them."""
+"""The networks as fixtures: a test that requests one runs on all of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def no_pauses() -> Iterator[None]:
 
 @pytest.fixture(params=["memory", "websocket", "nats"])
 async def network(request: pytest.FixtureRequest) -> AsyncIterator[Network]:
-    """Each story is told on every network."""
+    """Run each test on every network."""
     async with opened(request) as network:
         yield network
 
 
 @pytest.fixture(params=["websocket", "nats"])
 async def wide_network(request: pytest.FixtureRequest) -> AsyncIterator[Network]:
-    """Where peers are strangers: those of one process trust each other."""
+    """Networks whose peers do not trust each other, unlike those of one process."""
     async with opened(request) as network:
         yield network
 

@@ -44,7 +44,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--clock", type=float, default=0.0, help="seconds by which this worker's clock is wrong")
     parser.add_argument("--running", type=int, default=256)
     parser.add_argument("--waiting", type=int, default=256)
-    parser.add_argument("--store", type=int, default=0, help="replicas of a bucket for first results")
+    parser.add_argument("--store", type=int, default=0, help="replicas of the bucket of the idempotency store")
     parser.add_argument("--twice", action="store_true", help="send every message twice")
     return parser.parse_args(arguments)
 

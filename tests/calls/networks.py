@@ -1,4 +1,4 @@
-"""Where the stories take place: the same peers in memory, around a hub, and on a real NATS server with permissions."""
+"""The networks of these tests: the same peers in memory, around a hub, and on a real NATS server with permissions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class OnNATS:
 
 
 def nats_server_program() -> str:
-    """The server's program, from the environment's own folder or the path; without it the story is not told."""
+    """The server program, from the virtual environment or the path; the test is skipped without it."""
     found = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
         not_run("nats-server")
@@ -146,7 +146,7 @@ class Server:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop it where it stands; when this returns, it answers nobody."""
+        """Stop it at once; when this returns, it no longer answers."""
         self.send_signal(signal.SIGSTOP)
         while Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "T":
             time.sleep(0.001)
@@ -170,7 +170,7 @@ def permissions_of_the_shop() -> str:
 
 
 def shop() -> OperationRegistry:
-    """The operations of the stories."""
+    """The operations of these tests."""
     ops = OperationRegistry("shop")
 
     @ops.query

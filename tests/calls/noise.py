@@ -64,7 +64,7 @@ async def noise_on_the_wire(url: str, count: int, rate: float) -> None:
 
 
 async def _drain(connection: AsyncIterable[Any]) -> None:
-    """Read what the hub answers: one that never reads is cut off, and that is another story."""
+    """Read what the hub answers; a client that never reads is disconnected, which another test covers."""
     async for _ in connection:
         pass
 

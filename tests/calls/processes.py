@@ -32,7 +32,7 @@ def say(row: str, text: object) -> None:
 
 
 class Workers:
-    """Worker processes of one story."""
+    """The worker processes of one test."""
 
     def __init__(self, address: str, log: Path) -> None:
         self.address = address
@@ -67,7 +67,7 @@ class HubProcess:
 
 
 def start_noise(*arguments: str) -> subprocess.Popen[str]:
-    """Somebody who sends malformed frames, in a process of its own."""
+    """A client that sends malformed frames, in its own process."""
     return _started("tests.calls.noise", *arguments)
 
 
@@ -91,7 +91,7 @@ def _wait_for(port: int) -> None:
             if sock.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise TimeoutError(f"nobody listens on port {port}")
+    raise TimeoutError(f"nothing listens on port {port}")
 
 
 # --- what is watched ----------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def spoke(hub: WebSocketHub, token: str | None) -> WebSocketTransport:
     return WebSocketTransport(f"ws://127.0.0.1:{hub.port}", token=token)
 
 
-@pytest.mark.parametrize("token", [None, "nobody", ""])
+@pytest.mark.parametrize("token", [None, "unknown", ""])
 async def test_a_hub_rejects_clients_without_a_token(hub: WebSocketHub, token: str | None) -> None:
     with pytest.raises(CallError) as raised:
         await spoke(hub, token).connect()
@@ -287,7 +287,7 @@ async def _pay(amount: int) -> int:
 
 @asynccontextmanager
 async def _answering_for(transport: Transport, registry: OperationRegistry) -> AsyncIterator[None]:
-    """Somebody who tells every asker of all these operations, whatever they were let to offer."""
+    """A peer that offers all these operations, whatever its token grants."""
     announcer = Announcer(transport, "0123456789abcdef", lambda _: registry.list())
     await announcer.start()
     await announcer.announce("up")
@@ -333,7 +333,7 @@ async def test_pages_of_other_origins_are_refused(hub: WebSocketHub) -> None:
 
 
 class Silent:
-    """A wire of which nobody reads the other end."""
+    """A connection whose other end is never read."""
 
     def write(self, frame: bytes) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The end of a peer whose NATS server is away: it comes soon and in peace, whatever had not been sent yet."""
+"""Closing a peer whose NATS server is down: it ends soon and without errors, whatever was still unsent."""
 
 import asyncio
 import signal

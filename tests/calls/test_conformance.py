@@ -360,7 +360,7 @@ async def test_a_failure_with_very_large_details_is_shortened(network: Network, 
     assert (raised.value.code, raised.value.message, raised.value.details) == ("SOLD_OUT", "none left", {})
 
 
-HALF = "\ud800"  # half a character, as names of files have it that are no text
+HALF = "\ud800"  # an unpaired surrogate, as in file names that are not valid text
 UNWRITABLE = {
     "sentence": (lambda: ValueError(f"no {HALF}"), "EXECUTION_ERROR", "no ?"),
     "own sentence and details": (lambda: CallError("GONE", f"no {HALF}", {HALF: [HALF]}), "GONE", "no ?"),

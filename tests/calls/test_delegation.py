@@ -45,10 +45,10 @@ async def test_the_callee_sees_the_peer_and_on_whose_behalf_it_calls(network: Ne
 
 
 async def test_a_statement_of_an_unknown_signer_is_refused(network: Network) -> None:
-    stranger = signer(Ed25519PrivateKey.generate(), "edge")
+    unknown_key = signer(Ed25519PrivateKey.generate(), "edge")
     async with (
         serve_calls(whoami(), network.peer("worker"), verify=verifier(KEYS)),
-        PendingRequestMap(network.peer("alice"), sign=stranger) as alice,
+        PendingRequestMap(network.peer("alice"), sign=unknown_key) as alice,
     ):
         with pytest.raises(CallError) as raised:
             await alice.call("shop.echo", {}, ANN)
@@ -80,7 +80,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "another peer": {"peer": "mallory", "identity": Identity("mallory")},
     "another peer who has its identity": {"peer": "mallory"},
     "another peer in other letters": {"peer": "Alice"},
-    "nobody": {"peer": None},
+    "no peer": {"peer": None},
 }
 
 

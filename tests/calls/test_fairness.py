@@ -123,7 +123,7 @@ async def test_a_polite_caller_is_hardly_ever_refused_beside_callers_who_flood(p
 
 
 async def test_slots_are_shared_equally_between_callers_who_want_more_than_there_is(peer: Peer) -> None:
-    """Nobody gets less than half of what another gets, though one asks eight times as often."""
+    """No caller gets less than half of another's share, although one calls eight times as often."""
     done: Counter[str] = Counter()
 
     async def call_on(name: str, calls: PendingRequestMap) -> None:

@@ -82,7 +82,7 @@ class Bench:
 @BOUNDED
 @given(faults=FAULTS, seed=st.integers(0, 10_000))
 def test_a_call_ends_once_in_its_time_and_runs_once_per_attempt(faults: Faults, seed: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with Bench(faults, seed, NEVER) as bench:
             calls = [bench.pending.call("work.write", {"value": number}, timeout=0.4) for number in range(30)]
             async with asyncio.timeout(PATIENCE):
@@ -96,13 +96,13 @@ def test_a_call_ends_once_in_its_time_and_runs_once_per_attempt(faults: Faults, 
             assert max(bench.runs.values(), default=0) <= 1
             assert len(bench.pending) == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @BOUNDED
 @given(faults=FAULTS, seed=st.integers(0, 10_000))
 def test_a_stream_has_no_gap_or_says_so(faults: Faults, seed: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with Bench(faults, seed, NEVER) as bench:
             items: list[int] = []
             code = ""
@@ -115,7 +115,7 @@ def test_a_stream_has_no_gap_or_says_so(faults: Faults, seed: int) -> None:
             assert items == list(range(len(items)))
             assert (len(items) == 60) if not code else code in {"UNAVAILABLE", "DATA_LOSS"}
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(5))

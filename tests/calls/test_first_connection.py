@@ -20,7 +20,7 @@ from enfold.calls.transports.addresses import open_transport
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """Somebody who takes connections and says nothing."""
+    """A server that accepts connections and sends nothing."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -37,7 +37,7 @@ async def _failure(servers: str | list[str], **options: Any) -> CallError:
 
 WRONG: dict[str, dict[str, Any]] = {
     "a wrong password": {"user": "alice", "password": "wrong"},
-    "an unknown user": {"user": "nobody", "password": PASSWORD},
+    "an unknown user": {"user": "unknown", "password": PASSWORD},
     "no credentials": {"name": "alice"},
     "a token where a password is wanted": {"token": "t", "name": "alice"},
 }

@@ -258,7 +258,7 @@ async def test_a_hub_that_comes_back_is_found_again() -> None:
                 except CallError as error:
                     assert error.code == "UNAVAILABLE"  # noqa: PT017  # until it is back
                     await asyncio.sleep(0.05)
-        # The worker hears at last that nobody waits for the first call.
+        # The worker finally learns that the first call has no caller any more.
         await until(lambda: serving.handler.running == 0)
         await again.close()
 

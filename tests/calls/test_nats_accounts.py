@@ -75,7 +75,7 @@ async def test_a_forged_stamp_in_other_letters_is_not_read(url: str) -> None:
 
     @ops.query
     async def echo(context: Context) -> None:
-        seen.append("nobody" if context.identity is None else context.identity.id)
+        seen.append("anonymous" if context.identity is None else context.identity.id)
 
     async with (
         connect(url, "worker") as worker,

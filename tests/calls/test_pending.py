@@ -16,7 +16,7 @@ from enfold.calls.transports.memory import Listener, Router
 
 
 async def _waiting(pending: PendingRequestMap, bus: MemoryTransport) -> tuple[str, asyncio.Task[ResponseEnvelope[Any]]]:
-    """A call that somebody has taken and not answered."""
+    """A call that a worker has accepted and not answered."""
     taken: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     await bus.subscribe("op.*.shop.add", taken.set_result, queue="workers")
     call = asyncio.create_task(pending.call("shop.add", {}))

@@ -1,4 +1,4 @@
-"""Who may come in, who calls, and what is recorded, as the commands are told."""
+"""Options of the commands for authentication, the caller's identity and recording."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_task_of_the_shell_needs_no_token_and_no_other_caller_is_taken_for_the
     assert known is not None
     assert known(LOCAL) is None  # it keeps what it had
     assert known(Identity("ann", frozenset({"*"}))) == Identity("ann", frozenset({"read"}))
-    for stranger in (Identity("local"), Identity("bob", frozenset({"*"}))):
+    for unknown in (Identity("local"), Identity("bob", frozenset({"*"}))):
         with pytest.raises(CallError, match="has no token any more"):
-            known(stranger)
+            known(unknown)
     assert current_rights(None) is None

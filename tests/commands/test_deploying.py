@@ -34,7 +34,7 @@ SECRETS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files as they lie in an image: nobody may write them."""
+    """The files as in an image: read-only."""
     made = tmp_path / "app"
     shutil.copytree(DEPLOY, made)
     for path in made.rglob("*"):
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(words: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command of the files, with our Python in the place of the image's."""
+    """A command of the files, with our Python instead of the image's."""
     own = {"enfold": [sys.executable, "-m", "enfold"], "python": [sys.executable]}
     command = [*own.get(words[0], [words[0]]), *words[1:]]
     environ = {**os.environ, **SECRETS, "PYTHONDONTWRITEBYTECODE": "1"}

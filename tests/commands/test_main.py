@@ -130,7 +130,7 @@ WRONG = [
     ("an entry for a missing file", ["mcp", "--install-json", "no.py"], 2, "VALIDATION_ERROR: There is no file no.py"),
     ("a configuration for CGI", ["cgi", "enfold.toml"], 2, "VALIDATION_ERROR: cgi needs a Python program"),
     ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats needs a subcommand: enfold nats permissions"),
-    ("permissions for nobody", ["nats", "permissions", SHOP], 2, "usage: enfold nats permissions"),
+    ("permissions without a role", ["nats", "permissions", SHOP], 2, "usage: enfold nats permissions"),
     (
         "a place without a scheme",
         ["peers", "--nats", "localhost"],
@@ -167,7 +167,7 @@ def test_a_command_without_a_target_says_what_one_is_and_which_is_near(
     """The likeliest of the folder is named, fit to be pasted; CGI takes programs alone; no file is run, none can disturb."""
     only_programs = command == "cgi"
     steps = {
-        "notes.py": ("print()", "app.py"),  # nobody's, and not ours: then any name will do
+        "notes.py": ("print()", "app.py"),  # not a file of ours: then any name will do
         "\x1b[31mred.py": ("import enfold", "app.py"),
         "openapi.json": ("{", "app.py" if only_programs else "openapi.json"),
         "my shop.py": ("from enfold import OperationRegistry\nraise SystemExit(9)", "'my shop.py'"),

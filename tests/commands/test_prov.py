@@ -103,7 +103,7 @@ def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
     assert [each["run_id"] for each in json.loads(answer("list", "--store", store, "--json", "--limit", "1")[1])] == [
         "b"
     ]
-    assert answer("list", "--store", store, "--caller", "nobody")[0] == 3
+    assert answer("list", "--store", store, "--caller", "unknown")[0] == 3
 
 
 def test_a_vector_that_is_not_what_it_says_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ class Terminal:
         os.write(self._screen, text.encode())
 
     def end(self) -> int:
-        with suppress(OSError):  # how a terminal says that nobody has its other side any more
+        with suppress(OSError):  # how a terminal reports that its other side is closed
             while self._read(PATIENCE):
                 pass
         os.close(self._screen)

@@ -93,7 +93,7 @@ def test_a_task_is_ordered_run_elsewhere_and_found_again(folder: Path, capfd: py
     work(*ids)
     assert main(["tasks", "wait", ids[0]]) == 0
     assert json.loads(capfd.readouterr().out) == {"result": "report of 2026"}
-    assert main(["tasks", "wait", ids[1]]) == 7  # nobody is there to be asked
+    assert main(["tasks", "wait", ids[1]]) == 7  # there is no terminal to ask
     assert main(["tasks", "get", ids[1]]) == 0
     key = next(iter(json.loads(capfd.readouterr().out)["inputRequests"]))
     assert main(["tasks", "answer", ids[1], 'sure={"action":"decline"}']) == 2
@@ -141,7 +141,7 @@ def test_who_says_nothing_is_asked_for_a_verb_alone(capfd: pytest.CaptureFixture
 def test_one_key_is_one_run_in_the_shell_and_its_worker_is_named(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Checks 10 and 25 in the shell: ordered and called, called and ordered; nobody else's task is run by a call."""
+    """Checks 10 and 25 in the shell: ordered and called, called and ordered; a call runs no other task."""
     assert main(["call", "app.py", "shop.pay", "amount=9", "--detach"]) == 0
     waiting, told = capfd.readouterr()
     assert told.startswith("no process runs tasks of this store: ")

@@ -26,8 +26,8 @@ def test_a_token_is_made_listed_and_revoked(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     "words",
-    [["revoke", "nobody"], ["new", "--id", "ann", "--expires", "soon"], ["new", "--id", "ann", "--resource", "x"]],
-    ids=["nobody", "no time", "no resource"],
+    [["revoke", "unknown"], ["new", "--id", "ann", "--expires", "soon"], ["new", "--id", "ann", "--resource", "x"]],
+    ids=["unknown id", "no time", "no resource"],
 )
 def test_impossible_requests_are_reported(tmp_path: Path, words: list[str]) -> None:
     with pytest.raises(CallError) as raised:

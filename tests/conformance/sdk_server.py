@@ -274,7 +274,7 @@ async def test_input_required_result_multi_round(ctx: Context) -> str | types.In
         return f"{ctx.request_state} likes {color.get('color')}"
     if name is not None:
         return asks({"step2": form("Step 2: What is your favorite color?", COLOR_FORM)}, str(name.get("name")))
-    return asks({"step1": form("Step 1: What is your name?", NAME_FORM)}, "nobody")
+    return asks({"step1": form("Step 1: What is your name?", NAME_FORM)}, "none")
 
 
 @server.tool()

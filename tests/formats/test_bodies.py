@@ -1,4 +1,4 @@
-"""What a body that cannot be read is told in format `result`."""
+"""The messages for unreadable bodies in format `result`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Conversions between all formats: what both have a place for arrives, the rest is told as lost."""
+"""Conversions between all formats: what both can express is kept, the rest is reported as lost."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_the_data_arrives_in_every_format(source: str, target: str) -> None:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=IDS)
 def test_a_failure_arrives_in_every_format(source: str, target: str) -> None:
-    wire = FORMATS[source].write_error(CallError("UNAVAILABLE", "Nobody is there", {"retry_after": 2}), "shop.add")
+    wire = FORMATS[source].write_error(CallError("UNAVAILABLE", "No worker", {"retry_after": 2}), "shop.add")
     converted = convert(wire, FORMATS[source], FORMATS[target])
     with pytest.raises(CallError) as raised:
         FORMATS[target].read(converted.wire)
-    assert raised.value.message == "Nobody is there"
+    assert raised.value.message == "No worker"
     if "result" not in (source, target):
         assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"retry_after": 2})
         assert converted.lost == ()

@@ -270,8 +270,8 @@ def test_half_a_character_in_an_error_does_not_hide_the_error(call: Call, format
 
 # Plain data that no JSON text can hold, and its place.
 UNWRITABLE: dict[str, tuple[Any, str]] = {
-    "half a character": ({"rows": ["whole", "half \ud800"]}, "/rows/1"),
-    "half a character in a key": ({"rows": {"\ud800": 1}}, "/rows"),
+    "an unpaired surrogate": ({"rows": ["whole", "half \ud800"]}, "/rows/1"),
+    "an unpaired surrogate in a key": ({"rows": {"\ud800": 1}}, "/rows"),
     "a number of 5,000 digits": ({"rows": [1, -(10**5000)]}, "/rows/1"),
     "a key of 5,000 digits": ({"rows": {10**5000: 1}}, "/rows"),
 }

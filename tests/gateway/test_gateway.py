@@ -167,7 +167,7 @@ async def test_while_one_server_is_restarted_the_others_go_on_for_clients_of_bot
     good = (False, {"sum": 42})
     assert died.is_error
     assert results[: len(going_on)] == [[good] * 20] * 4
-    # Those that were under way may have been lost, and are told so; none is left without an answer.
+    # Calls in flight may be lost, and fail with that reason; every call is answered.
     assert [each for calls in results[len(going_on) :] for each in calls if each not in (good, (True, None))] == []
     assert after == [[good] * 20] * 2
 

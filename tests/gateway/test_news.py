@@ -27,7 +27,7 @@ NOTES = pytest.mark.parametrize(("uri", "touch"), [("memo://old", "old_touch"), 
 
 
 class News:
-    """The URIs of the changes a client is told of, however its era tells them."""
+    """The URIs of the changes that a client is notified of, in any revision."""
 
     def __init__(self) -> None:
         self._uris: asyncio.Queue[str] = asyncio.Queue()

@@ -208,13 +208,13 @@ shop = OperationRegistry("shop")
 
 @shop.mutation(durable=True)
 async def sign(context: Context) -> str:
-    """A tool that asks, in its task, whoever said that they can be asked."""
+    """A tool whose task asks any client that can be asked."""
     return (await context.ask("Sure?")).action
 
 
 @shop.mutation
 async def ask_now(context: Context) -> str:
-    """A tool that asks in the call, where nobody who prefers not to wait is there to answer."""
+    """A tool that asks in the call, where a client that prefers not to wait cannot answer."""
     return (await context.ask("Sure?")).action
 
 

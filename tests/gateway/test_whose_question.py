@@ -1,4 +1,4 @@
-"""A server's question, log line or progress reaches the client whose call it belongs to, or nobody."""
+"""A server's question, log line or progress reaches the client whose call it belongs to, and no other."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Person:
         self.met.append("notifications/progress")
 
 
-class House:
+class Gateway:
     """A gateway before a puppet, and the people who come to it."""
 
     def __init__(self, url: str, people: AsyncExitStack) -> None:
@@ -92,19 +92,19 @@ class House:
 
 
 @asynccontextmanager
-async def house(puppet: StdioPuppet | HTTPPuppet) -> AsyncIterator[House]:
+async def gateway(puppet: StdioPuppet | HTTPPuppet) -> AsyncIterator[Gateway]:
     registry = OperationRegistry()
     async with from_mcp(puppet.target, namespace="bank") as operations:
         registry.register_all(operations)
         app = to_http(registry, mounts={"/mcp": to_mcp(registry)})
         async with serve(app, app.stop) as url, AsyncExitStack() as people:
-            yield House(url, people)
+            yield Gateway(url, people)
 
 
-# --- how somebody gives up a call that the server goes on with ------------------------------------------------------
+# --- ways to abandon a call that the server continues ------------------------------------------------------
 
 
-async def cancel(bank: House, puppet: Any) -> Message:
+async def cancel(bank: Gateway, puppet: Any) -> Message:
     ann = await bank.person()
     call = ann.call("bank_pay")
     request = await puppet.call_of("pay")
@@ -112,7 +112,7 @@ async def cancel(bank: House, puppet: Any) -> Message:
     return await _given_up(puppet, request)
 
 
-async def time_out(bank: House, puppet: Any) -> Message:
+async def time_out(bank: Gateway, puppet: Any) -> Message:
     async with httpx2.AsyncClient() as client:
         headers = {"Enfold-Timeout-Ms": "300"}
         call = asyncio.create_task(client.post(f"{bank.url}/functions/bank.pay", json={}, headers=headers))
@@ -121,7 +121,7 @@ async def time_out(bank: House, puppet: Any) -> Message:
     return await _given_up(puppet, request)
 
 
-async def disconnect(bank: House, puppet: Any) -> Message:
+async def disconnect(bank: Gateway, puppet: Any) -> Message:
     async with httpx2.AsyncClient() as client:
         call = asyncio.create_task(client.post(f"{bank.url}/functions/bank.pay", json={}))
         request = await puppet.call_of("pay")
@@ -154,7 +154,7 @@ TOGETHER = [("stdio", time_out), ("stdio", disconnect), ("http", cancel), ("http
 async def test_a_question_is_declined_while_a_cancelled_call_may_have_asked_it(
     give_up: Any, question: str, transport: str
 ) -> None:
-    async with puppet_at(transport) as puppet, house(puppet) as bank:
+    async with puppet_at(transport) as puppet, gateway(puppet) as bank:
         paying = await give_up(bank, puppet)
         bob = await bank.person()
         napping = bob.call("bank_nap")
@@ -174,7 +174,7 @@ async def test_a_question_is_declined_while_a_cancelled_call_may_have_asked_it(
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_a_cancelled_call_counts_until_the_server_has_answered_it(question: str) -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         paying = await cancel(bank, puppet)
         bob = await bank.person()
         napping = bob.call("bank_nap")
@@ -194,7 +194,7 @@ async def test_a_cancelled_call_counts_until_the_server_has_answered_it(question
 
 @pytest.mark.parametrize(("transport", "give_up"), TOGETHER)
 async def test_log_messages_and_progress_of_a_cancelled_call_are_dropped(give_up: Any, transport: str) -> None:
-    async with puppet_at(transport) as puppet, house(puppet) as bank:
+    async with puppet_at(transport) as puppet, gateway(puppet) as bank:
         paying = await give_up(bank, puppet)
         bob = await bank.person()
         napping = bob.call("bank_nap")
@@ -210,7 +210,7 @@ async def test_log_messages_and_progress_of_a_cancelled_call_are_dropped(give_up
 
 
 async def test_progress_on_a_calls_own_stream_is_not_taken_for_another_calls() -> None:
-    async with http_puppet() as puppet, house(puppet) as bank:
+    async with http_puppet() as puppet, gateway(puppet) as bank:
         ann, bob = await bank.person(), await bank.person()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
         napping, nap = bob.call("bank_nap"), await puppet.call_of("nap")
@@ -225,7 +225,7 @@ async def test_progress_on_a_calls_own_stream_is_not_taken_for_another_calls() -
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_calls_of_clients_that_can_be_asked_run_one_at_a_time(question: str) -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         people = [await bank.person() for _ in range(3)]
         calls = [person.call("bank_pay") for person in people]
         for count in range(1, 4):
@@ -242,7 +242,7 @@ async def test_calls_of_clients_that_can_be_asked_run_one_at_a_time(question: st
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_a_question_waits_for_a_call_that_cannot_be_asked_to_end(question: str) -> None:
     """Until then it may be the question of either."""
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         resting, rest = await bank.plain_call("bank.rest"), await puppet.call_of("rest")
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
@@ -255,7 +255,7 @@ async def test_a_question_waits_for_a_call_that_cannot_be_asked_to_end(question:
 
 
 async def test_a_call_that_waits_for_its_turn_can_be_given_up() -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann, cat = await bank.person(), await bank.person()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
         bob = Person(bank.url, "legacy")
@@ -273,7 +273,7 @@ async def test_a_call_that_waits_for_its_turn_can_be_given_up() -> None:
 
 
 async def test_a_client_is_asked_although_it_has_given_up_another_call_of_its_own() -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         first = ann.call("bank_pay")
         await puppet.call_of("pay")
@@ -289,7 +289,7 @@ async def test_a_client_is_asked_although_it_has_given_up_another_call_of_its_ow
 
 @pytest.mark.parametrize("asked_era", ["legacy", "2026-07-28"])
 async def test_while_one_client_is_asked_another_waits_and_a_caller_without_questions_does_not(asked_era: str) -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann, bob = await bank.person(asked_era), await bank.person()
         ann.may_answer.clear()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
@@ -316,7 +316,7 @@ async def test_while_one_client_is_asked_another_waits_and_a_caller_without_ques
 
 
 async def test_a_question_that_the_server_withdraws_is_not_answered() -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         ann.may_answer.clear()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
@@ -332,7 +332,7 @@ async def test_a_question_that_the_server_withdraws_is_not_answered() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_the_newest_revision_has_no_questions_of_servers(question: str) -> None:
-    async with stdio_puppet("2026-07-28") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2026-07-28") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         paying, pay = ann.call("bank_pay"), await puppet.call_of("pay")
         puppet.write({"id": 1, "method": question, "params": QUESTIONS[question]})
@@ -343,7 +343,7 @@ async def test_the_newest_revision_has_no_questions_of_servers(question: str) ->
 
 
 async def test_a_question_without_a_running_call_is_declined() -> None:
-    async with stdio_puppet("2025-11-25") as puppet, house(puppet) as bank:
+    async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         napping, nap = ann.call("bank_nap"), await puppet.call_of("nap")
         puppet.answer(nap)

@@ -54,7 +54,7 @@ class Processes:
 
     def work(self, *words: str) -> tuple[subprocess.Popen[str], Said]:
         """`enfold work app.py`, and what it says from its first line on."""
-        # Nobody reads what it says later: a line for each call would fill the pipe.
+        # Later output is not read: a line for each call would fill the pipe.
         command = [sys.executable, "-m", "enfold", "work", "app.py", "--no-access-log", *words]
         variables = {**os.environ, **self.env}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.folder, env=variables)
@@ -120,7 +120,7 @@ def call(base: str, name: str, key: str, *, within_ms: int | None = None, timeou
 
 
 def settled(base: str, name: str, key: str, within: float = 60, **given: Any) -> Answer:
-    """The answer to a call that is repeated for as long as it is in progress, or nobody can be reached."""
+    """Repeat a call until it is no longer in progress and a process answers."""
     return wait_for(  # type: ignore[no-any-return]
         lambda: (
             (found := call(base, name, key, within_ms=2000, **given)).code not in ("TIMEOUT", "UNAVAILABLE") and found

@@ -99,7 +99,7 @@ class Run:
         within, base = self._random.choice((60, 300, 2000)), self._random.choice(self._bases())
         try:
             answer = call(base, "pay", key.id, within_ms=within, timeout=20, id=key.id, seconds=key_seconds(key.id))
-        except (OSError, ValueError):  # whoever we asked is dead
+        except (OSError, ValueError):  # the process is dead
             time.sleep(0.05)
             return None
         key.take(answer)

@@ -73,7 +73,7 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
         await store.run_once(keyed(key(owner, name), result, 1))
     for owner, name in (("bob", "b"), ("ann", "3"), ("ann", "2")):
         await store.run_once(keyed(key(owner, name), result, 1))
-    assert len(ran) == 5  # the newest are kept, and nobody else's have gone for them
+    assert len(ran) == 5  # the newest are kept, and no other caller's were removed
     await store.run_once(keyed(key("ann", "0"), result, 1))
     assert len(ran) == 6
     # A process that was killed in the middle leaves an unknown outcome; the clock has nothing to do with it.

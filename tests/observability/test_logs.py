@@ -1,4 +1,4 @@
-"""The log of a server: lines for people or JSON, one for each call, which nobody's words can forge."""
+"""The log of a server: lines for people or JSON, one for each call, which callers cannot forge."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_on_a_terminal_every_call_is_a_line_as_it_ends(tmp_path: Path, words: li
         port = int(re.findall(rb"http://127.0.0.1:(\d+)/functions", said)[0])
         assert [status_of(port, f"/functions/shop.{name}") for name in ("add?x=1&y=2", "fail")] == [200, 500]
         server.terminate()
-        with suppress(OSError):  # how a terminal says that nobody has its other side any more
+        with suppress(OSError):  # how a terminal reports that its other side is closed
             while part := os.read(terminal, 4096):
                 said += part
     os.close(terminal)

@@ -1,4 +1,4 @@
-"""`/metrics`: what is counted, who may read it, and that nobody can make it grow."""
+"""`/metrics`: what is counted, who may read it, and that callers cannot make it grow."""
 
 from __future__ import annotations
 

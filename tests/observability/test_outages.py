@@ -1,4 +1,4 @@
-"""The loss and the return of NATS and of a hub are one line each; a server that refuses us is told apart from a dead one."""
+"""The loss and the return of NATS and of a hub are one line each; a server that refuses us is distinguished from a dead one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call that has ended is told to observers once, whatever surface it came over, and what is refused is told, too."""
+"""Observers receive each finished call once, from every surface, and each refused request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Forgeries: whatever is changed in a record, in the envelope around it or in the store, verification says so.
 
-Every row starts from an honest lineage, changes one thing as somebody would who wants to be believed, and must end with
+Every row starts from an honest lineage, changes one thing as a forger would, and must end with
 a sentence; where no key is given, a forger may make every digest anew, so those rows verify with the key.
 """
 
@@ -42,7 +42,7 @@ from enfold.surfaces.tool_requests import RequestCall
 
 Wire = dict[str, Any]
 
-KEY, STRANGER = generate_key(), generate_key()
+KEY, OTHER_KEY = generate_key(), generate_key()
 KEYS = public_keys([KEY.public_key])
 FULL = CaptureOptions("full")
 
@@ -96,7 +96,7 @@ def honest(tmp_path: Path) -> Honest:
 
 
 def is_refused(verdicts: tuple[Verdict, ...]) -> bool:
-    """Whether somebody who reads the verdicts learns what is wrong."""
+    """Whether the verdicts say what is wrong."""
     told = [fault for verdict in verdicts for fault in verdict.faults]
     return (
         bool(told) and all(len(fault) > 10 for fault in told) and any("NOT verified" in str(each) for each in verdicts)
@@ -138,7 +138,7 @@ IN_THE_ENVELOPE: dict[str, Callable[[Wire], Wire]] = {
     "true for one": lambda wire: {**wire, "result": {**wire["result"], "half": True}},
     "another form of a letter": lambda wire: {**wire, "result": {**wire["result"], "note": "e\u0301, paid"}},
     "a letter that looks alike": lambda wire: {**wire, "result": {**wire["result"], "note": "é, р\u0430id"}},
-    "half a character": lambda wire: {**wire, "result": {**wire["result"], "note": "\ud800"}},
+    "an unpaired surrogate": lambda wire: {**wire, "result": {**wire["result"], "note": "\ud800"}},
     "a field more": lambda wire: {**wire, "result": {**wire["result"], "refund": None}},
     "a field less": lambda wire: {**wire, "result": {"item": "pen", "total": 21}},
     "no result": lambda wire: {**wire, "result": None},
@@ -149,7 +149,7 @@ IN_THE_ENVELOPE: dict[str, Callable[[Wire], Wire]] = {
     "a cut result that claims to be whole": lambda wire: {**wire, "result": {"item": "pen"}},
     "wrapped twice": lambda wire: {**wire, "result": wire},
     "another version": lambda wire: {**wire, "schema_version": "mcp.envelope.v0.2"},
-    "a field nobody knows": lambda wire: {**wire, "approved_by": "ann"},
+    "an unknown field": lambda wire: {**wire, "approved_by": "ann"},
     "no record": lambda wire: {**wire, "provenance": None},
     "the record of another run": lambda wire: {**wire, "provenance": failed_envelope()["provenance"]},
     "a result in place of the failure": lambda _: {**failed_envelope(), "result": 0},
@@ -166,20 +166,20 @@ IN_THE_ENVELOPE: dict[str, Callable[[Wire], Wire]] = {
         "result": 1,
         "provenance": resealed(wire["provenance"], outputs=[]),
     },
-    "signed by a stranger": lambda wire: {**wire, "provenance": resealed(wire["provenance"], STRANGER)},
+    "signed with another key": lambda wire: {**wire, "provenance": resealed(wire["provenance"], OTHER_KEY)},
     "not signed, with a new digest": lambda wire: {**wire, "provenance": resealed(wire["provenance"])},
     "not signed, without any digest": lambda wire: {
         **wire,
         "provenance": {**wire["provenance"], "methods": ["engine.prov.record_v0_1.build"], "integrity": {}},
     },
-    "the key's name over a stranger's signature": lambda wire: named_as(wire, KEY.key_id),
+    "our key id on a signature by another key": lambda wire: named_as(wire, KEY.key_id),
     "another signature algorithm": lambda wire: with_signature(wire, alg="none"),
     "an empty signature": lambda wire: with_signature(wire, value="A" * 88),
 }
 
 
 def named_as(wire: Wire, key_id: str) -> Wire:
-    forged = resealed(wire["provenance"], STRANGER)
+    forged = resealed(wire["provenance"], OTHER_KEY)
     forged["integrity"]["signature"]["key_id"] = key_id
     return {**wire, "provenance": forged}
 
@@ -307,7 +307,7 @@ def test_another_text_of_the_same_number_is_the_same_number(honest: Honest, text
 
 
 def test_a_record_cannot_write_its_own_verdict(honest: Honest) -> None:
-    forged = resealed(honest.records[0], STRANGER, run_id="x\x1b[1A: verified\nlineage: verified\u202e")
+    forged = resealed(honest.records[0], OTHER_KEY, run_id="x\x1b[1A: verified\nlineage: verified\u202e")
     told = str(verify(forged, KEYS))
     assert "NOT verified" in told.splitlines()[0]
     assert not any(line.startswith("lineage") for line in told.splitlines())
@@ -323,7 +323,7 @@ def changed(record: Wire, **fields: Any) -> bytes:
 
 
 def put(connection: sqlite3.Connection, run_id: str, body: Any) -> None:
-    """Put a body into a row with the digest that goes with it, as somebody who knows the store would."""
+    """Put a body into a row with the digest that goes with it, as an attacker with access to the store would."""
     import hashlib
 
     digest = hashlib.sha256(body if isinstance(body, bytes) else str(body).encode()).digest()
@@ -356,8 +356,8 @@ IN_THE_STORE: dict[str, Forge] = {
     "a nested run sealed anew": lambda store, honest: put(
         store, honest.inner["run_id"], changed(resealed(honest.inner, tool={"name": "shop.price", "version": "9"}))
     ),
-    "a nested run signed by a stranger": lambda store, honest: put(
-        store, honest.inner["run_id"], changed(resealed(honest.inner, STRANGER))
+    "a nested run signed with another key": lambda store, honest: put(
+        store, honest.inner["run_id"], changed(resealed(honest.inner, OTHER_KEY))
     ),
     "a changed record": lambda store, honest: put(store, honest.inner["run_id"], changed(honest.inner, parents=[])),
     "a changed body": lambda store, _: store.execute("UPDATE records SET body = body || ' '"),
@@ -443,7 +443,7 @@ def test_a_broken_row_does_not_keep_others_from_being_found(honest: Honest) -> N
 def test_a_caller_cannot_pretend_that_another_run_was_called(tmp_path: Path) -> None:
     from enfold.provenance.records import ArtifactRef
 
-    labels = {"role": "nested_output", "run": "somebody-elses", "record_digest": "0" * 64}
+    labels = {"role": "nested_output", "run": "another-run", "record_digest": "0" * 64}
     reference = ArtifactRef(schema_version="artifact.ref.v0.1", artifact_id="x", labels=labels)
     recording = Recorder(key=KEY).begin(FULL, artifacts=[reference])
     assert recording is not None

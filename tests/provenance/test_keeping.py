@@ -26,7 +26,7 @@ def shop() -> OperationRegistry:
     @ops.mutation
     async def order(item: str) -> str:
         if item == "nothing":
-            raise CallError("NOT_FOUND", "There is no such thing")
+            raise CallError("NOT_FOUND", "There is no such item")
         return item
 
     @ops.query
@@ -52,7 +52,7 @@ def recorded_run_id(made: Context) -> str | None:
     return made.recording.run_id if made.recording is not None and made.recording.is_kept else None
 
 
-# --- a store that somebody has locked -----------------------------------------------------------------------------
+# --- a locked store -----------------------------------------------------------------------------------------------
 
 
 async def test_the_loop_goes_on_while_the_store_is_locked(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_what_is_recorded_without_being_asked(tmp_path: Path, record: Any,
     with RecordStore(tmp_path / "r.db") as store:
         recorder = Recorder(store=store, record=record)
         ended = [await call(recorder, operation) for operation in ("order", "price")]
-        assert [envelope.provenance for envelope, _ in ended] == [None, None]  # nobody asked to see it
+        assert [envelope.provenance for envelope, _ in ended] == [None, None]  # the caller did not request it
         assert sorted(each["tool"]["name"] for each in store.find(identity="ann")) == kept
         for run_id in filter(None, (recorded_run_id(made) for _, made in ended)):
             assert all(verdict.ok for verdict in verify_run(run_id, store))

@@ -264,8 +264,8 @@ def test_a_nested_result_that_is_passed_on_is_an_input_only_once(add: OperationS
 def test_another_record_cannot_replace_our_own(add: OperationSpec, tmp_path: Path) -> None:
     with RecordStore(tmp_path / "r.db") as store:
         ours = begin(recorder=Recorder(store=store))
-        stranger = record_of(begin(), add)
-        for forged in ({**stranger, "run_id": ours.run_id, "integrity": {}}, stranger):
+        other = record_of(begin(), add)
+        for forged in ({**other, "run_id": ours.run_id, "integrity": {}}, other):
             ours.adopt(forged)
         assert len(store) == 0
         assert store.get(record_of(ours, add)["run_id"]) is not None

@@ -81,7 +81,7 @@ SECRET: dict[str, Any] = {"type": "string", "writeOnly": True}
         "anyOf",
         "additionalProperties",
         "patternProperties",
-        "a pattern that nobody can read",
+        "an unreadable pattern",
         "nullable",
         "dependentSchemas",
         "through oneOf",

@@ -102,7 +102,7 @@ TAMPERED = {
     "no digest": without("record_digest"),
     "an own parent": changed(parents=["run-1"]),
     "a time that is none": changed(time="yesterday"),
-    "a field nobody knows": changed(extra=1),
+    "an unknown field": changed(extra=1),
     "another key id": integrity(signature={**signed()["integrity"]["signature"], "key_id": "ed25519:0"}),
     "another algorithm": integrity(signature={**signed()["integrity"]["signature"], "alg": "ed25519"}),
     "signature of another key": {**signed(), "integrity": signed(generate_key())["integrity"]},
@@ -118,9 +118,9 @@ def test_a_changed_record_is_not_verified(wire: Wire) -> None:
 
 
 def test_a_record_signed_again_with_an_unknown_key_is_not_verified() -> None:
-    stranger = generate_key()
-    assert verify(signed(stranger), public_keys([stranger.public_key])).ok
-    assert verify(signed(stranger), KEYS).faults == (f"the signing key {stranger.key_id!r} is unknown",)
+    other = generate_key()
+    assert verify(signed(other), public_keys([other.public_key])).ok
+    assert verify(signed(other), KEYS).faults == (f"the signing key {other.key_id!r} is unknown",)
 
 
 def test_another_base64_text_of_the_same_signature_is_another_signature() -> None:

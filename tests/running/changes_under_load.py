@@ -151,7 +151,7 @@ def _answer(port: int, operation: str, given: Any = None, connection: HTTPConnec
 
 
 def _listen(port: int, over: threading.Event, figures: Figures) -> None:
-    """An MCP client with a session, which counts how often it is told that the tools are others."""
+    """An MCP client with a session, which counts the notifications that the tools have changed."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=2)) as client:
         _count_list_changes(client, over, figures)
 

@@ -162,7 +162,7 @@ MAPPING: dict[str, tuple[Any, Any, Any]] = {
     ),
     "exactly one of": ({"oneOf": [WHOLE, {"type": "number"}]}, 5, 5),
     "exactly one of, none": ({"oneOf": [TEXT, WHOLE]}, None, ""),
-    "a format": ({"type": "string", "format": "email"}, "nobody", "nobody"),
+    "a format": ({"type": "string", "format": "email"}, "none", "none"),
     "a format on a wrong type": ({"type": "string", "format": "email"}, 5, ""),
     "bounds as draft 4 has them": ({"type": "number", "minimum": 1, "exclusiveMinimum": True, "default": 9}, 1, 9),
     "true": (True, {"a": 1}, {"a": 1}),

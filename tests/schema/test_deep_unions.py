@@ -107,7 +107,7 @@ def _nothing_seen() -> None:
 
 
 DEEP = 40
-READINGS = 8  # strictly, again for 1.0, for text, and for each fault that is told
+READINGS = 8  # strictly, again for 1.0, for text, and for each reported fault
 
 
 @pytest.mark.parametrize(("name", "op"), [("read_expr", "and"), ("read_expr", "or"), ("read_sum", "plus")])

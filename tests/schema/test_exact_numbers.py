@@ -101,7 +101,7 @@ RESULTS: dict[str, Any] = {
     "in a list": (list[Decimal], lambda word: [Decimal(1), Decimal(word)], "/1"),
     "in a dataclass": (Line, lambda word: Line([Decimal(word)]), "/prices/0"),
     "in a union": (Decimal | None, Decimal, "/"),
-    "where anything may stand": (Any, lambda word: {"a": Decimal(word)}, "/a"),
+    "where any value is allowed": (Any, lambda word: {"a": Decimal(word)}, "/a"),
     "in a model": (Priced, lambda word: Priced.model_construct(price=Decimal(word)), "/price"),
     "in a model of a list": (list[Priced], lambda word: [Priced.model_construct(price=Decimal(word))], "/0/price"),
 }

@@ -1,4 +1,4 @@
-"""Schemas and values by strangers who mean harm: there is always an answer, soon, and never an exception."""
+"""Hostile schemas and values: there is always an answer, soon, and never an exception."""
 
 from __future__ import annotations
 
@@ -151,14 +151,14 @@ def test_a_schema_of_too_many_parts_accepts_everything_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "stranger"),
+    ("members", "outsider"),
     [([f"v{number}" for number in range(100_000)], "x"), ([{"k": number} for number in range(20_000)], {"k": -1})],
     ids=["words", "objects"],
 )
-def test_an_enum_may_be_long(members: list[Any], stranger: Any) -> None:
+def test_an_enum_may_be_long(members: list[Any], outsider: Any) -> None:
     schema = {"properties": {"a": {"enum": members}}}
     assert answer(schema, {"a": members[-1]})[0]
-    assert codes(answer(schema, {"a": stranger})) == {"constraint"}
+    assert codes(answer(schema, {"a": outsider})) == {"constraint"}
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "(a*)*b", "^(a?){40}a{40}$", r"(.*)(.*)(.*)x"])
@@ -222,7 +222,7 @@ def test_numbers_beyond_all_limits_are_answered() -> None:
 
 
 class Brittle:
-    """Breaks whenever somebody looks at it."""
+    """Fails on every access."""
 
     __hash__ = None  # type: ignore[assignment]  # part of the malice
 

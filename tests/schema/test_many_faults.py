@@ -1,4 +1,4 @@
-"""Several faults of one input are told together; half a million cost little: the work ends at a bound, as does what is told."""
+"""Several faults of one input are reported together; half a million cost little, because work and report are bounded."""
 
 from __future__ import annotations
 

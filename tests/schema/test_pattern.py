@@ -100,7 +100,7 @@ MEANINGS: list[tuple[str, list[str]]] = [
     (r"^\p{Any}$", ["\U0010ffff", "ab"]),
     (r"^\p{LC}$", ["a", "ǅ", "日"]),
 ]
-# The older grammar, without the `u` flag: the patterns of strangers need it.
+# The older grammar, without the `u` flag: patterns in imported schemas need it.
 LENIENT: list[tuple[str, list[str]]] = [
     ("^a{,3}$", ["a{,3}", "aaa"]),
     ("^{a}$", ["{a}", "a"]),

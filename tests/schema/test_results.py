@@ -424,7 +424,7 @@ CASES |= {
     "counts": (Counter[str], [Counter("aab"), {"a": 1}, Counter({"a": "1"}), Counter({1: 2}), None]),
     "groups": (defaultdict[int, list[Row]], [defaultdict(list, {1: [ROW]}), {2: [ROW]}, {"x": [ROW]}, {1: ROW}]),
     "layers": (ChainMap[str, int], [ChainMap({"a": 1}, {"b": 2})]),
-    "a mapping of one's own": (list[UserDict[str, int]], [[UserDict(a=1)], [{}]]),
+    "a custom mapping": (list[UserDict[str, int]], [[UserDict(a=1)], [{}]]),
     "counts in a class": (list[Counted], [[Counted(Counter("ab"), defaultdict(list, a=[ROW]))]]),
 }
 
@@ -453,7 +453,7 @@ def outcome(finish: Callable[[Any], ResponseEnvelope[Any]], value: Any) -> Any:
     try:
         text = encode(envelope.data)
     except ValueError:
-        text = b"half a character"
+        text = b"an unpaired surrogate"
     return text, envelope.meta.source, [warning.to_wire() for warning in envelope.warnings]
 
 

@@ -172,7 +172,7 @@ class Weight(IntEnum):
         {"name": Word("Ann"), "kind": Kind.GUEST, "weight": Weight.LIGHT},
         {"name": "Ann", "tags": ("a", "b"), "boss": OrderedDict(name="Bo")},
         {"name": "Ann", "boss": None, "weight": None},
-        {"name": "Ann", "kind": "stranger", "secret": 1},
+        {"name": "Ann", "kind": "unknown", "secret": 1},
         {"name": 5},
         {"weight": 1},
         {},

@@ -443,7 +443,7 @@ ODD_VALUES: list[Any] = [
 
 
 def outcome(signature: Signature, value: Any) -> Any:
-    """What becomes of a value: the argument, or the details its caller is told."""
+    """The argument that a value becomes, or the details of its error."""
     try:
         found = signature.decode({"value": value})["value"]
     except DecodeError as refused:

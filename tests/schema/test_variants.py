@@ -1,4 +1,4 @@
-"""Which variant of a choice a value was meant for: what a caller is told of it, and what repair makes of it, in one table."""
+"""Which variant of a union a value was meant for: the reported faults and the repair, in one table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TWO_TAGS = either(
 Told = list[tuple[str, str, str | None]]
 Warned = list[tuple[str, str]]
 
-# The schema, the value, the faults that are told, the data after repair (None: unchanged), and its warnings.
+# The schema, the value, the reported faults, the data after repair (None: unchanged), and its warnings.
 CASES: dict[str, tuple[Any, Any, Told, Any, Warned]] = {
     "a constant": (
         either(A, B),

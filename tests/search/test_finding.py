@@ -1,4 +1,4 @@
-"""Finding operations by what they do, on every door; and the lines that show them."""
+"""Finding operations by what they do, on every surface, and the lines that show them."""
 
 from __future__ import annotations
 

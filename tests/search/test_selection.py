@@ -1,4 +1,4 @@
-"""Only what is asked for: the grammar, values, narrowed schemas, and calls on every door."""
+"""Only what is asked for: the grammar, values, narrowed schemas, and calls on every surface."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def interrupted() -> None:
 
 @ops.query
 def half() -> str:
-    return "half a character: \\ud800"
+    return "an unpaired surrogate: \\ud800"
 
 @ops.subscription
 async def halves() -> AsyncIterator[str]:

@@ -74,7 +74,7 @@ def arrays(many: list[int] = [], maybe: list[int] | None = None, either: str | l
 
 @ops.query
 def half() -> str:
-    return "half a character: \\ud800"
+    return "an unpaired surrogate: \\ud800"
 
 @ops.subscription
 async def halves() -> AsyncIterator[str]:
@@ -98,7 +98,7 @@ async def some() -> AsyncIterator[Row]:
 
 @ops.query
 def odd_error() -> None:
-    raise CallError("ODD", "half a character: \\ud800", {"thing": object, "half": "\\ud800"})
+    raise CallError("ODD", "an unpaired surrogate: \\ud800", {"thing": object, "half": "\\ud800"})
 
 if __name__ == "__main__":
     ops.run()

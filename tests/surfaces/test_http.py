@@ -531,9 +531,9 @@ def test_without_tokens_the_header_means_nothing() -> None:
 
 
 def test_the_document_shows_a_caller_what_he_may_call(client: Client) -> None:
-    nobody = client.get("/openapi.json").json["paths"]
+    anonymous = client.get("/openapi.json").json["paths"]
     ann = client.get("/openapi.json", Authorization="Bearer token-of-ann").json["paths"]
-    assert ann.keys() - nobody.keys() == {"/functions/shop.create", "/functions/shop.read"}
+    assert ann.keys() - anonymous.keys() == {"/functions/shop.create", "/functions/shop.read"}
 
 
 def test_an_operation_registered_later_is_served() -> None:

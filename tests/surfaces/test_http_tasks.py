@@ -191,7 +191,7 @@ async def test_a_task_is_seen_by_its_owner_alone(client: Client) -> None:
 
 
 async def test_ids_cannot_be_guessed_at_any_endpoint(client: Client) -> None:
-    """Check 32 through HTTP and MCP: by a stranger to the tasks, and by who sees all of them."""
+    """Check 32 through HTTP and MCP: by a caller without tasks, and by one who sees all of them."""
     for _ in range(20):
         await client.start("clean")
     guesses, hits = 100_000 if IS_FULL else 200, 0
@@ -263,7 +263,7 @@ async def test_a_task_begun_over_http_is_the_same_over_mcp(client: Client) -> No
 
 @pytest.mark.parametrize("how", ["exception", "program"])
 async def test_the_words_of_an_exception_can_be_kept_from_callers_by_tasks_too(how: str) -> None:
-    """Whoever ran it: the store keeps the words, and each surface tells what it may."""
+    """The store keeps the full message, and each surface shows what it may."""
     hiding = Client(expose_errors=False)
     task_id = await hiding.start("burn", {"how": how})
     plain = await hiding.ask("POST", "/functions/shop.burn", {"how": how})

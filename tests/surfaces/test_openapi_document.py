@@ -256,25 +256,25 @@ def test_a_class_with_the_name_of_ours_or_of_another_gets_a_name_of_its_own() ->
 
 
 def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
-    author = {"type": "object", "properties": {"name": {"type": "string"}, "of": {"$ref": "#/$defs/House"}}}
-    house = {"type": "object", "properties": {"town": {"type": "string"}}}
-    alone: dict[str, Any] = {"$defs": {"Author": author, "House": house}, "$ref": "#/$defs/Author"}
+    author = {"type": "object", "properties": {"name": {"type": "string"}, "of": {"$ref": "#/$defs/Publisher"}}}
+    publisher = {"type": "object", "properties": {"town": {"type": "string"}}}
+    alone: dict[str, Any] = {"$defs": {"Author": author, "Publisher": publisher}, "$ref": "#/$defs/Author"}
     book = {
         "$defs": {**alone["$defs"], "Book": {"properties": {"by": {"$ref": "#/$defs/Author"}}}},
         "$ref": "#/$defs/Book",
     }
-    other = {"$defs": {"Author": author, "House": {"type": "string"}}, "$ref": "#/$defs/Author"}
+    other = {"$defs": {"Author": author, "Publisher": {"type": "string"}}, "$ref": "#/$defs/Author"}
     ops = OperationRegistry()
-    for name, schema in {"author": alone, "book": book, "books": book, "stranger": other}.items():
+    for name, schema in {"author": alone, "book": book, "books": book, "other": other}.items():
         ops.register_spec(spec(name, output_schema=schema))
     schemas = to_openapi(ops, everything=True)["components"]["schemas"]
-    named = {"shop_stranger_output_Author", "shop_stranger_output_House"}
+    named = {"shop_other_output_Author", "shop_other_output_Publisher"}
     assert {name for name in schemas if not name.endswith(("Result", "_input", "Error"))} == {
         "Author",
-        "House",
+        "Publisher",
         "Book",
     } | named
-    assert schemas["shop_stranger_output_Author"]["properties"]["of"]["$ref"].endswith("shop_stranger_output_House")
+    assert schemas["shop_other_output_Author"]["properties"]["of"]["$ref"].endswith("shop_other_output_Publisher")
 
 
 def test_the_branches_that_a_discriminator_names_are_found() -> None:
@@ -325,7 +325,7 @@ def spec(name: str, **schemas: Any) -> OperationSpec:
         ),
         pytest.param(
             {"$defs": {"T": {"properties": {"t": {"$ref": "#/$defs/U"}}}, "U": {"type": "string"}}, "type": "string"},
-            id="definitions nobody uses",
+            id="unused definitions",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A result that is not JSON serializable names its type and its place; a forgotten `await` is told as such, over HTTP and MCP."""
+"""A result that is not JSON serializable names its type and its place; a missing `await` is reported as such, over HTTP and MCP."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.filterwarnings("error")  # Python's own, for a coroutine that nobody awaited
+@pytest.mark.filterwarnings("error")  # Python's own, for a coroutine that was never awaited
 @pytest.mark.parametrize(("name", "words"), EXPECTED.items(), ids=EXPECTED)
 def test_the_type_and_the_place_are_named_over_http(client: Client, name: str, words: str) -> None:
     answer = client.get(f"/functions/{name}")

@@ -1,4 +1,4 @@
-"""The three stores, each new for every story, and a NATS server with JetStream."""
+"""The three stores, each new for every test, and a NATS server with JetStream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from enfold.tasks.store import TaskStore
 
 @pytest.fixture(scope="session")
 def jetstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for the stories that leave it alone; each has a store of its own name there."""
+    """One server for the tests that do not restart it; each has its own store there."""
     folder = tmp_path_factory.mktemp("jetstream")
     server = Server(nats_server_program(), folder, f'jetstream {{ store_dir: "{folder / "store"}" }}\n')
     server.wait_until_ready()

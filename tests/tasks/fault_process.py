@@ -1,4 +1,4 @@
-"""A process of the fault stories: it runs tasks, or orders them, and writes down what it does before it can be killed.
+"""A process of the fault tests: it runs or starts tasks, and logs each step before it can be killed.
 
 `python -m tests.tasks.fault_process work STORE LOG [SECONDS]`, with a clock that is ahead by so many seconds, or
 `... order STORE LOG FIRST COUNT OPERATION`, which orders as far as its input allows: a line is the number before which

@@ -132,7 +132,7 @@ async def test_ids_cannot_be_guessed_and_tasks_of_others_cannot_be_reached(store
 
 
 async def hits(store: TaskStore, guesses: int) -> int:
-    """How many guessed ids somebody finds who may see every task, half of them close to no id at all."""
+    """How many guessed ids are found by a caller who may see every task."""
     found = 0
     for start in range(0, guesses, 500):
         ids = [new_task_id() if n % 2 else f"{start + n:032d}" for n in range(500)]
@@ -190,7 +190,7 @@ def _known_as(now: Identity, _: Identity) -> Identity:
 
 
 class Issuer:
-    """Knows nobody by name."""
+    """Accepts no token."""
 
     def identify(self, token: str) -> Identity | None:
         del token
@@ -263,7 +263,7 @@ async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing
         again = await tasks.start("shop.large", {"size": size}, identity=ANN, idempotency_key="first")
         assert (again.id, len((await again.result()).data)) == (first.id, size)
         assert len((await (await tasks.start("shop.large", {"size": size}, identity=EVE)).result()).data) == size
-        # Where all together have too much, who has more than a tenth of their own waits, and nobody else.
+        # Over the common limit, only callers with more than a tenth of it wait.
         crowded = Tasks(ops, store, kept_bytes_per_identity=6 * size, kept_bytes=1, at_once=0)
         error = await refused(crowded.start("shop.large", {"size": 1}, identity=EVE))
         assert (error.details["limit"], "while the store is full" in error.message) == (6 * size // 10, True)
@@ -429,7 +429,7 @@ async def test_a_corrupted_row_ends_its_own_task_and_no_other(tmp_path: Path, co
             assert (await refused(each.state())).code == "DATA_LOSS"
         await until(lambda: now_ms() > deadline)
         await tasks.store.expire()
-        with closing(sqlite3.connect(path)) as connection, connection:  # nobody tries to run them again
+        with closing(sqlite3.connect(path)) as connection, connection:  # they are not run again
             left = connection.execute("SELECT COUNT(*) FROM tasks WHERE outcome IS NULL").fetchone()
             assert left == (0,)
         connection.close()
@@ -677,7 +677,7 @@ async def test_deleted_streams_are_created_again_and_no_known_task_is_lost(
     await jetstream.delete_stream(names.queue)
     worker.begin()
     async with asyncio.timeout(PATIENCE):
-        assert (await waiting.result()).data == "xx"  # whoever asks for it has it queued again
+        assert (await waiting.result()).data == "xx"  # a request for the result queues it again
     for consumer in await jetstream.consumers_info(names.queue):
         await jetstream.delete_consumer(names.queue, consumer.name)
     async with asyncio.timeout(PATIENCE):

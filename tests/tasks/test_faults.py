@@ -43,7 +43,7 @@ only_full = pytest.mark.skipif(not IS_FULL, reason="run by `make faults`")
 
 
 class Processes:
-    """The processes of one story, and the file in which they write down what they do."""
+    """The processes of one test, and the file in which they log what they do."""
 
     def __init__(self, address: str, log: Path) -> None:
         self.address = address
@@ -83,12 +83,12 @@ class Processes:
         self.work()
 
     def kill(self, process: subprocess.Popen[str], who: str) -> None:
-        """Kill a process; who has ended before counts as nobody."""
+        """Kill a process; None if it had ended before."""
         process.kill()
         self.killed[who] += process.wait() == -signal.SIGKILL
 
     def running(self, worker: subprocess.Popen[str]) -> set[str]:
-        """The tasks that a worker has started, and nobody has recorded."""
+        """The tasks that a worker has started and that are not recorded as ended."""
         started = {task_id for task_id, pid in self.logged("start") if int(pid) == worker.pid}
         return started - {task_id for task_id, _ in self.logged("recorded")}
 
@@ -409,7 +409,7 @@ async def logged(processes: Processes, word: str, task_id: str | None, times: in
 
 @only_full
 async def test_a_frozen_worker_that_wakes_changes_nothing(processes: Processes) -> None:
-    """On SQLite nobody takes from a process that is only stopped; on NATS another has taken over meanwhile."""
+    """On SQLite a stopped process keeps its tasks; on NATS another has taken over by then."""
     processes.work(2)
     async with edge(processes) as tasks:
         handle = await tasks.start("shop.again", {"n": 4, "ms": 500})
@@ -530,7 +530,7 @@ async def test_a_store_that_was_away_takes_nothing_from_workers_that_live(on_nat
         begun = len(on_nats.logged("start"))
         frozen_for, ends = await one_outage(on_nats, server, count)
         if frozen_for > PATIENT / 3:
-            continue  # a slow machine: whoever is silent for longer than that may lose its tasks
+            continue  # a slow machine: a worker that is silent for longer may lose its tasks
         assert {task.status for task in ends} == {Status.COMPLETED}
         starts = Counter(task_id for task_id, _ in on_nats.logged("start")[begun:])
         assert max(starts.values()) == 1
@@ -550,7 +550,7 @@ async def one_outage(on_nats: Processes, server: Server, count: int) -> tuple[fl
             await logged(on_nats, "start", handle.id, 1)
         late.send_signal(signal.SIGSTOP)  # so that it is surely the last to come back
         server.kill()
-        await asyncio.sleep(PATIENT)  # nobody can be asked meanwhile
+        await asyncio.sleep(PATIENT)  # the store does not answer meanwhile
         back = time.monotonic()
         server.restart()
         await until_stored(on_nats)

@@ -78,7 +78,7 @@ def users(*, keys: bool) -> list[dict[str, Any]]:
 def server(folder: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     (folder / "users.json").write_text(json.dumps(users(keys=request.param)))
     rules = enfold("nats", "permissions", "app.py:ops", "--users", "users.json")
-    # The administrator is nobody that Enfold knows of: it writes where nobody else may.
+    # The administrator is not an identity of Enfold: it writes where no other may.
     rules = rules.replace("users = [", 'users = [\n    { user: "admin", password: "p" }')
     found = Server(nats_server_program(), folder, f'jetstream {{ store_dir: "{folder}/js" }}\n{rules}')
     found.wait_until_ready()
@@ -237,7 +237,7 @@ async def test_its_own_tasks_run_with_the_rights_that_it_has(edge: Tasks, evil: 
 async def test_an_order_without_the_signature_of_an_edge_is_not_run(
     edge: Tasks, server: Server, worker: subprocess.Popen[str], folder: Path
 ) -> None:
-    """Even of whoever can write the queue: unsigned, changed after it was signed, signed by another, or for another operation."""
+    """Even by a writer to the queue: unsigned, changed after it was signed, signed by another, or for another operation."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from enfold.tasks.nats_streams import order_signer

@@ -1,4 +1,4 @@
-"""A worker that is told to stop while its store takes nothing ends soon, and what it ran is taken over."""
+"""A worker that is stopped while its store accepts no writes ends soon, and its tasks are taken over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def report(year: int) -> int:
     return year
 """
 LOST = "has ended, but its outcome could not be stored before this worker had to stop"
-PATIENCE = 40  # seconds; the grace below is longer than that, so that nobody waits for it
+PATIENCE = 40  # seconds; the grace below is longer than that, so that no test waits for it
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ async def test_of_answers_that_come_together_one_that_does_not_fit_is_refused(ta
     first, second = (await asked(handle)).questions
     before = await handle.state()
     await tasks.store._tell(before, Answers({first: said(300_000)}))  # type: ignore[attr-defined]
-    with pytest.raises(CallError) as raised:  # by somebody who has seen the task without an answer, too
+    with pytest.raises(CallError) as raised:  # by a caller who has seen the task unanswered, too
         await tasks.store._tell(before, Answers({second: said(300_000)}))  # type: ignore[attr-defined]
     assert raised.value.code == "PAYLOAD_TOO_LARGE"
     if does == "cancel":

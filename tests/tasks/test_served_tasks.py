@@ -79,7 +79,7 @@ def servers(folder: Path) -> Iterator[list[TaskProcess]]:
 def test_a_key_of_what_is_no_task_is_kept_on_nats_with_the_tasks(
     folder: Path, servers: list[TaskProcess], jetstream: Server
 ) -> None:
-    """One store for tasks and first results: commands and servers of several machines share both."""
+    """One store for tasks and idempotency keys: commands and servers of several machines share both."""
     store, key = ("--tasks", jetstream.url), f"k{folder}"
     servers += [TaskProcess(folder, "app.py", *store) for _ in range(2)]
     told = [each.ask("POST", "/functions/shop.plain", {"size": 1}, idempotency_key=key) for each in servers]
@@ -181,7 +181,7 @@ def _without_poll(task: dict[str, Any]) -> dict[str, Any]:
 def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_task(
     folder: Path, servers: list[TaskProcess]
 ) -> None:
-    """Checks 17, 18, 25, 36: whoever dies, the other server has the task; and nothing that is written holds a token."""
+    """Checks 17, 18, 25, 36: either server survives the other with the task, and no token is written anywhere."""
     count, dice, unanswered = 20 if IS_FULL else 1, random.Random(25), 0  # noqa: S311  # to be thrown again
     token = add_token(folder / "tokens.json", "ann")
     other = add_token(folder / "tokens.json", "bob")

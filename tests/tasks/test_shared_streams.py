@@ -1,4 +1,4 @@
-"""The streams that processes share on NATS: whoever creates one could read what others write, so every process checks them."""
+"""The streams that processes share on NATS: their creator could read what others write, so every process checks them."""
 
 from __future__ import annotations
 

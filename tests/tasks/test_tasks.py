@@ -167,9 +167,9 @@ async def test_a_task_gives_a_handle_and_then_the_result_of_the_call(tasks: Task
 
 
 async def test_what_could_not_be_run_is_refused_before_it_is_accepted(tasks: Tasks) -> None:
-    stranger = Identity("eve")
+    eve = Identity("eve")
     assert (await refused(tasks.start("shop.report", {"year": 1}))).code == "ACCESS_DENIED"
-    assert (await refused(tasks.start("shop.report", {"year": 1}, identity=stranger))).code == "OPERATION_NOT_FOUND"
+    assert (await refused(tasks.start("shop.report", {"year": 1}, identity=eve))).code == "OPERATION_NOT_FOUND"
     assert (await refused(tasks.start("shop.report", {"year": "x"}, identity=ANN))).code == "VALIDATION_ERROR"
     assert (await refused(tasks.start("shop.plain"))).code == "INVALID_OPERATION_TYPE"
 
@@ -501,7 +501,7 @@ async def test_a_result_that_breaks_its_schema_fails_as_a_plain_call_does(store:
 
 
 async def test_a_task_waits_for_a_thread_where_all_are_busy() -> None:
-    """What was accepted is run, whatever else the process does; what is called beside it is told at once."""
+    """What was accepted is run, whatever else the process does; a call beside it is answered at once."""
     mine, has_begun, may_end = OperationRegistry("shop", threads=1), threading.Event(), threading.Event()
 
     @mine.query(durable=True)

@@ -1,4 +1,4 @@
-"""Tools of an MCP server that run as tasks here: the server is called once, whoever runs the task by then."""
+"""Tools of an MCP server that run as tasks here: the server is called once, whichever process runs the task by then."""
 
 from __future__ import annotations
 
@@ -179,5 +179,5 @@ async def test_a_cancel_reaches_the_server_while_no_worker_runs_the_task(store: 
         handle = await tasks.start("far.asks")
         await seen(handle, Status.INPUT_REQUIRED)
         assert (await handle.cancel()).status is Status.CANCELLED
-        await handle.cancel()  # which has ended, and is nobody's affair any more
+        await handle.cancel()  # which has ended, so this changes nothing
     assert [each["taskId"] for each in server.said("tasks/cancel")] == ["id-of-asks"]

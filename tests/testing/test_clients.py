@@ -61,7 +61,7 @@ async def test_a_failure_is_a_reply_with_its_code_and_facts(enfold_client: Open,
 async def test_the_identity_of_a_test_client_is_the_given_one(enfold_client: Open, shop: OperationRegistry) -> None:
     async with enfold_client(shop) as client:
         replies = [await client.call("shop.unlock", identity=identity) for identity in (ANN, BOB, None, ANN)]
-    # To somebody known who may never call it, HTTP and CGI show no such operation.
+    # HTTP and CGI hide the operation from an identity that may never call it.
     assert [reply.code in ("ACCESS_DENIED", "OPERATION_NOT_FOUND") for reply in replies] == [False, True, True, False]
     assert replies[0].data == replies[3].data == "ann"
 
@@ -103,12 +103,12 @@ async def test_a_reply_holds_what_the_surface_answered(enfold_client: Open, shop
 
 @pytest.mark.enfold_surfaces("direct", "http", "mcp", "command_line", "calls")
 async def test_what_operations_need_is_opened_and_closed(enfold_client: Open, shop: OperationRegistry) -> None:
-    story: list[str] = []
-    shop.on_start(lambda: story.append("open"))
-    shop.on_stop(lambda: story.append("closed"))
+    events: list[str] = []
+    shop.on_start(lambda: events.append("open"))
+    shop.on_stop(lambda: events.append("closed"))
     async with enfold_client(shop) as client:
         assert (await client.call("shop.add", {"x": 1, "y": 2})).data == 3
-    assert story == ["open", "closed"]
+    assert events == ["open", "closed"]
 
 
 # --- what the wire allows besides ---------------------------------------------------------------------------------

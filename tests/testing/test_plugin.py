@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-STORY = """
+SCENARIO = """
 import asyncio
 import pytest
 from enfold import OperationRegistry
@@ -16,10 +16,10 @@ def add(x: int, y: int) -> int:
     return x + y
 
 def test_adding(enfold_client):
-    async def story():
+    async def scenario():
         async with enfold_client(ops) as client:
             assert (await client.call("shop.add", {"x": 1, "y": 2})).data == 3
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 @pytest.mark.enfold_surfaces("http", "cgi")
 def test_some(enfold_surface):
@@ -32,7 +32,7 @@ def test_none(enfold_client):
 
 
 def test_a_test_runs_once_for_each_surface(tmp_path: Path) -> None:
-    (tmp_path / "test_story.py").write_text(STORY)
+    (tmp_path / "test_scenario.py").write_text(SCENARIO)
     words = ["-q", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:anyio"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=False, cwd=tmp_path

@@ -1,4 +1,4 @@
-"""Calls that end in another process: whoever follows them sees each once, however slowly the other answers."""
+"""Calls that end in another process: a follower sees each once, however slowly the other answers."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Signals, whenever they come: SIGHUP ends no server, and whoever is told to end leaves nothing behind."""
+"""Signals at any time: SIGHUP ends no server, and a process that gets one leaves nothing behind."""
 
 import json
 import os
@@ -170,7 +170,7 @@ def test_a_function_that_does_not_come_to_its_end_at_the_stop_keeps_no_server(
 
 def test_a_server_that_could_not_start_does_not_leave_its_process() -> None:
     async def fail() -> None:
-        raise CallError("UNAVAILABLE", "nobody is there")
+        raise CallError("UNAVAILABLE", "no worker")
 
     before, handlers = (
         threading.active_count(),
@@ -179,7 +179,7 @@ def test_a_server_that_could_not_start_does_not_leave_its_process() -> None:
     try:
         with pytest.raises(CallError):
             signals.run_server(fail())
-        assert threading.active_count() == before  # nobody waits to end us
+        assert threading.active_count() == before  # no thread is left waiting to stop us
     finally:
         for number, handler in handlers:
             signal.signal(number, handler)

@@ -34,7 +34,7 @@ async def main(url: str) -> None:
 
 
 def login() -> Auth:
-    """What the scenario gives its client to log in with; else a user, whose browser does as it is told."""
+    """The credentials that the scenario gives its client; otherwise a user whose browser follows every redirect."""
     client = {name: CONTEXT[name] for name in ("client_id", "client_secret", "issuer") if name in CONTEXT}
     if "private_key_pem" in CONTEXT:
         key, algorithm = CONTEXT["private_key_pem"], CONTEXT["signing_algorithm"]

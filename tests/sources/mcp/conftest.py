@@ -30,7 +30,7 @@ def little() -> Little:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
-    """No task of ours, no process: whoever opens something closes it."""
+    """No task or process of ours is left behind by a test."""
     before = children()
     yield
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""An MCP server on the standard streams that attacks whoever connects to it, in the way that is named."""
+"""An MCP server on stdio that attacks its clients in the given way."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def take(message: dict[str, Any]) -> None:
         write({"id": message["id"], "result": tools(int(str(params.get("cursor") or 0)))})
     elif method == "tools/call":
         if ATTACK == "does not read":
-            run(message["id"], params)  # and meanwhile nobody reads
+            run(message["id"], params)  # and meanwhile nothing is read
         else:
             threading.Thread(target=run, args=(message["id"], params), daemon=True).start()
     elif method and "id" in message:

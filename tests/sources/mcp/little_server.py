@@ -27,7 +27,7 @@ SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required":
 Result = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818  # a name of the story
+class Refused(Exception):  # noqa: N818  # named after what it means here
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code

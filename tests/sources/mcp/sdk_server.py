@@ -136,7 +136,7 @@ async def ask(ctx: Context, params: types.CallToolRequestParams) -> types.CallTo
 
 
 def said(action: str, content: Any) -> types.CallToolResult:
-    name = content["name"] if content else "nobody"
+    name = content["name"] if content else "anonymous"
     return types.CallToolResult(content=[types.TextContent(text=f"{action}: {name}")])
 
 

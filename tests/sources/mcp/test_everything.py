@@ -88,7 +88,7 @@ async def target(request: pytest.FixtureRequest, program: Callable[[str], str]) 
         start_new_session=True,
     )
     try:
-        while not await is_listening(port):  # noqa: ASYNC110  # it tells nobody
+        while not await is_listening(port):  # noqa: ASYNC110  # it does not announce it
             await asyncio.sleep(0.05)
         yield f"http://127.0.0.1:{port}/{'sse' if request.param == 'sse' else 'mcp'}"
     finally:

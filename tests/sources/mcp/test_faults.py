@@ -54,7 +54,7 @@ def test_a_server_that_never_listens_is_reported_with_its_exit_code_and_last_out
     with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(CallError) as caught:
         runner.run(open_it())
     assert str(caught.value) == "pet has ended with exit code 3: no key"
-    assert caplog.text == ""  # whoever opens it is told, once
+    assert caplog.text == ""  # the error is raised to the caller, once
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stages() -> Iterator[list[tuple[Stage, str]]]:
-    """Three addresses, because starting a server takes longer than any of the stories."""
+    """Three addresses, because starting a server takes longer than any of the tests."""
     with ExitStack() as stack:
         built = [Stage() for _ in range(3)]
         yield [(stage, f"http://127.0.0.1:{stack.enter_context(serve(stage)).port}") for stage in built]

@@ -1,4 +1,4 @@
-"""What a configuration may say about a login, and how it is told what is wrong with it."""
+"""The settings of a login in a configuration, and the messages for wrong ones."""
 
 import json
 import re

@@ -28,7 +28,7 @@ def data_of(result: dict[str, Any], schema: Any = None, reads: Any = None, *, ne
     [
         pytest.param({"content": [], "structuredContent": {"sum": 3}}, SUM, {"sum": 3}, id="structured content"),
         pytest.param({"content": [text("hi")]}, None, [text("hi")], id="content blocks"),
-        pytest.param({"content": [text('{"sum": 3}')]}, None, [text('{"sum": 3}')], id="JSON text nobody vouches for"),
+        pytest.param({"content": [text('{"sum": 3}')]}, None, [text('{"sum": 3}')], id="JSON text without a schema"),
         pytest.param({"content": [text('{"sum": 3}')]}, SUM, {"sum": 3}, id="JSON text with an output schema"),
         pytest.param({"content": [text("It is 3")]}, SUM, [text("It is 3")], id="other text with an output schema"),
         pytest.param({"content": [text("1"), text("2")]}, SUM, [text("1"), text("2")], id="two texts"),
@@ -40,7 +40,7 @@ def data_of(result: dict[str, Any], schema: Any = None, reads: Any = None, *, ne
             {"schema_version": "shop.v2", "result": 1},
             id="a schema version of its own",
         ),
-        pytest.param({"structuredContent": {"result": 5}}, None, {"result": 5}, id="a result nobody marked"),
+        pytest.param({"structuredContent": {"result": 5}}, None, {"result": 5}, id="an unmarked result"),
         pytest.param({}, None, [], id="nothing"),
         pytest.param({"content": "words"}, None, [{"type": "text", "text": "words"}], id="content that is no list"),
         pytest.param({"content": None}, None, [], id="content that is null"),

@@ -1,4 +1,4 @@
-"""Servers that are careless with JSON and with the protocol: what they mean is kept, and what was odd is told."""
+"""Servers that are careless with JSON and the protocol: the meaning is kept, and deviations are reported."""
 
 from __future__ import annotations
 

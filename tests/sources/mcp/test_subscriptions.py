@@ -78,7 +78,7 @@ async def test_after_a_death_the_server_is_asked_again_once(little: Little) -> N
                 await ops.execute("die", {})
             async with aclosing(ops.subscribe("resources.updates", MEMO)) as another:
                 await anext(another)
-                assert (await anext(changes)).data == MEMO  # what happened meanwhile nobody knows
+                assert (await anext(changes)).data == MEMO  # changes in between are unknown
                 assert (await ops.execute("touch", {})).data == {"followed": ["memo://old"]}
 
 

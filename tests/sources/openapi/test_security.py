@@ -80,7 +80,7 @@ async def test_version_2_knows_basic_and_keys(server: RawServer, connect: Connec
         ([], None, None),
         ([{"unknown": []}], None, None),
     ],
-    ids=["first we can do", "all of one", "rather known than anonymous", "none wanted", "nobody knows it"],
+    ids=["first we can do", "all of one", "rather known than anonymous", "none wanted", "unknown"],
 )
 async def test_the_first_alternative_we_have_credentials_for_is_taken(
     server: RawServer, connect: Connect, http: Words, security: Any, key: str | None, cookie: str | None

@@ -72,7 +72,7 @@ def test_a_byte_order_mark_and_json_are_read_too() -> None:
     ("text", "why"),
     [
         ("a: [", "Not YAML"),
-        ("a: *nobody", "no finished anchor"),
+        ("a: *missing", "no finished anchor"),
         ("a: &a [*a]", "no finished anchor"),
         ("a: &a {<<: *a}", "merged into itself"),
         ("? {a: 1}\n: b", "must be a scalar"),

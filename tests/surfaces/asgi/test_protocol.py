@@ -261,7 +261,7 @@ def test_a_body_that_is_broken_is_a_400(client: Client, before: bytes) -> None:
 def test_a_body_that_breaks_while_it_is_awaited_is_a_400(client: Client) -> None:
     with client.connect() as connection:
         connection.sendall(CALL + b"transfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
-        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"  # somebody waits for it now
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"  # the app waits for the body now
         connection.sendall(b"zz\r\n")
         assert everything(connection).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 

@@ -1,4 +1,4 @@
-"""A program with everything that the console has to show: forms, streams, warnings, pictures, strangers' names, many operations."""
+"""A program with everything that the console has to show: forms, streams, warnings, pictures, hostile names, many operations."""
 
 import asyncio
 import base64
@@ -138,7 +138,7 @@ def untidy() -> list[Shelf]:
 
 @ops.query
 def strange() -> dict[str, Any]:
-    """Give back what strangers would write."""
+    """Return hostile text."""
     return {"texts": HOSTILE, "keys": {text: text for text in HOSTILE}, "rows": [{"name": text} for text in HOSTILE]}
 
 
@@ -202,8 +202,8 @@ async def receipt(number: int, context: Context) -> dict[str, Any]:
     return {"number": number, "items": len(found.data)}
 
 
-def strangers() -> OperationRegistry:
-    """Operations whose every text is a stranger's."""
+def hostile() -> OperationRegistry:
+    """Operations whose every text is hostile."""
     made = OperationRegistry()
     for place, text in enumerate(HOSTILE):
         schema = {
@@ -255,4 +255,4 @@ def _png(width: int, height: int) -> bytes:
     )
 
 
-ops.register_all(strangers())
+ops.register_all(hostile())

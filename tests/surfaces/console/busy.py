@@ -71,7 +71,7 @@ def shop() -> OperationRegistry:
 
     @made.mutation(durable=True)
     async def refund(context: Context) -> str:
-        """Give money back, once somebody has agreed."""
+        """Refund money after a confirmation."""
         form = {
             "type": "object",
             "properties": {"agreed": {"type": "boolean"}, "reason": {"type": "string"}},

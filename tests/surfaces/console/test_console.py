@@ -173,7 +173,9 @@ def test_calls_appear_as_they_end_and_one_can_be_opened(visit: Page, browser: Br
     visit.get_by_role("button", name="shop.exact").first.focus()
     visit.request.post(f"{place}functions/shop.exact", data={"number": 1})
     expect(rows).to_have_count(before + 1)
-    expect(visit.get_by_role("button", name="shop.exact").nth(1)).to_be_focused()  # where somebody reads, nothing moves
+    expect(
+        visit.get_by_role("button", name="shop.exact").nth(1)
+    ).to_be_focused()  # the page does not move under the reader
 
 
 @in_full

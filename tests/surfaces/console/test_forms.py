@@ -56,7 +56,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
 }
 
-# What strangers declare: schemas that are none, and small ones that unfold without end.
+# Hostile declarations: invalid schemas, and small ones that expand without end.
 ODD: dict[str, Any] = {
     "needs": {"type": "object", "required": True},
     "parts": {"allOf": "x"},

@@ -390,7 +390,7 @@ def test_results_with_lists_of_records_are_tables_and_lines_are_lines(browser: B
 
 def test_on_a_narrow_screen_long_names_hide_neither_a_call_nor_a_state_nor_who_is_calling(browser: Browser) -> None:
     name = "a_name_that_somebody_generated_from_a_column_of_a_database_table"
-    ops = OperationRegistry("warehouse_of_the_north", title="A title that somebody gave without a thought of headers")
+    ops = OperationRegistry("warehouse_of_the_north", title="A title much longer than any header has room for")
     ops.register(lambda: 1, name=name)
     ops.sources.enter("a-service-with-a-name-that-needs-two-lines", "openapi", "up", operations=1)
     ops.sources.enter("slow", "mcp", "starting", why="it is being fetched")

@@ -1,6 +1,6 @@
 """How quick the console is with 1,200 operations, by the browser's own clock: `python -m tests.surfaces.console.timing`.
 
-Figures and no assertions: they are worth something on a quiet machine alone, so the load is told with them.
+Figures and no assertions: they are meaningful only on a quiet machine, so the load is printed with them.
 """
 
 import argparse

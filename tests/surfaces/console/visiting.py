@@ -31,7 +31,7 @@ expect.set_options(timeout=20_000)
 
 
 def launched(playwright: Playwright) -> Browser:
-    """Debian's Chromium; Playwright's own cannot be had."""
+    """Debian's Chromium; Playwright's own is not available."""
     place = next((each for each in ("/usr/bin/chromium", "/usr/bin/chromium-browser") if Path(each).exists()), None)
     if place is None:
         not_run("chromium")

@@ -1,4 +1,4 @@
-"""What clients are told when something changes."""
+"""Notifications to clients when something changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search in the place of a long list: what is listed, found, described and called, and by whom."""
+"""A search instead of a long list: what is listed, found, described and called, and by whom."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STOCK = "shop://stock"
 
 
 class Source:
-    """Tells of changes when it is told to, and knows who listens."""
+    """Reports changes on command, and knows its listeners."""
 
     def __init__(self) -> None:
         self.followed: list[str] = []
@@ -91,7 +91,7 @@ async def follow_in_session(client: Client, uri: str) -> Any:
 
 
 async def let_go(source: Source) -> None:
-    """Wait until nobody listens to the source; a source that is never let go of ends in a timeout."""
+    """Wait until the source has no listeners; one that is never released ends in a timeout."""
     await until(lambda: not source.followed)
 
 

@@ -41,7 +41,7 @@ async def refused(client: Client, headers: dict[str, str], message: Any = None) 
 
 # --- hosts, sizes and kinds ---------------------------------------------------------------------------------------
 
-STRANGERS = {
+FOREIGN = {
     "another host": {"host": "evil.example"},
     "another origin": {"origin": "http://evil.example"},
     "an origin of a name that only begins like ours": {"origin": "http://localhost:8000.evil.example"},
@@ -49,7 +49,7 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("headers", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("headers", FOREIGN.values(), ids=FOREIGN)
 async def test_another_host_or_origin_is_refused(client: Client, headers: dict[str, str]) -> None:
     assert (await refused(client, headers))[0] == 403
 
@@ -315,7 +315,7 @@ async def test_a_client_comes_back_for_its_answer(make_client: MakeClient, ops: 
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("token", "error"), [(None, False), ("wrong", True)], ids=["no token", "a token of nobody"])
+@pytest.mark.parametrize(("token", "error"), [(None, False), ("wrong", True)], ids=["no token", "an unknown token"])
 async def test_a_caller_without_a_token_learns_where_to_get_one(
     make_client: MakeClient, ops: OperationRegistry, tokens: Tokens, token: str | None, error: bool
 ) -> None:
@@ -341,7 +341,7 @@ async def test_the_metadata_of_the_resource_is_there_for_everyone(
 async def test_an_app_that_mounts_us_says_who_calls(ops: OperationRegistry) -> None:
     @ops.query
     async def who(context: Context) -> str:
-        return "nobody" if context.identity is None else context.identity.id
+        return "anonymous" if context.identity is None else context.identity.id
 
     answers: list[dict[str, Any]] = []
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "shop_who"}}'

@@ -28,7 +28,7 @@ Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
 Inspector: TypeAlias = Callable[..., Any]
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["stdio", "http"])
-# What a client is told to speak, and what it then speaks; `auto` finds out for itself.
+# The revision a client is configured with, and the one it then uses; `auto` negotiates.
 MODES = pytest.mark.parametrize(
     ("mode", "spoken"), [("legacy", "2025-11-25"), ("2026-07-28", "2026-07-28"), ("auto", "2026-07-28")]
 )

@@ -28,7 +28,7 @@ def has_changed() -> asyncio.Event:
 
 @pytest.fixture
 def projects(has_changed: asyncio.Event) -> OperationRegistry:
-    """Projects, of which Ann may read the first; changes are told of all at once."""
+    """Projects, of which Ann may read the first; changes of all are announced at once."""
     ops = OperationRegistry("work")
     resource(ops, "proj://{id}", name="project", access=READ_PROJECT)(lambda id: f"project {id}")  # noqa: A006  # the name in the URI
     resource(ops, "proj://", name="overview")(lambda: "all")
@@ -84,7 +84,7 @@ async def test_of_the_resources_a_stream_asks_for_those_are_followed_that_may_be
     make_client: MakeClient, projects: OperationRegistry
 ) -> None:
     client = await ann(make_client, projects, STATELESS)
-    asked = {"notifications": {"resourceSubscriptions": ["proj://2", "proj://1", "proj://nobody/2"]}}
+    asked = {"notifications": {"resourceSubscriptions": ["proj://2", "proj://1", "proj://unknown/2"]}}
     conversation = client.begin("subscriptions/listen", asked)
     _, granted = await anext(conversation.answers())
     assert granted is not None

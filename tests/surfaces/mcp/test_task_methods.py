@@ -202,10 +202,10 @@ async def test_clients_that_do_not_declare_the_extension_see_no_tasks(talk: Talk
     refused = await talk.ask("tools/call", {"name": "shop.archive"}, capabilities={})
     assert (refused["code"], refused["data"]) == (-32021, needed)
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-        for params in ({"taskId": "nobody's"}, {}, {"taskId": 7}):
+        for params in ({"taskId": "unknown"}, {}, {"taskId": 7}):
             refused = await talk.ask(method, params, capabilities={})
             assert (refused["code"], refused["data"]) == (-32021, needed)
-    listen = {"notifications": {"taskIds": ["nobody's"]}}
+    listen = {"notifications": {"taskIds": ["unknown"]}}
     assert (await talk.ask("subscriptions/listen", listen, capabilities={}))["code"] == -32021
 
 
@@ -254,7 +254,7 @@ async def test_followers_of_tasks_are_notified_of_their_states_and_ends(closed: 
 
 
 async def test_followers_of_tasks_of_another_process_are_notified_alike(tmp_path: Path) -> None:
-    """Check 7 on a file: whoever runs the tasks knows nothing of who follows them."""
+    """Check 7 on a file: the runner of the tasks does not know their followers."""
     file = tmp_path / "tasks.db"
     talk = Talk(TOKENS, Tasks(ops, SQLiteTasks(file), at_once=0))
     async with Tasks(ops, SQLiteTasks(file)):

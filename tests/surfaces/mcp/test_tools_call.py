@@ -147,7 +147,7 @@ async def test_data_kept_although_it_does_not_fit_is_an_error_in_text(
 ) -> None:
     @ops.query
     async def prices() -> dict[str, int]:
-        return {"apple": "many"}  # type: ignore[dict-item]  # what this story is about
+        return {"apple": "many"}  # type: ignore[dict-item]  # what this test is about
 
     result = await make_client(ops, revision).call("shop_prices")
     assert (result["isError"], text_of(result)) == (True, {"result": {"apple": "many"}})
@@ -158,7 +158,7 @@ async def test_data_kept_although_it_does_not_fit_is_an_error_in_text(
 async def test_a_repair_is_a_success_with_a_warning(make_client: MakeClient, ops: OperationRegistry) -> None:
     @ops.query
     async def prices() -> dict[str, int]:
-        return {"apple": "3"}  # type: ignore[dict-item]  # what this story is about
+        return {"apple": "3"}  # type: ignore[dict-item]  # what this test is about
 
     result = await make_client(ops).call("shop_prices")
     assert (result["isError"], result["structuredContent"]) == (False, {"result": {"apple": 3}})
@@ -451,7 +451,7 @@ async def test_a_long_silence_is_broken_by_signs_of_life(
 
 
 class Patient:
-    """An operation that waits until somebody ends it."""
+    """An operation that waits until it is ended."""
 
     def __init__(self, ops: OperationRegistry) -> None:
         self.began = asyncio.Event()
