@@ -106,12 +106,15 @@ class CPU(msgspec.Struct, frozen=True):
 class Fleet:
     """Starts everything in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep: int) -> None:
+        """`keep` is for how many seconds workers remember idempotency keys."""
         self.nodes: list[Process] = []
         self.edges: list[Process] = []
         self.workers: list[Process] = []
         self.ports: list[int] = []
+        self.monitors: list[int] = []  # the ports at which the nodes report about themselves
         self.folder = folder
+        self._keep = keep
         self._program = _nats_program()
         self._names = 0
         self.urls: list[str] = []
@@ -121,14 +124,15 @@ class Fleet:
         routes = [free_port() for _ in range(3)]
         addresses = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
         for number, route in enumerate(routes):
-            port = free_port()
+            port, monitor = free_port(), free_port()
             config = self.folder / f"node{number}.conf"
             config.write_text(
-                f'server_name: n{number}\nlisten: "127.0.0.1:{port}"\n'
+                f'server_name: n{number}\nlisten: "127.0.0.1:{port}"\nhttp: "127.0.0.1:{monitor}"\n'
                 f'jetstream {{ store_dir: "{self.folder / f"store{number}"}" }}\n'
                 f'cluster {{ name: c, listen: "127.0.0.1:{route}", routes: [{addresses}] }}\n'
             )
             self.urls.append(f"nats://127.0.0.1:{port}")
+            self.monitors.append(monitor)
             self.nodes.append(Process([self._program, "-c", str(config)], self.folder / f"node{number}.log"))
         for node in self.nodes:
             node.wait_for("Server is ready")
@@ -153,8 +157,8 @@ class Fleet:
         # A name for each: the limits per caller and per worker are those of separate peers.
         self._names += 1
         config = self.folder / "worker.toml"
-        # Keys are forgotten soon: all callers are one identity here, which may have 10,000 of them.
-        config.write_text(f'[idempotency]\nkeep = 5\n[sources.scale]\nfunctions = "{OPERATIONS}"\nnamespace = ""\n')
+        source = f'[sources.scale]\nfunctions = "{OPERATIONS}"\nnamespace = ""\n'
+        config.write_text(f"[idempotency]\nkeep = {self._keep}\n{source}")
         words = ["work", str(config), "--nats", self.nats, "--no-access-log"]
         worker = self._python("enfold", *words, "--name", f"worker{self._names}", *options)
         worker.wait_for("Press Ctrl-C")
@@ -214,10 +218,13 @@ def outcomes(load: subprocess.Popen[bytes], job: Job) -> list[CallOutcome]:
 
 
 @contextmanager
-def fleet() -> Iterator[Fleet]:
-    """A fleet with a cluster and nothing else, which ends with the block."""
+def fleet(keep: int = 5) -> Iterator[Fleet]:
+    """A fleet with a cluster and nothing else, which ends with the block.
+
+    Keys are forgotten soon unless `keep` says otherwise: all callers are one identity here, which may have 10,000 of them.
+    """
     with TemporaryDirectory(prefix="enfold-scale-") as folder:
-        made = Fleet(Path(folder))
+        made = Fleet(Path(folder), keep)
         try:
             made.start_cluster()
             yield made

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 from enfold import OperationRegistry
@@ -11,6 +13,7 @@ from enfold import OperationRegistry
 ITEMS: Final = 20  # of one stream
 SLOW: Final = 0.1  # seconds that `slow` takes
 IDLE: Final = 4.0  # seconds that a stream of `idle` is open before its only item
+LEDGER: Final = "ENFOLD_SCALE_LEDGER"  # the variable with the file that `effect` appends to
 
 ops = OperationRegistry("scale")
 
@@ -23,6 +26,19 @@ async def query(text: str) -> str:
 @ops.mutation
 async def mutation(text: str) -> str:
     return text
+
+
+@ops.mutation
+async def effect(name: str) -> str:
+    """Append the name to the ledger, and return it after a while: the process may die between the two."""
+    _append(name)
+    await asyncio.sleep(SLOW)
+    return name
+
+
+def _append(name: str) -> None:
+    with Path(os.environ[LEDGER]).open("a", encoding="utf-8") as ledger:
+        ledger.write(f"{name}\n")
 
 
 @ops.subscription
