@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from enfold.errors import CallError, safe_code
-from enfold.observability.records import OK, code_of, ended_call
+from enfold.observability.records import OK, UNKNOWN_ORIGIN, CallRecord, code_of
 from enfold.operations import new_request_id
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope, ResultWarning
-    from enfold.observability.records import CallRecord, SpanStart, Trace, Tracer
+    from enfold.observability.records import SpanStart, Trace, Tracer
     from enfold.operations import Context, Identity, Operation
 
 
@@ -101,8 +101,6 @@ class Observers:
     ) -> None:
         """Report a call that was rejected before it began; `operation_id` must be that of an existing operation."""
         if self.end is not None:
-            from enfold.observability.records import UNKNOWN_ORIGIN, CallRecord
-
             own = request_id or new_request_id()
             self.end(
                 CallRecord(
@@ -233,15 +231,19 @@ class Watch:
         self.drop()
         if self._trace is None and observers.end is None:
             return
-        record = ended_call(
+        caller = identity if context is None else context.identity
+        record = CallRecord(
+            time.time(),
             surface,
-            operation,
+            "" if operation is None else operation.spec.id,
+            UNKNOWN_ORIGIN if operation is None else operation.origin,
             self.code,
-            self._began,
+            time.perf_counter() - self._began,
             self.request_id or (new_request_id() if context is None else context.request_id),
             None if context is None else context.parent_request_id,
-            identity if context is None else context.identity,
-            self.warnings,
+            None if caller is None else caller.id,
+            len(self.warnings),
+            self.warnings[0].code if self.warnings else None,
             self.request_bytes,
             self.response_bytes,
             self.items,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -14,8 +13,7 @@ from enfold.log import bounded_line
 from enfold.operations import Origin
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope, ResultWarning
-    from enfold.operations import Identity, Operation
+    from enfold.envelope import ResponseEnvelope
 
 
 OK: Final = "OK"
@@ -55,38 +53,6 @@ class CallRecord(msgspec.Struct, frozen=True):
     request_bytes: int | None = None
     response_bytes: int | None = None
     items: int | None = None
-
-
-def ended_call(
-    surface: str,
-    operation: Operation | None,
-    code: str,
-    began: float,
-    request_id: str,
-    parent_request_id: str | None,
-    identity: Identity | None,
-    warnings: Sequence[ResultWarning],
-    request_bytes: int | None,
-    response_bytes: int | None,
-    items: int | None,
-) -> CallRecord:
-    """Return the record of a call that ends now and began at a `time.perf_counter()`."""
-    return CallRecord(
-        time.time(),
-        surface,
-        "" if operation is None else operation.spec.id,
-        UNKNOWN_ORIGIN if operation is None else operation.origin,
-        code,
-        time.perf_counter() - began,
-        request_id,
-        parent_request_id,
-        None if identity is None else identity.id,
-        len(warnings),
-        warnings[0].code if warnings else None,
-        request_bytes,
-        response_bytes,
-        items,
-    )
 
 
 class SpanStart(msgspec.Struct, frozen=True):
