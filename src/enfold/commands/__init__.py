@@ -1,8 +1,7 @@
-"""The `enfold` command, one module per command; the one room that reads the environment for itself.
+"""The `enfold` command, one module per command; only this package reads the environment.
 
-Each module named in `main.COMMANDS` has a function `run(words, registry)` that gives the exit code: `words` are what
-stands after the command's name, `registry` is that of a user's own script (`ops.run()`), else None. What commands share
-is in `shared`, the parts of `serve` alone are in `serving`.
+Each module named in `main.COMMANDS` has a function `run(words, registry)` that returns the exit code: `words` follow the
+command's name, `registry` is that of a user's own script (`ops.run()`) or None. What commands share is in `shared`.
 """
 
 # Imports inside functions: `enfold call` and `enfold cgi` start anew for each call, so a command loads only what it runs.
