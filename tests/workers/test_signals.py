@@ -33,7 +33,9 @@ import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.execv(sys.executable, [sys.executable, {str(LITTLE)!r}, "--stays"])
 """
-HURRIED = "import enfold.commands.serve as serve; serve.DRAIN_TIMEOUT = 0\nfrom enfold.commands.main import main; main()"
+HURRIED = (
+    "import enfold.commands.serve as serve; serve.DRAIN_TIMEOUT = 0\nfrom enfold.commands.main import main; main()"
+)
 
 
 def children_of(process: int) -> set[int]:
