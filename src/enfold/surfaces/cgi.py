@@ -211,7 +211,7 @@ def _call(functions: Functions, route: Route, request: Request) -> Awaitable[Res
     return functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
 
 
-def _run(router: Router, lifetime: Lifetime, request: Request, tasks: OpenTasks | None) -> Response:
+def _run(router: Router[Request], lifetime: Lifetime, request: Request, tasks: OpenTasks | None) -> Response:
     """The router's answer; an event loop runs only where the operation needs one."""
     found = router.find(request)
     work: Any = router.answer(found, request)

@@ -234,7 +234,7 @@ class Functions:
             raise not_acceptable("application/json")
         if request.method == "POST":
             self._check_body(request)
-            given = self._read_body(await request.source.body(self._settings.max_body), request)
+            given = self._read_body(await request.exchange.body(self._settings.max_body), request)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 route = self.routes.route_to(self.registry.get_spec(route.spec.id))
@@ -304,7 +304,7 @@ class Functions:
     async def body_object(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body."""
         self._check_body(request)
-        return self._read_body(await request.source.body(self._settings.max_body), request)
+        return self._read_body(await request.exchange.body(self._settings.max_body), request)
 
     def _read_body(self, body: bytes | bytearray, request: Request) -> dict[str, Any]:
         request.size = len(body)

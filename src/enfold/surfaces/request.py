@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
 
 
-class RequestBody(Protocol):
-    """Where the body of a request comes from."""
+class Exchange(Protocol):
+    """The way that a request came by, as its handlers need it: its body."""
 
     async def body(self, limit: int) -> bytes | bytearray:
         """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, eq=False):
     path: str
     query: bytes
     headers: dict[bytes, bytes]
-    source: RequestBody
+    exchange: Exchange
     format: Format
     root: str = ""  # the path below which the client sees the server
     identity: Identity | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,27 +14,31 @@ from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.request import Request, Response
 from enfold.surfaces.responses import not_allowed
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Response | None]]  # None where the answer has been sent already
-Call: TypeAlias = Callable[[Functions, Route, Request], Awaitable[Response | None]]
+R_contra = TypeVar("R_contra", bound=Request, contravariant=True)  # HTTP has a kind of its own
+
+Handler: TypeAlias = Callable[[R_contra], Awaitable[Response | None]]  # None where the answer has been sent already
+Call: TypeAlias = Callable[[Functions, Route, R_contra], Awaitable[Response | None]]
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, Generic[R_contra], frozen=True):
     """What is at a path that is not the path of an operation."""
 
-    answer: Handler
+    answer: Handler[R_contra]
     methods: tuple[str, ...] = ("GET", "HEAD", "OPTIONS")
     is_public: bool = False  # callers need no token, even where all others do
     runs_operations: bool = False
     cross_site: Literal["refused", "links", "allowed"] = "refused"  # requests from pages of other sites
 
 
-Pages: TypeAlias = Callable[[Request], Page | None]
+Pages: TypeAlias = Callable[[R_contra], Page[R_contra] | None]
 
 
-class Router:
+class Router(Generic[R_contra]):
     """Answers a request with an operation or a page."""
 
-    def __init__(self, functions: Functions, pages: Pages, call: Call, hosts: Hosts, *, is_closed: bool) -> None:
+    def __init__(
+        self, functions: Functions, pages: Pages[R_contra], call: Call[R_contra], hosts: Hosts, *, is_closed: bool
+    ) -> None:
         """`call` runs an operation. `is_closed`: callers need a token, so pages of other sites cannot call anything."""
         self._functions = functions
         self._pages = pages
@@ -42,10 +46,10 @@ class Router:
         self._hosts = hosts
         self._is_closed = is_closed
 
-    def __call__(self, request: Request) -> Awaitable[Response | None]:
+    def __call__(self, request: R_contra) -> Awaitable[Response | None]:
         return self.answer(self.find(request), request)
 
-    def find(self, request: Request) -> Route | Page:
+    def find(self, request: R_contra) -> Route | Page[R_contra]:
         """The operation or page at the path of a request, if its method and caller are allowed there."""
         if b"sec-fetch-site" in request.headers and not self._is_closed:
             self._check_site(request)
@@ -56,19 +60,19 @@ class Router:
             self._functions.admit(found, request)
         return found
 
-    def answer(self, found: Route | Page, request: Request) -> Awaitable[Response | None]:
+    def answer(self, found: Route | Page[R_contra], request: R_contra) -> Awaitable[Response | None]:
         if request.method == "OPTIONS":
             return self._options(found.methods, request)
         return self._call(self._functions, found, request) if isinstance(found, Route) else found.answer(request)
 
-    def _page(self, request: Request) -> Page:
+    def _page(self, request: R_contra) -> Page[R_contra]:
         page = self._pages(request)
         if page is None:
             message = f"There is nothing at {request.path[:200]}. Operations are called at /functions/{{id}}."
             raise CallError("OPERATION_NOT_FOUND", message)
         return page
 
-    def _check_site(self, request: Request) -> None:
+    def _check_site(self, request: R_contra) -> None:
         """Refuse a request from a page of another site, unless it is a link to a page for people."""
         page = self._pages(request)
         allowed = "refused" if page is None else page.cross_site
@@ -81,10 +85,10 @@ class Router:
         return Response(b"", 204, [allow, *self._hosts.preflight_headers(request.headers, methods)])
 
 
-class PublicRouter(Router):
+class PublicRouter(Router[R_contra]):
     """The router for callers without a token where one is needed: everything that is not public is a 401."""
 
-    async def __call__(self, request: Request) -> Response | None:
+    async def __call__(self, request: R_contra) -> Response | None:
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, ALL_METHODS):
             return await self._options(ALL_METHODS, request)
         try:
@@ -99,21 +103,21 @@ class PublicRouter(Router):
 ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
-def exact(pages: Mapping[str, Page]) -> Pages:
+def exact(pages: Mapping[str, Page[R_contra]]) -> Pages[R_contra]:
     """Pages by their paths."""
     return lambda request: pages.get(request.path)
 
 
-def first_of(*finders: Pages) -> Pages:
+def first_of(*finders: Pages[R_contra]) -> Pages[R_contra]:
     """The first page that one of them finds."""
 
-    def find(request: Request) -> Page | None:
+    def find(request: R_contra) -> Page[R_contra] | None:
         return next((page for find in finders if (page := find(request)) is not None), None)
 
     return find
 
 
-def operation_pages(functions: Functions, *, is_public: bool = False) -> Pages:
+def operation_pages(functions: Functions, *, is_public: bool = False) -> Pages[Request]:
     """The pages about operations. With `is_public` they are of the public ones, and there only where there are any."""
 
     async def document(request: Request) -> Response:

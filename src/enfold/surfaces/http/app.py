@@ -1,23 +1,20 @@
-"""The ASGI app: it puts the stack of requests together, and sends what comes back. `stack.py` has the steps."""
+"""The ASGI app of a registry: it puts the steps of a request together. `stack.py` has their order."""
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from enfold.auth.tokens import Verifier
-from enfold.errors import CallError, safe_code
+from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
-from enfold.log import Log
 from enfold.observability.spans import http_span
 from enfold.operations import Policy
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import (
-    BODILESS,
     BODY_TIMEOUT,
     ASGIApp,
     Exchange,
@@ -34,10 +31,10 @@ from enfold.surfaces.endpoints import PREFIX, Dialect, Functions, FunctionSettin
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.http.mounts import Mount, find_mount, sorted_mounts
 from enfold.surfaces.http.pages import service_pages, surface_paths, task_pages
-from enfold.surfaces.http.stack import Authenticate, CheckHosts, LimitTime, ReadOptions, exchange_of
+from enfold.surfaces.http.stack import HTTPRequest, RequestStack, send
 from enfold.surfaces.http.streams import Streams
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, Response, decode_object, id_header, report
+from enfold.surfaces.request import Request, Response, decode_object, report
 from enfold.surfaces.responses import MAX_BODY
 from enfold.surfaces.router import Handler, PublicRouter, Router, first_of, operation_pages
 
@@ -55,8 +52,6 @@ _DIALECT: Final = Dialect(
     body_types=(b"application/json",),
     read_object=decode_object,
 )
-
-_log: Final = Log("enfold.http")
 
 
 class HTTPSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,17 +112,19 @@ def to_http(
     service = service_pages(functions, authentication, streams, Console() if settings.console else None)
     own = [operation_pages(functions), *([] if pages is None else [task_pages(pages, functions, streams)])]
     call = partial(_call, streams, pages)
-    router: Handler = Router(functions, first_of(service, *own), call, hosts, is_closed=authentication.is_closed)
-    anonymous = router
+    router = Router(functions, first_of(service, *own), call, hosts, is_closed=authentication.is_closed)
+    anonymous: Handler[HTTPRequest] = router
     if authentication.is_closed:
         public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT)
         found = first_of(service, operation_pages(public, is_public=True))
         anonymous = PublicRouter(public, found, call, hosts, is_closed=True)
-    return HTTPApp(functions, router, anonymous, authentication, streams, mounts or {}, settings.body_timeout)
+    stack = RequestStack(functions, authentication, router, anonymous)
+    mounted = [Mount(prefix, app, authentication) for prefix, app in sorted_mounts(mounts or {})]
+    return HTTPApp(functions, stack, streams, mounted, settings.body_timeout)
 
 
 def _call(
-    streams: Streams, tasks: TaskPages | None, functions: Functions, route: Route, request: Request
+    streams: Streams, tasks: TaskPages | None, functions: Functions, route: Route, request: HTTPRequest
 ) -> Awaitable[Response | None]:
     """Run an operation: as a stream, as a task, or to its end."""
     if route.prepared.is_stream:
@@ -146,23 +143,15 @@ class HTTPApp:
     def __init__(
         self,
         functions: Functions,
-        router: Handler,
-        anonymous: Handler,
-        authentication: Authentication,
+        stack: RequestStack,
         streams: Streams,
-        mounts: Mapping[str, ASGIApp],
+        mounts: Sequence[Mount],
         body_timeout: float,
     ) -> None:
-        """`anonymous` answers requests without a token."""
-        hosts = authentication.hosts
-        authenticated = (
-            router if authentication.authenticator is None else Authenticate(authentication, router, anonymous)
-        )
-        self._handle = LimitTime(CheckHosts(hosts, ReadOptions(functions, authenticated)))
-        self._mounts = [Mount(prefix, app, authentication) for prefix, app in sorted_mounts(mounts)]
         self._functions = functions
-        self._authentication = authentication
+        self._stack = stack
         self._streams = streams
+        self._mounts = mounts
         self._body_timeout = body_timeout
         self._observers = functions.registry.observers
 
@@ -173,103 +162,49 @@ class HTTPApp:
             await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
             return
         request = self._read(scope, receive, send)
-        mount = find_mount(self._mounts, request.path)
-        if mount is not None:
+        if self._mounts and (mount := find_mount(self._mounts, request.path)) is not None:
             await self._forward(mount, request)
         elif scope["type"] != "http":
             await close_websocket(receive, send)
         elif self._observers.is_on:
             await self._observed(request)
         else:
-            await self._respond(request)
+            await self._stack.answer(request)
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
         self._streams.stop()
 
-    def _read(self, scope: Scope, receive: Receive, send: Send) -> Request:
+    def _read(self, scope: Scope, receive: Receive, send: Send) -> HTTPRequest:
         method, root = scope.get("method", "GET"), scope.get("root_path", "")  # a websocket has no method
         exchange = Exchange(receive, self._body_timeout, method == "POST", scope=scope, send=send)
         path, query, headers = scope["path"].removeprefix(root), scope.get("query_string", b""), header_table(scope)
-        return Request(method, path, query, headers, exchange, self._functions.format, root)
+        return HTTPRequest(method, path, query, headers, exchange, self._functions.format, root)
 
-    async def _respond(self, request: Request) -> Response | None:
-        """Send the answer to a request; None where it has been sent already, or its client has gone."""
-        try:
-            answer = await self._handle(request)
-        except Exception as error:  # noqa: BLE001  # `_failure` answers and logs it
-            answer = self._failure(request, error)
-        except BaseException as error:
-            await _send(self._failure(request, error), request)
-            raise  # the client has its answer; the server has to know
-        if answer is not None:
-            start, body = _messages(answer, request)
-            await exchange_of(request).send(start)
-            await exchange_of(request).send(body)
-        return answer
-
-    async def _observed(self, request: Request) -> None:
+    async def _observed(self, request: HTTPRequest) -> None:
         """Answer a request, and report it to the observers."""
-        span = partial(http_span, exchange_of(request).scope, request.headers) if _is_call(request) else None
+        span = partial(http_span, request.exchange.scope, request.headers) if _is_call(request) else None
         watch, answer = self._observers.begin(span), None
         try:
-            answer = await self._respond(request)
+            answer = await self._stack.answer(request)
         finally:
             report(watch, request, "http", answer)
 
-    async def _forward(self, mount: Mount, request: Request) -> None:
-        """Let a mounted app answer, after the checks of host, origin and token."""
-        exchange = exchange_of(request)
+    async def _forward(self, mount: Mount, request: HTTPRequest) -> None:
+        """Let a mounted app answer, and answer for it where the request is refused."""
+        exchange = request.exchange
         try:
-            answer = await mount.handle(request)
+            answer = await mount.forward(request)
         except CallError as error:
             if exchange.is_started:
                 raise
             if exchange.scope["type"] != "http":
                 await exchange.send({"type": "websocket.close", "code": 1008})
                 return
-            answer = self._challenged(self._functions.failure(request, error), request, exchange.scope["path"])
+            answer = self._stack.failure(request, error, exchange.scope["path"])
             self._observers.refused("http", error.code, request_id=request.known_id())
         if answer is not None:
-            await _send(answer, request)
-
-    def _failure(self, request: Request, error: BaseException) -> Response:
-        """The answer that tells of a failure."""
-        if isinstance(error, CancelledError):
-            error = CallError("ABORTED", "The call was cancelled")
-        if not isinstance(error, CallError):
-            own = request.known_id()
-            _log.error("The answer failed (request %s)", own, error=error, request_id=own)
-            error = CallError("UNKNOWN_ERROR", "The server failed to answer")
-        if exchange_of(request).is_started:  # only the connection can tell of it
-            request.code = safe_code(error.code)
-            raise error
-        return self._challenged(self._functions.failure(request, error), request)
-
-    def _challenged(self, answer: Response, request: Request, path: str = "") -> Response:
-        """The answer; a 401 says which scopes are needed, and where to read who issues tokens."""
-        if answer.status != 401 or self._authentication.authenticator is None:
-            return answer
-        scope = exchange_of(request).scope
-        headers = self._authentication.with_challenge(answer.headers, scope, request.headers, path)
-        return msgspec.structs.replace(answer, headers=headers)
-
-
-async def _send(answer: Response, request: Request) -> None:
-    for message in _messages(answer, request):
-        await exchange_of(request).send(message)
-
-
-def _messages(answer: Response, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two ASGI messages of an answer."""
-    exchange, body = exchange_of(request), answer.body
-    head = [id_header(request), (b"content-type", answer.media_type), (b"content-length", b"%d" % len(body))]
-    if answer.status in BODILESS:
-        del head[1:]
-    if answer.headers or exchange.extra_headers:
-        head += [*answer.headers, *exchange.extra_headers]
-    start = {"type": "http.response.start", "status": answer.status, "headers": head}
-    return start, {"type": "http.response.body", "body": b"" if request.method == "HEAD" else body}
+            await send(answer, request)
 
 
 def _is_call(request: Request) -> bool:

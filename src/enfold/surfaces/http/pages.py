@@ -15,9 +15,9 @@ from enfold.surfaces.asgi import origin_of
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.console import PARENTS, Console
 from enfold.surfaces.endpoints import NO_STORE, Functions
-from enfold.surfaces.http.stack import exchange_of
+from enfold.surfaces.http.stack import HTTPRequest
 from enfold.surfaces.http.streams import Streams
-from enfold.surfaces.request import Request, Response, prefers_page
+from enfold.surfaces.request import Response, prefers_page
 from enfold.surfaces.router import Page, Pages, exact, first_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _VARY: Final = (b"vary", b"accept")
 
 def service_pages(
     functions: Functions, authentication: Authentication, streams: Streams, console: Console | None
-) -> Pages:
+) -> Pages[HTTPRequest]:
     """The pages that are the same for everybody: health, readiness, metadata and the console."""
     health = Page(_health, is_public=True, cross_site="allowed")
     ready = Page(_Readiness(authentication, streams).answer, is_public=True, cross_site="allowed")
@@ -45,7 +45,7 @@ def service_pages(
     return first_of(*pages)
 
 
-async def _health(_: Request) -> Response:
+async def _health(_: HTTPRequest) -> Response:
     return Response(b'{"status":"ok"}', 200, [NO_STORE])
 
 
@@ -56,7 +56,7 @@ class _Readiness:
         self._authentication = authentication
         self._streams = streams
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HTTPRequest) -> Response:
         missing = self._authentication.registry.sources.missing
         word = "stopping" if self._streams.is_stopping else "waiting" if missing else "ready"
         shown: dict[str, Any] = {"status": word}
@@ -68,24 +68,24 @@ class _Readiness:
         return Response(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
 
 
-def _metadata(functions: Functions, authentication: Authentication) -> Pages:
+def _metadata(functions: Functions, authentication: Authentication) -> Pages[HTTPRequest]:
     """The document that says who issues tokens (RFC 9728)."""
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: HTTPRequest) -> Response:
         resource = request.path.removeprefix(WELL_KNOWN) or "/"
-        scope, name = exchange_of(request).scope, functions.application.name
+        scope, name = request.exchange.scope, functions.application.name
         return Response(authentication.metadata(scope, request.headers, resource, name), 200, [NO_STORE])
 
     page = Page(answer, is_public=True)
     return lambda request: page if request.method in _READ and request.path.startswith(WELL_KNOWN) else None
 
 
-def _redirects(request: Request) -> Page | None:
+def _redirects(request: HTTPRequest) -> Page[HTTPRequest] | None:
     """Where users of other frameworks look for a page: they get the document."""
     return _TO_DOCUMENT if request.path in PARENTS and request.method in _READ else None
 
 
-async def _redirect(request: Request) -> Response:
+async def _redirect(request: HTTPRequest) -> Response:
     return Response(b"", 307, [(b"location", f"{request.root}/openapi.json".encode())])
 
 
@@ -100,21 +100,21 @@ class _ConsolePages:
         self._authentication = authentication
         self._page = Page(self._answer, is_public=True, cross_site="links")
 
-    def find(self, request: Request) -> Page | None:
+    def find(self, request: HTTPRequest) -> Page[HTTPRequest] | None:
         is_there = request.method in _READ and self._file(request) is not None
         return self._page if is_there else None
 
-    def _file(self, request: Request) -> Response | None:
+    def _file(self, request: HTTPRequest) -> Response | None:
         return self._console.page(request.path, request.root, request.headers)
 
-    async def _answer(self, request: Request) -> Response | None:
+    async def _answer(self, request: HTTPRequest) -> Response | None:
         if request.path == "/" and not prefers_page(request.headers.get(b"accept", b"")):
             return Response(msgspec.json.encode(self._addresses(request)), 200, [NO_STORE, _VARY])
         return self._file(request)
 
-    def _addresses(self, request: Request) -> dict[str, str]:
+    def _addresses(self, request: HTTPRequest) -> dict[str, str]:
         """Without a token that is needed, only what is the same at every server."""
-        base = f"{origin_of(exchange_of(request).scope, request.headers)}{request.root}/"
+        base = f"{origin_of(request.exchange.scope, request.headers)}{request.root}/"
         is_anonymous = self._authentication.is_closed and request.identity is None
         named = surface_paths({}) if is_anonymous else self._authentication.registry.services.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
@@ -126,17 +126,17 @@ def surface_paths(mounts: Mapping[str, object]) -> dict[str, str]:
     return {"http": "functions/{id}", "document": "openapi.json", **{path: path for path in paths}}
 
 
-def task_pages(tasks: TaskPages, functions: Functions, streams: Streams) -> Pages:
+def task_pages(tasks: TaskPages, functions: Functions, streams: Streams) -> Pages[HTTPRequest]:
     """The tasks of the caller, and the stream of changes of one."""
 
-    async def answer(request: Request) -> Response | None:
+    async def answer(request: HTTPRequest) -> Response | None:
         if not tasks.has_stream(request) or b"text/event-stream" not in request.headers.get(b"accept", b""):
             return await tasks.answer(functions, request)
         context = Context(identity=request.identity)
         await streams.send(functions, request, context, "text/event-stream", tasks.follow(request))
         return None
 
-    def find(request: Request) -> Page | None:
+    def find(request: HTTPRequest) -> Page[HTTPRequest] | None:
         methods = tasks.methods(request.path) if request.path.startswith("/tasks") else None
         return None if methods is None else Page(answer, methods)
 

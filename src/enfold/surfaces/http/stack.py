@@ -1,4 +1,4 @@
-"""The steps of every request over HTTP, each a handler around the next: limits -> hosts -> options -> authentication -> router.
+"""The steps of every request over HTTP, in their order: limits -> hosts -> options -> authentication -> router.
 
 A mounted app stands behind hosts and authentication alone: it reads its requests itself.
 """
@@ -6,111 +6,105 @@ A mounted app stands behind hosts and authentication alone: it reads its request
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable
+from typing import Final
 
-from enfold.surfaces.asgi import ABOVE, IDENTITY, IS_CLOSED, VERIFIER, ASGIApp, Exchange, Scope, late_body, with_headers
+import msgspec
+
+from enfold.errors import CallError, safe_code
+from enfold.log import Log
+from enfold.surfaces.asgi import BODILESS, Exchange, late_body
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import Functions
-from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.request import Request, Response
-from enfold.surfaces.router import ALL_METHODS, Handler
+from enfold.surfaces.router import Handler
+
+_log: Final = Log("enfold.http")
 
 
-def exchange_of(request: Request) -> Exchange:
-    """The ASGI exchange that a request over HTTP belongs to."""
-    return request.source  # type: ignore[return-value]  # `cast` would be a call, several times per request
+class HTTPRequest(Request, eq=False):
+    """A request over ASGI."""
+
+    exchange: Exchange
 
 
-class LimitTime:
-    """Limits: ends a request whose body is late, whose client has disconnected, or that `stop` ends."""
+class RequestStack:
+    """Passes requests through all steps, and sends their answers."""
 
-    def __init__(self, next: Handler) -> None:
-        self._next = next
-
-    async def __call__(self, request: Request) -> Response | None:
-        exchange = exchange_of(request).begin()
-        try:
-            return await self._next(request)
-        except CancelledError:
-            ended = exchange.end()
-            if ended is None:  # the server cancels us
-                raise
-            if ended == "late":
-                raise late_body() from None
-            request.code = "ABORTED"
-            return None
-        finally:
-            exchange.end()
-
-
-class CheckHosts:
-    """Refuses other hosts and origins, and adds the CORS headers to the answer."""
-
-    def __init__(self, hosts: Hosts, next: Handler) -> None:
-        self._hosts = hosts
-        self._next = next
-
-    def __call__(self, request: Request) -> Awaitable[Response | None]:
-        exchange = exchange_of(request)
-        exchange.extra_headers = self._hosts.admit(exchange.scope, request.headers)
-        return self._next(request)
-
-
-class ReadOptions:
-    """Reads the request id of the caller, and the format that they want."""
-
-    def __init__(self, functions: Functions, next: Handler) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        authentication: Authentication,
+        router: Handler[HTTPRequest],
+        anonymous: Handler[HTTPRequest],
+    ) -> None:
+        """`anonymous` is the router for requests without a token, where there are tokens."""
         self._functions = functions
-        self._next = next
-
-    def __call__(self, request: Request) -> Awaitable[Response | None]:
-        self._functions.read_options(request)
-        return self._next(request)
-
-
-class Authenticate:
-    """Verifies the bearer token; where one is needed and there is none, `anonymous` answers."""
-
-    def __init__(self, authentication: Authentication, next: Handler, anonymous: Handler) -> None:
         self._authentication = authentication
-        self._next = next
+        self._hosts = authentication.hosts
+        self._has_tokens = authentication.authenticator is not None
+        self._router = router
         self._anonymous = anonymous
 
-    async def __call__(self, request: Request) -> Response | None:
-        if b"authorization" not in request.headers:
-            return await self._anonymous(request)
-        exchange = exchange_of(request)
-        request.identity = await self._authentication.authenticate(exchange.scope, request.headers, exchange.receive)
-        return await self._next(request)
+    async def answer(self, request: HTTPRequest) -> Response | None:
+        """Answer a request; None where its handler has sent the answer itself, or the client has disconnected."""
+        exchange, headers, router = request.exchange, request.headers, self._router
+        exchange.begin()  # limits: ends a request whose body is late or whose client disconnects
+        try:
+            exchange.extra_headers = self._hosts.admit(exchange.scope, headers)
+            self._functions.read_options(request)
+            if self._has_tokens:
+                if b"authorization" in headers:
+                    authenticate = self._authentication.authenticate
+                    request.identity = await authenticate(exchange.scope, headers, exchange.receive)
+                else:
+                    router = self._anonymous
+            answer = await router(request)
+        except Exception as error:  # noqa: BLE001  # the answer tells of it
+            answer = self.failure(request, error)
+        except BaseException as error:
+            ended = exchange.end()
+            if ended is None or not isinstance(error, CancelledError):
+                await send(self.failure(request, error), request)
+                raise  # the client has its answer; the server has to know
+            if ended != "late":
+                request.code = "ABORTED"
+                return None
+            answer = self.failure(request, late_body())
+        finally:
+            exchange.end()
+        if answer is not None:
+            await send(answer, request)
+        return answer
+
+    def failure(self, request: HTTPRequest, error: BaseException, path: str = "") -> Response:
+        """The answer that tells of a failure; one that cannot be sent any more is raised.
+
+        A 401 says which scopes are needed, and where to read who issues tokens for `path`.
+        """
+        if isinstance(error, CancelledError):
+            error = CallError("ABORTED", "The call was cancelled")
+        if not isinstance(error, CallError):
+            own = request.known_id()
+            _log.error("The answer failed (request %s)", own, error=error, request_id=own)
+            error = CallError("UNKNOWN_ERROR", "The server failed to answer")
+        exchange = request.exchange
+        if exchange.is_started:  # only the connection can tell of it
+            request.code = safe_code(error.code)
+            raise error
+        answer = self._functions.failure(request, error)
+        if answer.status != 401 or not self._has_tokens:
+            return answer
+        headers = self._authentication.with_challenge(answer.headers, exchange.scope, request.headers, path)
+        return msgspec.structs.replace(answer, headers=headers)
 
 
-class Forward:
-    """Lets a mounted app answer; its scope says who calls."""
-
-    def __init__(self, prefix: str, app: ASGIApp, authentication: Authentication) -> None:
-        self._prefix = prefix
-        self._app = app
-        self._authentication = authentication
-
-    async def __call__(self, request: Request) -> Response | None:
-        exchange = exchange_of(request)
-        hosts = self._authentication.hosts
-        if request.method == "OPTIONS" and (preflight := hosts.preflight_headers(request.headers, ALL_METHODS)):
-            return Response(b"", 204, [(b"allow", ", ".join(ALL_METHODS).encode()), *preflight])
-        send = exchange.send if not exchange.extra_headers else with_headers(exchange.send, exchange.extra_headers)
-        exchange.is_started = True  # from here on, the answer is the mounted app's
-        await self._app(self._scope(exchange.scope, request), exchange.receive, send)
-        return None
-
-    def _scope(self, scope: Scope, request: Request) -> Scope:
-        """The scope of the mounted app: its root, the caller, and whether callers need an identity."""
-        authenticator = self._authentication.authenticator
-        root = scope.get("root_path", "")
-        return {
-            **scope,
-            "root_path": root + self._prefix,
-            ABOVE: scope.get(ABOVE, root),
-            IDENTITY: request.identity,
-            VERIFIER: None if authenticator is None else authenticator.verifier,
-            IS_CLOSED: self._authentication.is_closed,
-        }
+async def send(answer: Response, request: HTTPRequest) -> None:
+    """Send an answer in one piece."""
+    exchange, body, status = request.exchange, answer.body, answer.status
+    head = [(b"x-request-id", request.known_id().encode())]
+    if status not in BODILESS:
+        head += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
+    if answer.headers or exchange.extra_headers:
+        head += (*answer.headers, *exchange.extra_headers)
+    await exchange.send({"type": "http.response.start", "status": status, "headers": head})
+    await exchange.send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})

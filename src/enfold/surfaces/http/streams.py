@@ -18,7 +18,7 @@ from enfold.operations.access import check_access
 from enfold.surfaces.asgi import Exchange
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
-from enfold.surfaces.http.stack import exchange_of
+from enfold.surfaces.http.stack import HTTPRequest
 from enfold.surfaces.request import Request, id_header, stream_type
 from enfold.surfaces.responses import encode_result, not_acceptable
 
@@ -95,7 +95,7 @@ class Streams:
         for exchange in list(self._open):
             exchange.stop()
 
-    async def subscribe(self, functions: Functions, route: Route, request: Request) -> None:
+    async def subscribe(self, functions: Functions, route: Route, request: HTTPRequest) -> None:
         """Send the items of a subscription."""
         media_type = stream_type(request.headers.get(b"accept"))
         if media_type is None:
@@ -107,15 +107,15 @@ class Streams:
         if request.method == "HEAD":
             check_access(route.spec, request.identity, given)
             head = [(b"content-type", media_type.encode()), NO_STORE, id_header(request)]
-            await exchange_of(request).answer_empty(200, head)
+            await request.exchange.answer_empty(200, head)
             return
         await self.send(functions, request, context, media_type, route.prepared.subscribe(given, context))
 
     async def send(
-        self, functions: Functions, request: Request, context: Context, media_type: str, items: Envelopes
+        self, functions: Functions, request: HTTPRequest, context: Context, media_type: str, items: Envelopes
     ) -> None:
         """Send envelopes until they end, the client disconnects or its token becomes invalid."""
-        exchange = exchange_of(request)
+        exchange = request.exchange
         stream = SubscriptionStream(exchange, request, functions, media_type, context, self._heartbeat)
         self._open.add(exchange)
         self._observers.streams += 1
