@@ -21,9 +21,10 @@ from enfold.calls.nats import NATSTransport
 from enfold.formats import find_format
 from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.model import TaskFilter
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.tasks.store import Claim, Claims, TaskStore
+from enfold.tasks.store import Claim, Claims, TaskStore, now_ms
 
 ANN, BOB = Identity("ann", frozenset({"write"})), Identity("bob", frozenset({"write"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -546,3 +547,57 @@ async def test_one_caller_has_a_limit_and_another_does_not_feel_it(store: TaskSt
         await edge.start("shop.greet", identity=ANN)
     assert (await refused(edge.start("shop.greet", identity=ANN))).code == "RESOURCE_EXHAUSTED"
     await edge.close()
+
+
+async def test_a_task_remembers_its_attempts_its_questions_and_their_answers(tasks: Tasks) -> None:
+    handle = await tasks.start("shop.greet", {"twice": True}, identity=ANN)
+    await until(tasks, str(handle.id), lambda task: task.questions, ANN)
+    for given in (YES, {"action": "accept", "content": {"name": "B" * 1000, "password": "hush"}}):
+        task = await until(tasks, str(handle.id), lambda task: task.questions, ANN)
+        await handle.answer(dict.fromkeys(task.questions, given))
+        await until(tasks, str(handle.id), lambda task: task.questions or task.is_ended, ANN)
+    task = await until(tasks, str(handle.id), lambda task: task.is_ended, ANN)
+    assert [each.reason for each in task.attempts] == ["asked", "asked", "completed"]
+    assert all(each.worker and each.began <= each.ended for each in task.attempts)
+    assert [each.message for each in task.exchanges] == ["Your name?", "And yours?"]
+    assert [each.asked <= each.answered for each in task.exchanges] == [True, True]
+    assert "Ann" in task.exchanges[0].answer
+    assert len(task.exchanges[1].answer) <= 300
+    assert "hush" not in task.exchanges[1].answer
+
+
+async def test_a_list_has_the_tasks_that_are_wanted_page_by_page(tasks: Tasks) -> None:
+    first = await tasks.start("shop.report", {"year": 1}, identity=ANN)
+    await first.result()
+    async with asyncio.timeout(PATIENCE):
+        while now_ms() <= (await first.state()).created:  # the next one is of a later millisecond
+            await asyncio.sleep(0.001)
+    endless = await tasks.start("shop.endless", identity=ANN)
+    others = await tasks.start("shop.greet", identity=BOB)
+    boss = Identity("boss", frozenset({"enfold:admin"}))
+
+    async def ids(identity: Identity, **wanted: Any) -> list[str | None]:
+        return [task.id for task in await tasks.list(identity=identity, wanted=TaskFilter(**wanted))]
+
+    assert await ids(ANN, status=Status.COMPLETED) == [first.id]
+    assert await ids(ANN, operation="LESS") == [endless.id]
+    assert await ids(ANN, caller="bob") == []
+    assert await ids(boss, caller="bob") == [others.id]
+    created = (await endless.state()).created
+    assert first.id not in await ids(boss, since=created)
+    assert endless.id not in await ids(boss, until=created)
+    await endless.cancel()
+    assert set(await ids(boss)) == {first.id, endless.id, others.id}
+
+
+async def test_only_who_started_a_task_can_retry_it_and_only_after_its_end(tasks: Tasks) -> None:
+    failed = await tasks.start("shop.report", {"year": 7}, identity=ANN)
+    await failed.result()
+    again = await tasks.retry(str(failed.id), identity=ANN)
+    assert again.id != failed.id
+    assert (await again.result()).data == "7 for ann"
+    boss = Identity("boss", frozenset({"enfold:admin", "write"}))
+    assert (await refused(tasks.retry(str(failed.id), identity=boss))).code == "ACCESS_DENIED"
+    assert (await refused(tasks.retry(str(failed.id), identity=BOB))).code == "TASK_NOT_FOUND"
+    asking = await tasks.start("shop.greet", identity=ANN)
+    assert (await refused(tasks.retry(str(asking.id), identity=ANN))).code == "INVALID_OPERATION_TYPE"

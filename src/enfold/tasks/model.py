@@ -15,13 +15,17 @@ from enfold.operations.questions import Question
 
 __all__ = [
     "ENDED",
+    "EVERY_TASK",
     "SERVER_TASK",
     "TASK_ID",
+    "Attempt",
     "Elsewhere",
+    "Exchange",
     "Order",
     "Outcome",
     "Status",
     "Task",
+    "TaskFilter",
     "new_task_id",
     "owner_of",
     "status_message",
@@ -79,6 +83,26 @@ class Elsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
     poll_ms: int | None = None
 
 
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One start of the handler. Times are Unix milliseconds."""
+
+    worker: str  # the name under which its process holds tasks
+    began: int
+    ended: int | None = None
+    # completed, failed, cancelled, asked, worker_died, worker_stopped
+    reason: str = ""
+
+
+class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question of a task, and its answer; both are cut to what a page shows."""
+
+    key: str
+    message: str
+    asked: int
+    answered: int | None = None
+    answer: str = ""  # as JSON, without secrets
+
+
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task at one moment. `fence` names the attempt that holds it, and is empty while no worker does."""
 
@@ -95,6 +119,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     memory: dict[str, Any] = {}  # what the handler remembers from leg to leg
     notes: dict[str, Any] = {}  # what attempts noted for later ones
     outcome: Outcome | None = None  # left out in lists
+    attempts: tuple[Attempt, ...] = ()  # the last ones, the oldest first
+    exchanges: tuple[Exchange, ...] = ()  # the last questions, the oldest first
     elsewhere: Elsewhere | None = None  # of a task that another server runs; such tasks are never stored
 
     @property
@@ -137,6 +163,30 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.elsewhere is not None:
             return self.elsewhere.message
         return None if self.progress is None else status_message(self.progress)
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Which tasks a list has; what is None takes all. Times are Unix milliseconds."""
+
+    status: Status | None = None
+    operation: str | None = None  # part of its id
+    caller: str | None = None  # the id of the identity
+    since: int | None = None  # created at this time or later
+    until: int | None = None  # created before this time
+
+    def takes(self, task: Task) -> bool:
+        """Whether the task is one of them."""
+        order = task.order
+        return (
+            (self.status is None or task.status is self.status)
+            and (self.operation is None or self.operation.lower() in order.operation.lower())
+            and (self.caller is None or (order.identity is not None and order.identity.id == self.caller))
+            and (self.since is None or order.created >= self.since)
+            and (self.until is None or order.created < self.until)
+        )
+
+
+EVERY_TASK: Final = TaskFilter()
 
 
 def status_message(progress: Progress) -> str:

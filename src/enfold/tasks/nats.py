@@ -24,7 +24,7 @@ from enfold.log import Log
 from enfold.middleware.idempotency_store import failure, refuse_other_input
 from enfold.operations import Progress
 from enfold.tasks import transitions
-from enfold.tasks.model import TASK_ID, Order, Status, Task
+from enfold.tasks.model import EVERY_TASK, TASK_ID, Order, Status, Task, TaskFilter
 from enfold.tasks.nats_state import (
     INLINE,
     PAUSE,
@@ -207,13 +207,13 @@ class NATSTasks:
             found = await self._seen(owner, task_id)
             return None if found is None else await self._states.whole(found)
 
-    async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
+    async def list(self, owner: str | None, limit: int = 100, wanted: TaskFilter = EVERY_TASK) -> list[Task]:
         async with self._reached():
             keys = await self._streams.keys(task_pattern(owner, None))
             newest: list[Task] = []
             for start in range(0, len(keys), READ_AT_ONCE):
                 some = await asyncio.gather(*map(self._listed, keys[start : start + READ_AT_ONCE]))
-                found = [*newest, *(task for task in some if task is not None)]
+                found = [*newest, *(task for task in some if task is not None and wanted.takes(task))]
                 newest = sorted(found, key=lambda task: task.created, reverse=True)[:limit]
             return newest
 

@@ -15,7 +15,7 @@ from enfold.middleware.idempotency_store import refuse_other_input
 from enfold.operations import Progress
 from enfold.operations.questions import Question
 from enfold.tasks import transitions
-from enfold.tasks.model import Order, Outcome, Task
+from enfold.tasks.model import EVERY_TASK, Order, Outcome, Task, TaskFilter
 
 MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
 
@@ -83,8 +83,8 @@ class TaskStore(Protocol):
 
     async def get(self, owner: str | None, task_id: str) -> Task | None: ...
 
-    async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
-        """The newest first, without their inputs and outcomes."""
+    async def list(self, owner: str | None, limit: int = 100, wanted: TaskFilter = EVERY_TASK) -> list[Task]:
+        """The newest first, of those that are `wanted`, without their inputs and outcomes."""
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
         """At most `n` tasks of these operations to be run now; waits for some seconds if there is none.

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from enfold.log import Log
 from enfold.middleware.idempotency_store import failure
 from enfold.operations import Progress
 from enfold.tasks import transitions
-from enfold.tasks.model import Order, Task
+from enfold.tasks.model import EVERY_TASK, Order, Task, TaskFilter
 from enfold.tasks.store import (
     HOUR,
     OVERHEAD,
@@ -158,13 +158,13 @@ class TableTasks:
             return task
         return await self._write(partial(self._find_now, owner, task_id))
 
-    async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
-        found, now = await self._read(partial(_list, owner, limit)), now_ms()
+    async def list(self, owner: str | None, limit: int = 100, wanted: TaskFilter = EVERY_TASK) -> list[Task]:
+        found, now = await self._read(partial(_list, owner, limit, wanted)), now_ms()
         if any(
             transitions.is_forgotten(task, now) or transitions.end_if_overdue(task, now) is not task for task in found
         ):
             await self.expire()
-            found = await self._read(partial(_list, owner, limit))
+            found = await self._read(partial(_list, owner, limit, wanted))
         return found
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
@@ -420,16 +420,20 @@ def _one(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) ->
     return None if row is None else _decode(row)
 
 
-def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list[Task]:
+def _list(owner: str | None, limit: int, wanted: TaskFilter, connection: sqlite3.Connection) -> list[Task]:
     where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
     # Inputs may be large, and lists do not show them.
     ordered = "CAST(json_set(CAST(ordered AS TEXT), '$.input', json('{}')) AS BLOB)"
     ordered = f"CASE WHEN json_valid(CAST(ordered AS TEXT)) THEN {ordered} END"
     query = f"SELECT id, {ordered}, state, NULL FROM tasks {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # bound
     found: list[Task] = []
-    for row in connection.execute(query, (*values, limit)).fetchall():
-        with suppress(CallError):  # a corrupt row
-            found.append(_decode(row))
+    with closing(connection.execute(query, (*values, limit if wanted == EVERY_TASK else -1))) as rows:
+        for row in rows:
+            with suppress(CallError):  # a corrupt row
+                if wanted.takes(task := _decode(row)):
+                    found.append(task)
+            if len(found) >= limit:
+                break
     return found
 
 

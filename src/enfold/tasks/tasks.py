@@ -20,7 +20,7 @@ from enfold.operations.outcomes import NeedsInput
 from enfold.operations.questions import Peer
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
-from enfold.tasks.model import SERVER_TASK, TASK_ID, Order, Task, new_task_id, owner_of
+from enfold.tasks.model import EVERY_TASK, SERVER_TASK, TASK_ID, Order, Task, TaskFilter, new_task_id, owner_of
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
 from enfold.tasks.store import BYTES, BYTES_PER_IDENTITY, Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
 from enfold.tasks.upstream import (
@@ -295,11 +295,36 @@ class Tasks:
         same.registry = registry
         return same
 
-    async def list(self, *, identity: Identity | None = None, limit: int = 100) -> list[Task]:
-        """The caller's tasks, the newest first, without outcomes. Without identities an id is a secret: no list."""
+    async def list(
+        self, *, identity: Identity | None = None, limit: int = 100, wanted: TaskFilter = EVERY_TASK
+    ) -> list[Task]:
+        """The caller's tasks that are `wanted`, the newest first, without outcomes.
+
+        Without identities an id is a secret: no list.
+        """
         if identity is None:
             return []
-        return await self.store.list(_seen_by(identity), min(limit, MAX_LIST))
+        return await self.store.list(_seen_by(identity), min(limit, MAX_LIST), wanted)
+
+    async def retry(
+        self, task_id: str, *, identity: Identity | None = None, request_id: str | None = None
+    ) -> TaskHandle:
+        """Start a new task with the operation and the input of one that has ended; only who started that one may."""
+        task = await (await self.get(task_id, identity=identity)).state()
+        if task.elsewhere is not None or not task.is_ended:
+            raise CallError("INVALID_OPERATION_TYPE", "Only a task of this server that has ended can be retried")
+        if task.owner != owner_of(identity):
+            raise CallError("ACCESS_DENIED", "Only the caller who started a task can retry it")
+        order = task.order
+        return await self.start(
+            order.operation,
+            order.input,
+            identity=identity,
+            capabilities=order.capabilities,
+            request_id=request_id,
+            provenance=order.provenance,
+            select=order.select,
+        )
 
 
 class TaskHandle:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -11,7 +11,11 @@ from enfold.errors import CallError
 from enfold.middleware.idempotency_store import failure
 from enfold.operations import Progress
 from enfold.operations.questions import Question
-from enfold.tasks.model import SERVER_TASK, Order, Outcome, Status, Task
+from enfold.tasks.model import SERVER_TASK, Attempt, Exchange, Order, Outcome, Status, Task
+
+MAX_ATTEMPTS: Final = 20  # attempts and questions that are remembered of one task
+MAX_EXCHANGES: Final = 10
+MAX_TEXT: Final = 300  # characters of a question, and of its answer
 
 _replace = msgspec.structs.replace
 
@@ -27,12 +31,19 @@ def accept(order: Order) -> Task:
 
 def claim(task: Task, fence: str, now: int) -> Task:
     """A worker begins an attempt; only an attempt with this fence can hold the task or record its outcome."""
-    return _changed(task, now, fence=fence, attempt=task.attempt + 1)
+    begun = Attempt(fence.partition(".")[0], now)
+    return _changed(task, now, fence=fence, attempt=task.attempt + 1, attempts=(*task.attempts, begun)[-MAX_ATTEMPTS:])
 
 
 def unclaim(task: Task, now: int) -> Task:
     """The worker returns a task that it has not begun."""
-    return _changed(task, now, fence="", attempt=task.attempt - 1)
+    return _changed(task, now, fence="", attempt=task.attempt - 1, attempts=task.attempts[:-1])
+
+
+def _ended_attempt(task: Task, reason: str, now: int) -> tuple[Attempt, ...]:
+    """The attempts of a task, the last of which has ended now unless it had before."""
+    *before, last = task.attempts or (Attempt("", 0, 0),)
+    return task.attempts if last.ended is not None else (*before, _replace(last, ended=now, reason=reason))
 
 
 def note(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
@@ -47,7 +58,21 @@ def ask(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any]
     """The attempt ends with questions; the task rests until they are answered."""
     if task.is_cancelling:
         return cancel(_replace(task, fence=""), now)
-    return _changed(task, now, status=Status.INPUT_REQUIRED, fence="", questions=dict(questions), memory=dict(memory))
+    asked = [Exchange(key, _message(question)[:MAX_TEXT], now) for key, question in questions.items()]
+    return _changed(
+        task,
+        now,
+        status=Status.INPUT_REQUIRED,
+        fence="",
+        questions=dict(questions),
+        memory=dict(memory),
+        attempts=_ended_attempt(task, "asked", now),
+        exchanges=(*task.exchanges, *asked)[-MAX_EXCHANGES:],
+    )
+
+
+def _message(question: Question) -> str:
+    return str(question.params.get("message") or question.method)
 
 
 def answer(task: Task, answers: Mapping[str, Any], now: int) -> Task:
@@ -57,7 +82,21 @@ def answer(task: Task, answers: Mapping[str, Any], now: int) -> Task:
         return task
     left = {key: question for key, question in task.questions.items() if key not in fitting}
     status = Status.INPUT_REQUIRED if left else Status.WORKING
-    return _changed(task, now, status=status, questions=left, answers={**task.answers, **fitting})
+    exchanges = tuple(
+        _replace(each, answered=now, answer=_shown(task.questions[each.key], fitting[each.key]))
+        if each.answered is None and each.key in fitting
+        else each
+        for each in task.exchanges
+    )
+    return _changed(task, now, status=status, questions=left, answers={**task.answers, **fitting}, exchanges=exchanges)
+
+
+def _shown(question: Question, answer: Any) -> str:
+    """An answer as text, without what its name or schema marks as a secret."""
+    from enfold.provenance.redaction import redact  # with the first answer
+
+    schema = {"properties": {"content": question.params.get("requestedSchema") or {}}}
+    return msgspec.json.encode(redact(answer, schema).value).decode()[:MAX_TEXT]
 
 
 def cancel(task: Task, now: int) -> Task:
@@ -71,18 +110,18 @@ def cancel(task: Task, now: int) -> Task:
 
 def worker_died(task: Task, now: int) -> Task:
     """Its worker died: queue it again where it may be started twice and has attempts left; else it fails."""
-    return _without_worker(task, now, task.deaths + 1)
+    return _without_worker(task, now, task.deaths + 1, "worker_died")
 
 
 def abandon(task: Task, now: int) -> Task:
     """Its worker stops in order: as if it had died, but this costs none of the task's attempts."""
-    return _without_worker(task, now, task.deaths)
+    return _without_worker(task, now, task.deaths, "worker_stopped")
 
 
-def _without_worker(task: Task, now: int, deaths: int) -> Task:
+def _without_worker(task: Task, now: int, deaths: int, reason: str) -> Task:
     if task.is_ended or not task.fence:
         return task
-    left = _changed(task, now, fence="", deaths=deaths)
+    left = _changed(task, now, fence="", deaths=deaths, attempts=_ended_attempt(task, reason, now))
     if left.is_cancelling:
         return cancel(left, now)
     may_start = left.order.retries or SERVER_TASK in left.notes  # which is only waited for
@@ -111,7 +150,9 @@ def end(task: Task, outcome: Outcome, now: int) -> Task:
     status = Status.COMPLETED
     if outcome.failure is not None:
         status = Status.CANCELLED if outcome.failure.code == "ABORTED" else Status.FAILED
-    return _changed(task, now, status=status, fence="", questions={}, answers={}, memory={}, notes={}, outcome=outcome)
+    attempts = _ended_attempt(task, status.value, now)
+    dropped: dict[str, Any] = {"questions": {}, "answers": {}, "memory": {}, "notes": {}}
+    return _changed(task, now, status=status, fence="", **dropped, attempts=attempts, outcome=outcome)
 
 
 def frees_key(task: Task) -> bool:

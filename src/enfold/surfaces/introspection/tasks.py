@@ -12,7 +12,8 @@ from enfold.errors import CallError
 from enfold.operations import Context, Operation, OperationType
 from enfold.operations.idempotency import checked_key
 from enfold.runtime.reserved import reserved_operation
-from enfold.tasks import Task, Tasks
+from enfold.tasks import Status, Task, Tasks
+from enfold.tasks.model import Attempt, Exchange, TaskFilter
 
 _GONE = {"code": "TASK_NOT_FOUND", "description": "There is no such task", "http_status": 404, "category": "not_found"}
 
@@ -31,16 +32,37 @@ class TaskSummary(msgspec.Struct, frozen=True):
     total: float | None
     is_cancelling: bool
     questions: dict[str, dict[str, Any]]  # by its key, each that waits for an answer
+    caller: str | None = None  # who started it
+    deadline: int = 0  # for all attempts together
+    attempts: list[Attempt] = []  # the last ones, the oldest first
+    exchanges: list[Exchange] = []  # the last questions with their answers
+    input: Any = None  # without secrets; of a single task
     result: dict[str, Any] | None = None  # the envelope of one that has completed
     error: dict[str, Any] | None = None  # the CallError that ended one
 
 
 def task_operations(tasks: Tasks) -> Iterable[Operation]:
     async def list_tasks(
-        context: Context, limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+        context: Context,
+        status: Status | None = None,
+        operation: str | None = None,
+        caller: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100,
     ) -> list[TaskSummary]:
-        """List the caller's tasks, newest first; without authentication, ids are secrets and none is listed."""
-        return [_summary(task) for task in await tasks.list(identity=context.identity, limit=limit)]
+        """List the caller's tasks, newest first; without authentication, ids are secrets and none is listed.
+
+        Args:
+            status: Only tasks in this state.
+            operation: Only tasks of operations with this in their id.
+            caller: Only tasks that this identity has started; without `enfold:admin` always the caller itself.
+            since: Only tasks that were started at this time or later, in Unix milliseconds.
+            until: Only tasks that were started before this time, in Unix milliseconds.
+            limit: How many at most.
+        """
+        wanted = TaskFilter(status, operation, caller, since, until)
+        return [_summary(task) for task in await tasks.list(identity=context.identity, limit=limit, wanted=wanted)]
 
     async def start(
         operation: str, context: Context, input: dict[str, Any] | None = None, idempotency_key: str | None = None
@@ -56,12 +78,17 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
             request_id=context.request_id,
             provenance=None if context.recording is None else context.recording.wishes(),
         )
-        return _ended(tasks, handle.last or await handle.state())
+        return _whole(tasks, handle.last or await handle.state())
+
+    async def retry(task_id: str, context: Context) -> TaskSummary:
+        """Start a new task with the operation and input of one that has ended; the answer is the new task."""
+        handle = await tasks.retry(task_id, identity=context.identity, request_id=context.request_id)
+        return _whole(tasks, handle.last or await handle.state())
 
     async def get(task_id: str, context: Context) -> TaskSummary:
         """Tell how far one task is, which answers it wants, and how it ended."""
         handle = await tasks.get(task_id, identity=context.identity)
-        return _ended(tasks, handle.last or await handle.state())
+        return _whole(tasks, handle.last or await handle.state())
 
     async def answer(task_id: str, answers: dict[str, dict[str, Any]], context: Context) -> TaskSummary:
         """Answer questions of a task, by their keys: each `{"action": "accept", "content": {…}}`, or another action."""
@@ -75,12 +102,13 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
         """A task now, and after every change, until it has ended."""
         handle = await tasks.get(task_id, identity=context.identity)
         async for task in handle.watch():
-            yield _ended(tasks, task)
+            yield _whole(tasks, task)
 
     functions: tuple[tuple[Callable[..., Any], str, OperationType, dict[str, Any]], ...] = (
         (list_tasks, "list", OperationType.QUERY, {}),
         (get, "get", OperationType.QUERY, {"error_schemas": [_GONE]}),
         (start, "start", OperationType.MUTATION, {}),
+        (retry, "retry", OperationType.MUTATION, {"error_schemas": [_GONE]}),
         (answer, "answer", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
         (cancel, "cancel", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
         (watch, "watch", OperationType.SUBSCRIPTION, {"error_schemas": [_GONE]}),
@@ -90,15 +118,24 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
         yield reserved_operation(function, f"enfold.tasks.{name}", type=kind, scopes=(), meta={"tool": False}, **fields)
 
 
-def _ended(tasks: Tasks, task: Task) -> TaskSummary:
-    """A task with how it ended, as the call protocol writes envelopes and errors."""
-    summary = _summary(task)
+def _whole(tasks: Tasks, task: Task) -> TaskSummary:
+    """A task with its input, and how it ended, as the call protocol writes envelopes and errors."""
+    summary = msgspec.structs.replace(_summary(task), input=_input(tasks, task))
     if not task.is_ended:
         return summary
     try:
         return msgspec.structs.replace(summary, result=to_wire(tasks.outcome(task)))
     except CallError as error:
         return msgspec.structs.replace(summary, error=error.to_wire())
+
+
+def _input(tasks: Tasks, task: Task) -> Any:
+    """What the task was given, without secrets; nothing of an operation that is no longer there to say what is one."""
+    from enfold.provenance.redaction import redact  # with the first task that is shown
+
+    if task.operation not in tasks.registry:
+        return None
+    return redact(task.order.input, tasks.registry.get_spec(task.operation).input_schema).value
 
 
 def _summary(task: Task) -> TaskSummary:
@@ -115,4 +152,8 @@ def _summary(task: Task) -> TaskSummary:
         None if progress is None else progress.total,
         task.is_cancelling,
         {key: {"method": each.method, "params": each.params} for key, each in task.questions.items()},
+        None if task.order.identity is None else task.order.identity.id,
+        task.order.deadline,
+        list(task.attempts),
+        list(task.exchanges),
     )
