@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -12,14 +13,30 @@ import msgspec
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
+from enfold.app.reconciler import open_config
 from enfold.mcp.offers import tool_names
 from enfold.operations import Policy
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.introspection import introduce, keep_calls
 from enfold.surfaces.introspection.calls import Payloads
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
 
 ANN, BEN = (Identity(name, frozenset({"enfold:read"})) for name in ("ann", "ben"))
 ADMIN = Identity("admin", frozenset({"enfold:read", "enfold:admin"}))
+
+
+SERVER = """
+from enfold import OperationRegistry
+from enfold.surfaces.mcp import serve_stdio
+ops = OperationRegistry()
+
+@ops.query
+def open() -> str:
+    return "opened"
+
+serve_stdio(ops)
+"""
 
 
 def shop() -> OperationRegistry:
@@ -248,3 +265,51 @@ async def test_no_call_pays_for_introspection_that_is_not_used() -> None:
     assert ops.observers.end is None
     await anext(ops.subscribe("enfold.calls", {"follow": False}), None)
     assert ops.observers.end is not None
+
+
+async def test_a_source_is_reconnected_at_once_by_an_administrator(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    file = tmp_path / "enfold.toml"
+    file.write_text(f'[sources.box]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n')
+    async with open_config(file, {}, patience=30) as registry:
+        introduce(registry, {})
+        assert registry.sources["box"].state == "down"
+        server.write_text(SERVER)
+        guarded = registry.guarded()
+        with pytest.raises(CallError) as refused:
+            await guarded.execute("enfold.sources.reconnect", {"name": "box"}, Context(identity=ANN))
+        assert refused.value.code == "OPERATION_NOT_FOUND"  # it is hidden from who may not use it
+        shown = (await guarded.execute("enfold.sources.reconnect", {"name": "box"}, Context(identity=ADMIN))).data
+        assert (shown["state"], shown["can_reconnect"]) == ("up", True)
+        assert [each["state"] for each in shown["history"]][-1] == "up"
+        assert any(each["state"] == "down" and each["why"] for each in shown["history"])
+        assert (await registry.execute("box.open")).data is not None
+        server.write_text("raise SystemExit(3)")
+        with pytest.raises(CallError, match="box is down"):
+            await guarded.execute("enfold.sources.reconnect", {"name": "box"}, Context(identity=ADMIN))
+        with pytest.raises(CallError, match="a source that has a connection: box"):
+            await registry.execute("enfold.sources.reconnect", {"name": "none"})
+
+
+async def test_the_tasks_of_a_caller_are_shown_with_what_they_were_given_but_its_secrets() -> None:
+    ops = shop()
+
+    @ops.mutation(durable=True)
+    async def pay(amount: int, password: str) -> int:
+        del password
+        return amount
+
+    async with Tasks(ops, MemoryTasks()) as tasks:
+        introduce(ops, {}, tasks=tasks)
+        handle = await tasks.start("shop.pay", {"amount": 3, "password": "hush"}, identity=ANN)
+        await handle.result()
+        mine = Context(identity=ANN)
+        shown = (await ops.execute("enfold.tasks.get", {"task_id": handle.id}, mine)).data
+        assert (shown["input"]["amount"], shown["caller"], shown["attempts"][0]["reason"]) == (3, "ann", "completed")
+        assert "hush" not in str(shown)
+        again = (await ops.execute("enfold.tasks.retry", {"task_id": handle.id}, mine)).data
+        assert again["task_id"] != handle.id
+        assert (await (await tasks.get(again["task_id"], identity=ANN)).result()).data == 3
+        asked = {"status": "completed", "operation": "pay", "since": shown["created"]}
+        assert len((await ops.execute("enfold.tasks.list", asked, mine)).data) == 2
+        assert (await ops.execute("enfold.tasks.list", {**asked, "caller": "ben"}, mine)).data == []

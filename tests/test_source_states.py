@@ -159,6 +159,7 @@ async def test_a_service_that_cannot_be_reached_is_down_until_it_answers_again(
         with service(port):
             await changes.until("up")  # although it is not called
             assert registry.sources.missing == []
+        assert [each.state for each in registry.sources.history("api")][-3:] == ["up", "down", "up"]
     finally:
         await opening.__aexit__(None, None, None)
     lines = [each for each in caplog.messages if each.startswith("api is")]

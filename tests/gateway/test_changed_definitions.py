@@ -97,7 +97,17 @@ async def test_a_changed_definition_is_logged_counted_and_shown(
             metrics = (await client.get(f"{gateway.url}/metrics")).text
             (shown,) = (await client.get(f"{gateway.url}/functions/enfold.sources")).json()["result"]
         assert 'enfold_definition_changes_total{kind="mcp",source="s"} 1.0' in metrics
-        assert shown["changed"] == [{"where": "s.pay", "why": what}]
+        (changed,) = shown["changed"]
+        assert (changed["where"], changed["why"]) == ("s.pay", what)
+        assert changed["time"] > 0
+        for name, new in change.items():  # both texts, to be compared
+            assert _written(new) in changed["after"]
+            assert _written(new) not in changed["before"]
+            assert name not in PAY or _written(PAY[name]) in changed["before"]
+
+
+def _written(value: Any) -> str:
+    return json.dumps(dict(sorted(value.items())) if isinstance(value, dict) else value, separators=(",", ":"))
 
 
 async def test_a_mutation_stays_one_over_a_change_a_reconnection_and_its_return(tmp_path: Path) -> None:

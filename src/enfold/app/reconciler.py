@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,12 +141,29 @@ class Reconciler:
             predecessor = None if old is None else old.hand_over()
             if predecessor is not None:
                 predecessor.adopt_rules(source)
-            self._supervisors[source.name] = SourceSupervisor(source, config, self, predecessor)
+            self._supervise(source, predecessor)
         for name in closed & self._supervisors.keys():
             self._close(name)
         return Difference(opened, reopened, sorted(closed), _needing_restart(old_config, config))
 
+    def _supervise(self, source: SourceEntry, predecessor: SourceSupervisor | None) -> SourceSupervisor:
+        supervisor = SourceSupervisor(source, self.config, self, predecessor)
+        self._supervisors[source.name] = supervisor
+        if source.kind != "functions":
+            self.registry.sources.reopen[source.name] = partial(self._reopen, source.name)
+        return supervisor
+
+    async def _reopen(self, name: str) -> None:
+        """Open a source anew; the connection that it has serves until then. Raises a CallError if it is still down."""
+        before = self._supervisors[name]
+        supervisor = self._supervise(before.source, before.hand_over())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(supervisor.attempted.wait(), PATIENCE)
+        if supervisor.failure:
+            raise CallError("UNAVAILABLE", f"{name} is down: {supervisor.failure}")
+
     def _close(self, name: str) -> None:
+        self.registry.sources.reopen.pop(name, None)
         supervisor = self._supervisors.pop(name).hand_over()
         self.registry.sources.remove(name)
         if supervisor is not None:

@@ -6,11 +6,13 @@ Sources and the code that opens them write it; readiness, metrics and the consol
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from enfold.errors import invalid_argument
 from enfold.log import Log, counted
 
 SourceKind: TypeAlias = Literal["functions", "openapi", "mcp", "calls"]
@@ -18,6 +20,7 @@ State: TypeAlias = Literal["starting", "up", "down"]
 
 _log: Final = Log("enfold.sources")
 
+MAX_EVENTS: Final = 50  # changes of state that are remembered of one source
 REQUIRED: Final[frozenset[SourceKind]] = frozenset({"functions"})  # unless a source says otherwise
 
 
@@ -26,6 +29,22 @@ class Problem(msgspec.Struct, frozen=True):
 
     where: str
     why: str
+
+
+class DefinitionChange(Problem, frozen=True):
+    """An operation whose definition an upstream has changed: which parts, when, and what they said before and after."""
+
+    time: int = 0  # Unix milliseconds
+    before: str = ""  # "" if the earlier text was not kept
+    after: str = ""
+
+
+class SourceEvent(msgspec.Struct, frozen=True):
+    """A moment at which a source changed its state."""
+
+    time: int  # Unix milliseconds
+    state: State
+    why: str = ""
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +57,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     operations: int = 0
     skipped: tuple[Problem, ...] = ()  # what could not be imported
     needs: tuple[str, ...] = ()  # sentences about the credentials that it lacks
-    changed: tuple[Problem, ...] = ()  # the last operations whose definitions it has changed, and what of each
+    changed: tuple[DefinitionChange, ...] = ()  # the last operations whose definitions it has changed, and what of each
     changes: int = 0  # of definitions, since the process began
     instructions: str = ""  # how it wants to be used, for MCP clients
     required: bool = False  # whether the server is not ready without it
@@ -75,13 +94,16 @@ class Watched(Protocol):
 class SourceTable:
     """The sources of one registry by name, in the order in which they were added."""
 
-    __slots__ = ("_followed", "_log_watchers", "_states", "_watchers", "away", "unread")
+    __slots__ = ("_followed", "_history", "_log_watchers", "_states", "_watchers", "away", "reopen", "unread")
 
     def __init__(self) -> None:
         self._states: dict[str, SourceState] = {}
         self._followed: dict[str, Watched] = {}
         self._watchers: dict[int, SourceWatcher] = {}
         self._log_watchers: list[LogWatcher] = []
+        self._history: dict[str, deque[SourceEvent]] = {}
+        # Opens a source of the configuration anew; sources that a program opens itself have a `wake` of their own.
+        self.reopen: dict[str, Callable[[], Awaitable[None]]] = {}
         # By source that is down: the short names of its operations, which must not run another source's until it is back.
         self.away: dict[str, frozenset[str]] = {}
         # Sources that were never up: until they are, a short name may be that of one of their operations.
@@ -104,6 +126,21 @@ class SourceTable:
     def missing(self) -> list[SourceState]:
         """The required sources that are not up: the server is not ready without them."""
         return [source for source in self if source.required and source.state != "up"]
+
+    def history(self, name: str) -> list[SourceEvent]:
+        """The last changes of a source's state, the oldest first."""
+        return list(self._history.get(name, ()))
+
+    def can_reconnect(self, name: str) -> bool:
+        return name in self.reopen or hasattr(self._followed.get(name), "wake")
+
+    async def reconnect(self, name: str) -> None:
+        """Connect to a source now; raises the CallError of a source that cannot be reached."""
+        wake = self.reopen.get(name) or getattr(self._followed.get(name), "wake", None)
+        if wake is None:
+            known = ", ".join(each for each in self._states if self.can_reconnect(each)) or "none"
+            raise invalid_argument("name", "constraint", f"a source that has a connection: {known}")
+        await wake()
 
     def watch(self, callback: SourceWatcher) -> Callable[[], None]:
         """Call back after every change; call what is returned to stop."""
@@ -132,7 +169,7 @@ class SourceTable:
         skipped: Iterable[Problem] = (),
         needs: Iterable[str] = (),
         instructions: str = "",
-        changed: tuple[Problem, ...] | None = None,
+        changed: tuple[DefinitionChange, ...] | None = None,
         changes: int | None = None,
         required: bool | None = None,
     ) -> SourceState:
@@ -159,6 +196,9 @@ class SourceTable:
         )
         if made != before:
             self._states[name] = made
+            if before is None or (before.state, before.why) != (made.state, made.why):
+                events = self._history.setdefault(name, deque(maxlen=MAX_EVENTS))
+                events.append(SourceEvent(time.time_ns() // 1_000_000, made.state, made.why))
             self._notify(before, made)
         return made
 
@@ -204,6 +244,7 @@ class SourceTable:
     def remove(self, name: str) -> None:
         """Remove a source that is no longer configured."""
         self._followed.pop(name, None)
+        self._history.pop(name, None)
         self.away.pop(name, None)
         self.unread.discard(name)
         before = self._states.pop(name, None)

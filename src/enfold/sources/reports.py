@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -12,7 +13,7 @@ import msgspec
 from enfold.log import Log
 from enfold.operations import Operation
 from enfold.runtime.registry import OperationRegistry
-from enfold.runtime.source_states import Problem, SourceKind, Watched
+from enfold.runtime.source_states import DefinitionChange, Problem, SourceKind, Watched
 
 __all__ = ["ImportReport", "Problem", "SchemeNeed"]
 
@@ -86,6 +87,8 @@ log: Final = Log("enfold.sources")
 PARTS: Final = ("wording", "arguments", "output", "annotations")
 MAX_KNOWN: Final = 50_000  # operations; beyond it, one that is not known counts as a mutation
 MAX_TOLD: Final = 100  # changes of one source that are shown
+MAX_TEXT: Final = 4_000  # characters that are kept of each part of a definition
+MAX_TEXTS: Final = 8_000_000  # characters of all definitions together; beyond it only digests are kept
 MAX_LOGGED: Final = 20  # changes that are logged when a source is read again
 
 
@@ -94,19 +97,21 @@ class Definition(msgspec.Struct, frozen=True):
 
     is_mutation: bool
     digests: tuple[bytes, ...]
+    texts: tuple[str, ...] = ()
 
 
 def definition_of(*parts: Any, is_mutation: bool) -> Definition:
     """The definition with these parts, in the order of `PARTS`."""
-    return Definition(is_mutation, tuple(map(_digest, parts)))
+    texts = list(map(_text, parts))
+    digests = tuple(hashlib.blake2b(text, digest_size=8).digest() if text else b"" for text in texts)
+    return Definition(is_mutation, digests, tuple(text[:MAX_TEXT].decode(errors="ignore") for text in texts))
 
 
-def _digest(part: Any) -> bytes:
+def _text(part: Any) -> bytes:
     try:
-        text = msgspec.json.encode(part, order="deterministic")
+        return msgspec.json.encode(part, order="deterministic")
     except (TypeError, ValueError, RecursionError):  # such as a cycle in YAML
         return b""
-    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 class _Changes:
@@ -114,7 +119,7 @@ class _Changes:
 
     def __init__(self) -> None:
         self.count = 0
-        self.latest: deque[Problem] = deque(maxlen=MAX_TOLD)
+        self.latest: deque[DefinitionChange] = deque(maxlen=MAX_TOLD)
 
 
 class DefinitionLedger:
@@ -123,6 +128,7 @@ class DefinitionLedger:
     def __init__(self) -> None:
         self._known: dict[str, Definition] = {}  # by operation id
         self._changes: dict[str, _Changes] = {}  # by source
+        self._kept = 0  # characters of all texts
 
     def is_held(self, operation_id: str) -> bool:
         """Whether the operation is to stay a mutation, because it was one."""
@@ -132,20 +138,28 @@ class DefinitionLedger:
     def record(self, source: str, found: Mapping[str, Definition]) -> None:
         """Remember the definitions that a source has now, by operation id; those that are others than before are logged."""
         changed = [(own_id, what) for own_id, new in found.items() if (what := self._changed_parts(own_id, new))]
+        for own_id, what in changed:
+            self._note(source, own_id, what, found[own_id])
         for own_id, new in found.items():
             known = self._known.get(own_id)
             if known is not None or len(self._known) < MAX_KNOWN:
                 is_mutation = new.is_mutation or (known is not None and known.is_mutation)
-                self._known[own_id] = Definition(is_mutation, new.digests)
-        for own_id, what in changed:
-            self._note(source, own_id, what)
+                self._known[own_id] = Definition(is_mutation, new.digests, self._texts_to_keep(known, new))
         for own_id, what in changed[:MAX_LOGGED]:
             log.warning("%s changed the definition of %s: %s", source, own_id, what)
         if len(changed) > MAX_LOGGED:
             log.warning("%s changed the definitions of %d further operations", source, len(changed) - MAX_LOGGED)
 
-    def latest_changes(self, source: str) -> tuple[Problem, ...]:
-        """The last changes of a source, the newest first: the operation, and what was changed of it."""
+    def _texts_to_keep(self, known: Definition | None, new: Definition) -> tuple[str, ...]:
+        self._kept -= 0 if known is None else sum(map(len, known.texts))
+        size = sum(map(len, new.texts))
+        if self._kept + size > MAX_TEXTS:
+            return ()
+        self._kept += size
+        return new.texts
+
+    def latest_changes(self, source: str) -> tuple[DefinitionChange, ...]:
+        """The last changes of a source, the newest first: the operation, what was changed of it, and both texts."""
         changes = self._changes.get(source)
         return () if changes is None else tuple(changes.latest)
 
@@ -161,10 +175,16 @@ class DefinitionLedger:
         parts = ", ".join(name for name, before, after in pairs if before != after)
         return f"{parts}; it stays a mutation" if known.is_mutation and not new.is_mutation else parts
 
-    def _note(self, source: str, operation_id: str, what: str) -> None:
+    def _note(self, source: str, operation_id: str, what: str, new: Definition) -> None:
+        known = self._known[operation_id]
+        differs = [before != after for before, after in zip(known.digests, new.digests, strict=True)]
+        before, after = (
+            "\n".join(text for text, is_other in zip(each.texts, differs, strict=False) if is_other)
+            for each in (known, new)
+        )
         changes = self._changes.setdefault(source, _Changes())
         changes.count += 1
-        changes.latest.appendleft(Problem(operation_id, what))
+        changes.latest.appendleft(DefinitionChange(operation_id, what, time.time_ns() // 1_000_000, before, after))
 
 
 ById: TypeAlias = Mapping[str, Operation]

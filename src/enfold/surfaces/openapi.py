@@ -15,6 +15,7 @@ from enfold.formats.wrapper_schemas import moved_below
 from enfold.json_pointer import escape, unescape
 from enfold.mcp.offers import tool_names
 from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
@@ -130,8 +131,9 @@ def _facts(spec: OperationSpec, registry: Registry) -> Schema:
 
 def _kind(spec: OperationSpec, registry: Registry) -> Schema:
     """What an operation is, and its source by the name that it has in `enfold.sources`."""
-    origin = registry.get(spec.id).origin
+    origin, kind = registry.get(spec.id).origin, kind_of(spec)
     return {
+        **({} if kind == "tool" else {"x-mcp-kind": kind}),
         "x-enfold-type": spec.type.value,
         "x-enfold-kind": origin.kind,
         "x-enfold-source": registry.sources.name_of(origin.kind, origin.name),

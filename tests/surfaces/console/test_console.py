@@ -15,7 +15,7 @@ from tests.surfaces.console.visiting import Visit, go, in_full, served
 from enfold import Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
-from enfold.runtime.source_states import Problem
+from enfold.runtime.source_states import DefinitionChange
 from enfold.surfaces.http import to_http
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -120,7 +120,13 @@ def test_a_source_goes_down_and_comes_back_while_one_looks(visit: Page, place: s
     expect(card.locator(".why")).to_have_text("Connection refused <b>by</b> 127.0.0.1")
     ops.sources.enter("warehouse", "mcp", "up", operations=4)
     expect(card.locator(".bar .chip")).to_have_text("up")
-    ops.sources.enter("warehouse", "mcp", "up", changed=(Problem("warehouse.pay", "arguments <b>"),), changes=1)
+    ops.sources.enter(
+        "warehouse",
+        "mcp",
+        "up",
+        changed=(DefinitionChange("warehouse.pay", "arguments <b>", 1, "old <i>", "new <i>"),),
+        changes=1,
+    )
     expect(card).to_contain_text("1 definition changed")
     expect(card).to_contain_text("arguments <b>")
     ops.sources.remove("warehouse")

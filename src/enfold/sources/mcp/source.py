@@ -16,6 +16,7 @@ from enfold.operations.call import Middleware
 from enfold.operations.mcp_kind import facts_of, kind_of
 from enfold.operations.operation import checked_middleware
 from enfold.runtime.registry import OperationRegistry
+from enfold.runtime.source_states import DefinitionChange
 from enfold.sources.mcp.listings import Imported, Options, import_operations
 from enfold.sources.mcp.settings import (
     Address,
@@ -234,7 +235,7 @@ class _Server:
         return chosen if isinstance(chosen, str) else self.imported.instructions if chosen else ""
 
     @property
-    def changed(self) -> tuple[Problem, ...]:
+    def changed(self) -> tuple[DefinitionChange, ...]:
         """The operations whose definitions the server has changed, and what it has changed of each."""
         return self._options.definitions.latest_changes(self.name)
 

@@ -22,6 +22,7 @@ from enfold.operations.call import Middleware
 from enfold.operations.operation import checked_middleware
 from enfold.operations.spec import distinct_names
 from enfold.runtime.registry import OperationRegistry
+from enfold.runtime.source_states import DefinitionChange
 from enfold.sources.openapi.client import Folders, Reach, Servers, Service, ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
@@ -91,7 +92,7 @@ class ImportedOperations:
         return self.report.skipped
 
     @property
-    def changed(self) -> tuple[Problem, ...]:
+    def changed(self) -> tuple[DefinitionChange, ...]:
         """The operations that were others when the document was read before, and what has changed of each."""
         return self._definitions.latest_changes(self.name)
 

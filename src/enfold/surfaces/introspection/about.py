@@ -12,8 +12,8 @@ import msgspec
 from enfold.formats import FORMATS
 from enfold.operations import Context, Identity, Operation, OperationSpec, OperationType
 from enfold.runtime.registry import Registry
-from enfold.runtime.reserved import reserved_operation
-from enfold.runtime.source_states import Problem, SourceState
+from enfold.runtime.reserved import ADMIN, reserved_operation
+from enfold.runtime.source_states import DefinitionChange, Problem, SourceEvent, SourceState, SourceTable
 from enfold.search.signatures import estimate_tokens
 from enfold.version import installed_version
 
@@ -78,8 +78,10 @@ class SourceSummary(msgspec.Struct, frozen=True):
     skipped: list[Problem]
     required: bool
     tokens: int  # that a model reads to know its tools, by estimate
-    changed: list[Problem] = []  # the last operations whose definitions it has changed, and what of each
+    changed: list[DefinitionChange] = []  # the last operations whose definitions it has changed, and what of each
     changes: int = 0  # of definitions, since the process began
+    history: list[SourceEvent] = []  # the last changes of its state, the oldest first
+    can_reconnect: bool = False
 
 
 def source_operations(registry: Registry) -> Iterable[Operation]:
@@ -110,7 +112,19 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
         finally:
             stop()
 
+    async def reconnect(name: str) -> SourceSummary:
+        """Connect to a source now, without waiting for the next attempt; in-flight calls of the old connection drain.
+
+        Args:
+            name: The name of the source, as `enfold.sources` has it.
+        """
+        await registry.sources.reconnect(name)
+        return next(each for each in _summaries(registry) if each.name == name)
+
     yield reserved_operation(sources, "enfold.sources")
+    yield reserved_operation(
+        reconnect, "enfold.sources.reconnect", type=OperationType.MUTATION, scopes=(ADMIN,), idempotent=True
+    )
     yield reserved_operation(watch, "enfold.sources.watch", type=OperationType.SUBSCRIPTION)
 
 
@@ -138,16 +152,20 @@ def _summaries(registry: Registry) -> list[SourceSummary]:
         tokens = _tokens(each.spec for each in operations)
         return [SourceSummary("functions", "functions", "up", None, "", len(operations), [], True, tokens)]
     if len(states) == 1:
-        return [_summary(states[0], operations)]
+        return [_summary(states[0], operations, registry.sources)]
     by_source: dict[str, list[Operation]] = {}
     for each in operations:
         by_source.setdefault(registry.sources.name_of(each.origin.kind, each.origin.name), []).append(each)
-    return [_summary(state, by_source.get(state.name, [])) for state in states]
+    return [_summary(state, by_source.get(state.name, []), registry.sources) for state in states]
 
 
-def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:
-    tokens = _tokens(each.spec for each in operations)
-    fields = msgspec.structs.asdict(state) | {"since": round(state.since * 1000), "tokens": tokens}
+def _summary(state: SourceState, operations: list[Operation], table: SourceTable) -> SourceSummary:
+    fields = msgspec.structs.asdict(state) | {
+        "since": round(state.since * 1000),
+        "tokens": _tokens(each.spec for each in operations),
+        "history": table.history(state.name),
+        "can_reconnect": table.can_reconnect(state.name),
+    }
     return msgspec.convert(fields, SourceSummary)
 
 
