@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,7 +18,7 @@ from enfold.sources.limits import MCPLimits
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.limits import Limits
-from enfold.tasks import Tasks
+from enfold.tasks import TaskLimits, Tasks
 from enfold.tasks.memory import MemoryTasks
 
 SOURCE = Path(enfold.__file__).parent
@@ -63,7 +62,7 @@ def test_every_code_is_on_the_page_with_its_status_and_exit() -> None:
 def test_every_bound_is_on_the_page_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+|none) \|", page("limits.md"), re.MULTILINE)
     shown = {name: None if number == "none" else float(number.replace(",", "")) for name, number in rows}
-    of_tasks = {name: each.default for name, each in signature(Tasks).parameters.items() if name in TASK_LIMITS}
+    of_tasks = {name: getattr(TaskLimits(), name) for name in TASK_LIMITS}
     assert shown == {**msgspec.structs.asdict(Limits()), **of_tasks}
 
 

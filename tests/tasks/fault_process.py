@@ -22,7 +22,7 @@ from typing import Any
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.operations.questions import ask, elicit, elicitation
-from enfold.tasks import Task, Tasks
+from enfold.tasks import Task, TaskLimits, Tasks
 from enfold.tasks.model import Outcome
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
@@ -118,7 +118,7 @@ async def main(role: str, address: str, path: str, *rest: str) -> None:
         real, ahead = time.time_ns, int(rest[0]) * 1_000_000_000
         time.time_ns = lambda: real() + ahead
     async with opened_store(address) as store:
-        tasks = Tasks(operations(log), store, at_once=0 if role == "order" else 8, limit=1_000_000)
+        tasks = Tasks(operations(log), store, at_once=0 if role == "order" else 8, limits=TaskLimits(limit=1_000_000))
         await _play(role, tasks, log, *rest)
 
 

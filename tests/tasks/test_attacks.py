@@ -215,7 +215,7 @@ async def test_a_record_of_provenance_names_the_task() -> None:
 
 
 async def test_expiry_comes_after_the_promised_time_and_not_before(store: TaskStore) -> None:
-    async with Tasks(ops, store, keep=0.5, deadline=4.0) as tasks:
+    async with Tasks(ops, store, limits=TaskLimits(keep=0.5, deadline=4.0)) as tasks:
         await store.list(None)  # what a store makes with its first use takes time, too
         waiting = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
         handle = await tasks.start("shop.large", {"size": 1}, idempotency_key="k")
@@ -237,7 +237,7 @@ async def test_expiry_comes_after_the_promised_time_and_not_before(store: TaskSt
 
 
 async def test_a_result_of_8_mb_is_equal_by_its_digest_and_one_over_the_limit_too_large(store: TaskStore) -> None:
-    async with Tasks(ops, store, max_result=9_000_000) as tasks:
+    async with Tasks(ops, store, limits=TaskLimits(max_result=9_000_000)) as tasks:
         noise = (await (await tasks.start("shop.noise", {"seed": 1, "size": 8_000_000})).result()).data
         assert hashlib.sha256(noise.encode()).digest() == hashlib.sha256(made_of(1, 8_000_000).encode()).digest()
         error = await refused((await tasks.start("shop.noise", {"seed": 1, "size": 9_000_001})).result())
@@ -248,7 +248,7 @@ async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing
     store: TaskStore,
 ) -> None:
     size = 70_000  # on NATS kept in parts
-    async with Tasks(ops, store, kept_bytes_per_identity=3 * size) as tasks:
+    async with Tasks(ops, store, limits=TaskLimits(kept_bytes_per_identity=3 * size)) as tasks:
         first = await tasks.start("shop.large", {"size": size}, identity=ANN, idempotency_key="first")
         done = [first, *[await tasks.start("shop.large", {"size": size}, identity=ANN) for _ in range(2)]]
         assert [len((await each.result()).data) for each in done] == [size] * 3
@@ -264,14 +264,14 @@ async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing
         assert (again.id, len((await again.result()).data)) == (first.id, size)
         assert len((await (await tasks.start("shop.large", {"size": size}, identity=EVE)).result()).data) == size
         # Over the common limit, only callers with more than a tenth of it wait.
-        crowded = Tasks(ops, store, kept_bytes_per_identity=6 * size, kept_bytes=1, at_once=0)
+        crowded = Tasks(ops, store, at_once=0, limits=TaskLimits(kept_bytes_per_identity=6 * size, kept_bytes=1))
         error = await refused(crowded.start("shop.large", {"size": 1}, identity=EVE))
         assert (error.details["limit"], "while the store is full" in error.message) == (6 * size // 10, True)
         await (await crowded.start("shop.large", {"size": 1}, identity=BOSS)).result()
 
 
 def test_what_is_forgotten_counts_no_more() -> None:
-    limits, hour = TaskLimits(100, 1_000, 10_000), 3_600_000
+    limits, hour = TaskLimits(kept_bytes_per_identity=1_000, kept_bytes=10_000), 3_600_000
     kept = {10: 600, 11: 500}
     check_kept_bytes(kept, 0, limits, 10 * hour)
     with pytest.raises(CallError) as raised:
@@ -284,7 +284,7 @@ def test_what_is_forgotten_counts_no_more() -> None:
 
 async def test_a_key_is_any_text_and_distinguishes_its_inputs(store: TaskStore) -> None:
     odd = ["\x00", "a\nb", "é😀", "' OR 1=1 --", "../../x", "*", ">", ".", "a.b", " ", "%s%n", "x" * 256]
-    tasks = Tasks(ops, store, at_once=0, limit=1_000)
+    tasks = Tasks(ops, store, at_once=0, limits=TaskLimits(limit=1_000))
     twice = [[await tasks.start("shop.wait", identity=ANN, idempotency_key=key) for _ in range(2)] for key in odd]
     assert [first.id == second.id for first, second in twice] == [True] * len(odd)
     assert len({first.id for first, _ in twice}) == len(odd)
@@ -412,7 +412,7 @@ async def _ordered(tasks: Tasks) -> TaskHandle:
 @pytest.mark.parametrize("garbage", [b"\x00\xff", "text", b"{}"], ids=["bytes", "text", "json"])
 async def test_a_corrupted_row_ends_its_own_task_and_no_other(tmp_path: Path, column: str, garbage: Any) -> None:
     path = tmp_path / "t.db"
-    edge = Tasks(ops, SQLiteTasks(path), at_once=0, deadline=0.3)
+    edge = Tasks(ops, SQLiteTasks(path), at_once=0, limits=TaskLimits(deadline=0.3))
     lost = [await edge.start("shop.large", {"size": 1}, identity=ANN) for _ in range(2)]
     deadline = now_ms() + 300
     edge = Tasks(ops, edge.store, at_once=0)
@@ -451,7 +451,7 @@ class Counting(SQLiteTasks):
 
 async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> None:
     store = Counting(tmp_path / "t.db", fsync="normal")
-    tasks = Tasks(ops, store, at_once=0, limit=100_000)
+    tasks = Tasks(ops, store, at_once=0, limits=TaskLimits(limit=100_000))
     spent: dict[str, list[int]] = {}
     for _ in range(2):
         for verb, run in {
@@ -475,7 +475,7 @@ async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> Non
 async def test_a_file_of_many_tasks_is_opened_without_reading_them(tmp_path: Path) -> None:
     spent: list[int] = []
     for more in (0, 1_000):
-        edge = Tasks(ops, SQLiteTasks(tmp_path / "t.db", fsync="normal"), at_once=0, limit=100_000)
+        edge = Tasks(ops, SQLiteTasks(tmp_path / "t.db", fsync="normal"), at_once=0, limits=TaskLimits(limit=100_000))
         last = (await asyncio.gather(*(edge.start("shop.wait", identity=ANN) for _ in range(more + 1))))[-1]
         await edge.close()
         opened = Counting(tmp_path / "t.db")
@@ -651,7 +651,7 @@ async def emptied(jetstream: Server, edge_transport: NATSTransport) -> AsyncIter
     """An edge, a worker that does not run yet, and JetStream with all permissions."""
     name = f"t{os.urandom(4).hex()}"
     async with NATSTransport(jetstream.url) as other:
-        edge = Tasks(ops, NATSTasks(edge_transport, ack_wait=0.2, name=name), at_once=0, limit=5)
+        edge = Tasks(ops, NATSTasks(edge_transport, ack_wait=0.2, name=name), at_once=0, limits=TaskLimits(limit=5))
         worker = Tasks(ops, NATSTasks(other, ack_wait=0.2, name=name))
         await edge.store.list(None)
         yield edge, worker, edge_transport.client.jetstream(), Names(name)

@@ -25,7 +25,7 @@ from tests.waiting import Said, until
 
 from enfold import CallError
 from enfold.calls.nats import NATSTransport
-from enfold.tasks import Status, Task, TaskHandle, Tasks
+from enfold.tasks import Status, Task, TaskHandle, TaskLimits, Tasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.nats_streams import Names, task_key
 from enfold.tasks.store import Answers
@@ -151,7 +151,7 @@ async def edge(processes: Processes) -> AsyncIterator[Tasks]:
     """Tasks that can be started and read here, and run elsewhere."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(processes.address))
-        tasks = Tasks(operations(Log("/dev/null")), store, at_once=0, limit=1_000_000)
+        tasks = Tasks(operations(Log("/dev/null")), store, at_once=0, limits=TaskLimits(limit=1_000_000))
         stack.push_async_callback(tasks.close)
         yield tasks
 

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.formats import find_format
-from enfold.tasks import Status, Tasks
+from enfold.tasks import Status, TaskLimits, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.model import TaskFilter
 from enfold.tasks.nats import NATSTasks
@@ -343,12 +343,12 @@ async def test_reading_a_task_expires_it_by_the_clock_where_no_worker_runs(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("enfold.tasks.store.time", clock)
-    tasks = Tasks(ops, store, limit=4, deadline=100, keep=50)
+    tasks = Tasks(ops, store, limits=TaskLimits(limit=4, deadline=100, keep=50))
     asking = [await tasks.start("shop.greet", identity=ANN) for _ in range(3)]
     for each in asking:
         (key,) = (await until(tasks, str(each.id), lambda task: bool(task.questions), ANN)).questions
     await tasks.runner.stop()
-    edge = Tasks(ops, store, limit=4, deadline=100, keep=50, at_once=0)
+    edge = Tasks(ops, store, at_once=0, limits=TaskLimits(limit=4, deadline=100, keep=50))
     queued = await edge.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
     assert (await refused(edge.start("shop.greet", identity=ANN))).code == "RESOURCE_EXHAUSTED"
     clock.ahead = 101
@@ -534,7 +534,7 @@ async def test_a_list_has_the_newest_first_and_of_others_nothing(store: TaskStor
 
 
 async def test_one_caller_has_a_limit_and_another_does_not_feel_it(store: TaskStore) -> None:
-    edge = Tasks(ops, store, limit=100, at_once=0)
+    edge = Tasks(ops, store, at_once=0, limits=TaskLimits(limit=100))
     starts = (edge.start("shop.greet", identity=ANN) for _ in range(150))
     results = await asyncio.gather(*starts, return_exceptions=True)
     refusals = [each for each in results if isinstance(each, CallError)]

@@ -13,6 +13,7 @@ import msgspec
 
 from enfold.sources.limits import MCPLimits
 from enfold.surfaces.limits import FRACTIONS, Limits
+from enfold.tasks.store import TaskLimits
 
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
 JSONSchema: TypeAlias = dict[str, Any]
@@ -199,13 +200,17 @@ COMMON: Final[Keys] = {
 POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
-def _limits_of(limits: type[msgspec.Struct]) -> Keys:
-    """The keys for the fields of a value, with their units and descriptions."""
-    fields = {name: kind.__metadata__[0] for name, kind in get_type_hints(limits, include_extras=True).items()}
-    return {name: _number(meta.extra["unit"], meta.description) for name, meta in fields.items()}
+def _keys_of(limits: type[msgspec.Struct]) -> Keys:
+    """The keys for the described fields of a value: a number with its unit, or a count with its default."""
+    keys, defaults = {}, msgspec.structs.asdict(limits())
+    for name, kind in get_type_hints(limits, include_extras=True).items():
+        for meta in getattr(kind, "__metadata__", ()):
+            unit, about = meta.extra["unit"], meta.description
+            keys[name] = _number(unit, about) if unit else _count(about, defaults[name])
+    return keys
 
 
-LIMITS: Final[Keys] = _limits_of(MCPLimits)
+LIMITS: Final[Keys] = _keys_of(MCPLimits)
 
 _GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
 LOGIN: Final[Keys] = {
@@ -316,15 +321,7 @@ _TASKS: Final[Keys] = {
     "fsync": _one_of(
         "full", "normal", about="whether a task is flushed to disk before its id is returned", default="full"
     ),
-    "keep": _number("seconds", "how long a task is kept after its deadline; 86400 by default"),
-    "deadline": _number("seconds", "for all attempts, including waiting; 86400 by default"),
-    "limit": _count("unfinished tasks of one identity", 100),
-    "kept_bytes_per_identity": _count("bytes kept of the finished tasks of one identity", 4_000_000_000),
-    "kept_bytes": _count(
-        "the same for all identities together; beyond it each identity is limited to a tenth of its own limit",
-        16_000_000_000,
-    ),
-    "attempts": _count("attempts of a task whose workers crash", 3),
+    **_keys_of(TaskLimits),
     "at_once": ConfigKey(_WholeNumber, "a whole number", "tasks that run here concurrently; 0 only submits them", 64),
 }
 _AGENTS: Final[Keys] = {

@@ -7,7 +7,7 @@ Stores are imported by name (`enfold.tasks.sqlite`, `enfold.tasks.nats`, `enfold
 
 from enfold.tasks.model import Status, Task, owner_of
 from enfold.tasks.runner import Runner
-from enfold.tasks.store import TaskStore
+from enfold.tasks.store import TaskLimits, TaskStore
 from enfold.tasks.tasks import TaskHandle, Tasks
 
-__all__ = ["Runner", "Status", "Task", "TaskHandle", "TaskStore", "Tasks", "owner_of"]
+__all__ = ["Runner", "Status", "Task", "TaskHandle", "TaskLimits", "TaskStore", "Tasks", "owner_of"]

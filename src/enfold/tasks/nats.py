@@ -164,7 +164,7 @@ class NATSTasks:
             # The first order with this key died before it was stored, or there was none.
             order = order if self._sign is None else self._sign(order)
             await self._ledger.check(order, limits)
-            await self._slots.take(order, limits.unfinished)
+            await self._slots.take(order, limits.limit)
             # Queued before it is named: a process that dies in between has not reported it as accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster

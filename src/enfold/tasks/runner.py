@@ -26,7 +26,18 @@ from enfold.operations.outcomes import Outcome as CallOutcome
 from enfold.operations.questions import EVERY_QUESTION, Question
 from enfold.runtime.registry import Registry
 from enfold.tasks.model import Order, Outcome, Task
-from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskLimits, TaskStore, now_ms
+from enfold.tasks.store import (
+    MAX_RESULT,
+    Abandoned,
+    Asking,
+    Claim,
+    Claims,
+    Ending,
+    FencedError,
+    TaskLimits,
+    TaskStore,
+    now_ms,
+)
 
 if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
@@ -41,7 +52,6 @@ EXPIRE_EVERY: Final = 30.0
 PAUSE: Final = 0.5  # seconds before an unavailable store is tried again
 UNSTORED: Final = 5.0  # seconds to store outcomes once the worker stops
 LAST_WAIT: Final = 2.0  # seconds for everything that is left after the grace period
-MAX_RESULT: Final = 64 * 1024 * 1024
 
 Current = Callable[[Identity], Identity | None]  # the current identity; None if it is unknown
 

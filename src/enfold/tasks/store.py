@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -181,19 +181,29 @@ def store_unavailable(error: BaseException) -> CallError:
     return away
 
 
-BYTES_PER_IDENTITY: Final = 4_000_000_000
-BYTES: Final = 16_000_000_000
+MAX_RESULT: Final = 64 * 1024 * 1024  # bytes
 HOUR: Final = 3_600_000  # milliseconds
 OVERHEAD: Final = 500  # bytes that a task takes in a store beside its texts, about
 SHARE: Final = 10  # the part of their bytes that each caller has where all together have too many
 
 
-class TaskLimits(msgspec.Struct, frozen=True):
-    """What callers may have in a store: unfinished tasks of each, and bytes of finished ones, of each and of all."""
+def _limit(description: str, unit: str = "") -> Any:
+    return msgspec.Meta(description=description, extra={"unit": unit})
 
-    unfinished: int = 100
-    bytes_per_identity: int = BYTES_PER_IDENTITY
-    bytes: int = BYTES
+
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of tasks. Those with a description are keys of `[tasks]`; `max_result` limits the bytes of a result."""
+
+    keep: Annotated[float, _limit("how long a task is kept after its deadline; 86400 by default", "seconds")] = 86_400.0
+    deadline: Annotated[float, _limit("for all attempts, including waiting; 86400 by default", "seconds")] = 86_400.0
+    limit: Annotated[int, _limit("unfinished tasks of one identity")] = 100
+    kept_bytes_per_identity: Annotated[int, _limit("bytes kept of the finished tasks of one identity")] = 4_000_000_000
+    kept_bytes: Annotated[
+        int,
+        _limit("the same for all identities together; beyond it each identity is limited to a tenth of its own limit"),
+    ] = 16_000_000_000
+    attempts: Annotated[int, _limit("attempts of a task whose workers crash")] = 3
+    max_result: int = MAX_RESULT
 
 
 def hour_of(order: Order) -> int:
@@ -203,20 +213,22 @@ def hour_of(order: Order) -> int:
 
 def is_large_share(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
     """Whether an owner has so much that the total of all owners matters; `kept` are the owner's bytes by hour."""
-    return sum(unexpired(kept, now).values()) >= limits.bytes_per_identity // SHARE
+    return sum(unexpired(kept, now).values()) >= limits.kept_bytes_per_identity // SHARE
 
 
 def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, now: int) -> None:
     """RESOURCE_EXHAUSTED where an owner keeps too much; `retry_after` says when the oldest expire."""
-    left, most = unexpired(kept, now), limits.bytes_per_identity
-    if in_all >= limits.bytes:
+    left, most = unexpired(kept, now), limits.kept_bytes_per_identity
+    if in_all >= limits.kept_bytes:
         most = max(1, most // SHARE)
     size = sum(left.values())
     if size < most:
         return
     wait = max(1, (min(left, default=0) * HOUR - now) // 1000)
     whose = (
-        "your finished tasks" if most == limits.bytes_per_identity else "your finished tasks while the store is full"
+        "your finished tasks"
+        if most == limits.kept_bytes_per_identity
+        else "your finished tasks while the store is full"
     )
     message = f"Of {whose} {most} bytes are kept, and there are {size}: the oldest are forgotten in {wait} seconds"
     details = {"reason": "task_bytes", "size": size, "limit": most, "retry_after": wait}

@@ -267,8 +267,8 @@ class TableTasks:
             if known is not None:
                 connection.execute("UPDATE tasks SET key = NULL WHERE id = ?", (known.id,))
         counting = "SELECT COUNT(*) FROM tasks WHERE owner = ? AND outcome IS NULL AND deadline > ?"
-        if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.unfinished:
-            raise limit_reached(limits.unfinished)
+        if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.limit:
+            raise limit_reached(limits.limit)
         _check_kept(order.owner, limits, connection)
         task = transitions.accept(msgspec.json.decode(ordered, type=Order))
         holder = self._holder() if claims else ""

@@ -21,8 +21,8 @@ from enfold.operations.questions import Peer
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
 from enfold.tasks.model import EVERY_TASK, SERVER_TASK, TASK_ID, Order, Task, TaskFilter, new_task_id, owner_of
-from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
-from enfold.tasks.store import BYTES, BYTES_PER_IDENTITY, Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
+from enfold.tasks.runner import AT_ONCE, Current, Runner
+from enfold.tasks.store import Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
 from enfold.tasks.upstream import (
     HANDLE_PREFIX,
     HandleContent,
@@ -50,45 +50,33 @@ class Tasks:
         registry: Registry,
         store: TaskStore,
         *,
-        limit: int = 100,
-        keep: float = 86_400.0,
-        attempts: int = 3,
-        deadline: float = 86_400.0,
+        limits: TaskLimits = TaskLimits(),
         at_once: int = AT_ONCE,
-        max_result: int = MAX_RESULT,
-        kept_bytes_per_identity: int = BYTES_PER_IDENTITY,
-        kept_bytes: int = BYTES,
         current: Current | None = None,
         recorder: Recorder | None = None,
         secret: Secret = None,
         runs_own: bool = False,
         elsewhere: str | None = None,
     ) -> None:
-        """`limit` is how many unfinished tasks one identity may have; `keep` and `deadline` are seconds.
+        """`at_once` is how many tasks run here concurrently; with 0 and `runs_own`, only those that `run` waits for.
 
-        `kept_bytes_per_identity` is how much is kept of the finished tasks of one, `kept_bytes` of all together.
-        `attempts` is how many workers may die of a task that is retried; `at_once` how many tasks run here at a time;
         `current` gives an identity as it is known now: a task runs with no more scopes than that. `secret` signs the
-        handles of other servers' tasks; processes that serve the same callers share one. With `at_once=0` and `runs_own`
-        nothing is run here but what is waited for here, by `run`. `elsewhere` is the source of peers who work for the
-        same store: their operations are ordered here, and run there.
+        handles of other servers' tasks; processes that serve the same callers share one. `elsewhere` is the source of
+        peers who work for the same store: their operations are ordered here, and run there.
         """
         self.registry = registry
         self.store = store
         registry.services.tasks = self
         self._guarded = registry.guarded()
-        self._limits = TaskLimits(limit, kept_bytes_per_identity, kept_bytes)
-        self._keep = keep
-        self._attempts = attempts
-        self._deadline = deadline
+        self._limits = limits
         self._works = at_once > 0
         self._runs_own = runs_own
-        self._upstream = UpstreamTasks(registry, secret, deadline + keep)
+        self._upstream = UpstreamTasks(registry, secret, limits.deadline + limits.keep)
         self.runner = Runner(
             registry,
             store,
             at_once=at_once,
-            max_result=max_result,
+            max_result=limits.max_result,
             current=current,
             recorder=recorder,
             elsewhere=elsewhere,
@@ -126,24 +114,45 @@ class Tasks:
         request_id: str | None = None,
         provenance: Mapping[str, Any] | None = None,
         select: str | None = None,
-        is_admitted: bool = False,
     ) -> TaskHandle:
         """Order a task, which is stored when this returns; with a key that was used before, the first one.
 
         `answers` are those that the caller has given before it became a task; `capabilities` what the caller can be
         asked, in MCP's words; `deadline` in seconds can only shorten; `select` is what of the result is wanted.
-        `is_admitted`: access and limits have been checked for the call that becomes this task.
         """
-        prepared = (self.registry if is_admitted else self._guarded).prepared(operation_id)
+        return await self._submit(
+            self._guarded.prepared(operation_id),
+            input,
+            identity,
+            deadline,
+            key=idempotency_key,
+            answers=dict(answers),
+            capabilities=None if capabilities is None else dict(capabilities),
+            request_id=request_id,
+            provenance=None if provenance is None else dict(provenance),
+            select=select,
+        )
+
+    async def _submit(
+        self,
+        prepared: PreparedOperation,
+        input: Mapping[str, Any],
+        identity: Identity | None,
+        deadline: float | None = None,
+        *,
+        select: str | None,
+        **wishes: Any,
+    ) -> TaskHandle:
+        """Store an order; `wishes` are further fields of it."""
         read = prepared.check(input, identity, select)
         spec = prepared.spec
         if spec.durable == "never":
             message = f"{spec.id} cannot run as a task: call it, or declare it with durable=True"
             raise CallError("INVALID_OPERATION_TYPE", message)
-        if idempotency_key is not None:
-            check_key(idempotency_key)
-        now = now_ms()
-        allowed = self._deadline if deadline is None else min(self._deadline, max(0.0, deadline))
+        if wishes["key"] is not None:
+            check_key(wishes["key"])
+        now, limits = now_ms(), self._limits
+        allowed = limits.deadline if deadline is None else min(limits.deadline, max(0.0, deadline))
         order = Order(
             id=new_task_id(),
             owner=owner_of(identity),
@@ -151,20 +160,16 @@ class Tasks:
             input=dict(input),
             created=now,
             deadline=now + int(allowed * 1000),
-            keep=self._keep,
-            attempts=self._attempts,
+            keep=limits.keep,
+            attempts=limits.attempts,
             retries=spec.on_crash == "retry",
             identity=identity,
-            key=idempotency_key,
             digest=input_digest(read, select),
-            answers=dict(answers),
-            capabilities=None if capabilities is None else dict(capabilities),
-            request_id=request_id,
-            provenance=None if provenance is None else dict(provenance),
             select=select,
+            **wishes,
         )
         try:
-            task = await self.runner.accept(order, self._limits)
+            task = await self.runner.accept(order, limits)
         except CallError as error:
             if error.code == "RESOURCE_EXHAUSTED":
                 Log("enfold.tasks").warning("a task of %s was refused: %s", order.owner or "a caller", error)
@@ -202,18 +207,20 @@ class Tasks:
         capabilities: Mapping[str, Any] | None = None,
         is_admitted: bool = False,
     ) -> TaskHandle:
-        """Order a task for a call that has come to a surface: what its context asks for goes with it."""
-        return await self.start(
-            operation_id,
+        """Order a task for a call that has come to a surface: what its context asks for goes with it.
+
+        `is_admitted`: access and limits have been checked for the call that becomes this task.
+        """
+        return await self._submit(
+            (self.registry if is_admitted else self._guarded).prepared(operation_id),
             input,
-            identity=context.identity,
-            idempotency_key=context.unused_key,
-            answers=answers,
-            capabilities=capabilities,
+            context.identity,
+            key=context.unused_key,
+            answers=dict(answers),
+            capabilities=None if capabilities is None else dict(capabilities),
             request_id=context.request_id,
             provenance=None if context.recording is None else context.recording.wishes(),
             select=context.select,
-            is_admitted=is_admitted,
         )
 
     async def defer(self, operation_id: str, input: Mapping[str, Any], context: Context) -> Task:

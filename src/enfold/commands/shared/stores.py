@@ -293,12 +293,16 @@ def _result_terms(settings: TaskSettings) -> dict[str, Any]:
 
 def task_terms(settings: TaskSettings) -> dict[str, Any]:
     """The terms that tasks take, whatever keeps them."""
-    terms = {name: value for name, value in settings.terms.items() if name != "fsync"}
-    given = terms.pop("secret", None)
+    from enfold.tasks.store import TaskLimits
+
+    given = settings.terms.get("secret")
     if given is not None and len(given) < SHORTEST_SECRET:
         raise CallError("VALIDATION_ERROR", f"tasks.secret must have at least {SHORTEST_SECRET} characters")
     # One that is kept is made when the first handle is signed.
-    return {**terms, "secret": given.encode() if given is not None else partial(_kept_secret, settings.path)}
+    limits = {name: value for name, value in settings.terms.items() if name in TaskLimits.__struct_fields__}
+    terms: dict[str, Any] = {"at_once": settings.terms["at_once"]} if "at_once" in settings.terms else {}
+    secret = given.encode() if given is not None else partial(_kept_secret, settings.path)
+    return {**terms, "limits": TaskLimits(**limits), "secret": secret}
 
 
 def _kept_secret(store: Path) -> bytes:
