@@ -59,7 +59,7 @@ def test_every_code_is_on_the_page_with_its_status_and_exit() -> None:
     assert rows == [(code.name, str(code.http_status), str(code.exit_code)) for code in CODES.values()]
 
 
-def test_every_bound_is_on_the_page_with_its_default() -> None:
+def test_every_limit_is_on_the_page_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+|none) \|", page("limits.md"), re.MULTILINE)
     shown = {name: None if number == "none" else float(number.replace(",", "")) for name, number in rows}
     of_tasks = {name: getattr(TaskLimits(), name) for name in TASK_LIMITS}

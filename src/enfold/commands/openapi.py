@@ -10,7 +10,7 @@ from enfold.commands.shared.targets import on_target
 from enfold.formats import DEFAULT_FORMAT
 from enfold.runtime.registry import Registry
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.openapi import to_openapi
+from enfold.surfaces.openapi import Excerpt, to_openapi
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -22,8 +22,9 @@ def run(words: list[str], registry: Registry | None) -> int:
 
     def show(found: Registry) -> int:
         introduce(found, {})
-        names = {"title": options.title, "version": options.app_version, "namespace": options.namespace}
-        print_json(to_openapi(found, format=options.format, everything=True, **names))
+        names = {"title": options.title, "version": options.app_version}
+        excerpt = Excerpt(options.namespace)
+        print_json(to_openapi(found, format=options.format, everything=True, excerpt=excerpt, **names))
         return 0
 
     return on_target(options.target, show)

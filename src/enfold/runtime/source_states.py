@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -71,6 +71,19 @@ SourceWatcher: TypeAlias = Callable[[SourceState | None, SourceState | None], No
 LogWatcher: TypeAlias = Callable[[str, dict[str, Any]], None]
 
 
+class SourceFacts(TypedDict, total=False):
+    """What a source says of itself, as the fields of its state."""
+
+    why: str
+    operations: int
+    skipped: tuple[Problem, ...]
+    needs: tuple[str, ...]
+    changed: tuple[DefinitionChange, ...]
+    changes: int
+    instructions: str
+    required: bool
+
+
 class Watched(Protocol):
     """A source that can lose its connection and get it back.
 
@@ -89,6 +102,9 @@ class Watched(Protocol):
     def __len__(self) -> int: ...
     def watch(self, callback: Callable[[], None]) -> Any:
         """Call back whenever something of this may have changed."""
+
+
+_OPTIONAL: Final = ("instructions", "changed", "changes")
 
 
 class SourceTable:
@@ -159,41 +175,21 @@ class SourceTable:
             callback(name, params)
 
     def enter(
-        self,
-        name: str,
-        kind: SourceKind,
-        state: State = "starting",
-        *,
-        why: str = "",
-        operations: int = 0,
-        skipped: Iterable[Problem] = (),
-        needs: Iterable[str] = (),
-        instructions: str = "",
-        changed: tuple[DefinitionChange, ...] | None = None,
-        changes: int | None = None,
-        required: bool | None = None,
+        self, name: str, kind: SourceKind, state: State = "starting", **facts: Unpack[SourceFacts]
     ) -> SourceState:
         """Enter a source, or what has become of one; what it has changed, and whether it is required, stay as they were."""
         before = self._states.get(name)
-        if before is not None:
-            changed = before.changed if changed is None else changed
-            changes = before.changes if changes is None else changes
-        if required is None:
-            required = kind in REQUIRED if before is None else before.required
+        known = before or SourceState(name=name, kind=kind, required=kind in REQUIRED)
         made = SourceState(
             name=name,
             kind=kind,
             state=state,
-            why="" if state == "up" else why,
-            operations=operations,
-            skipped=tuple(skipped),
-            needs=tuple(needs),
-            instructions=instructions,
-            changed=changed or (),
-            changes=changes or 0,
-            required=required,
-            since=time.time() if before is None or before.state != state else before.since,
+            changed=known.changed,
+            changes=known.changes,
+            required=known.required,
+            since=time.time() if known is not before or known.state != state else known.since,
         )
+        made = msgspec.structs.replace(made, **{**facts, "why": "" if state == "up" else facts.get("why", "")})
         if made != before:
             self._states[name] = made
             if before is None or (before.state, before.why) != (made.state, made.why):
@@ -219,11 +215,9 @@ class SourceTable:
                     "up" if source.is_up else "down",
                     why=source.why or "the connection was lost",
                     operations=len(source),
-                    skipped=source.skipped,
-                    needs=getattr(source, "needs", ()),
-                    instructions=getattr(source, "instructions", ""),
-                    changed=getattr(source, "changed", None),
-                    changes=getattr(source, "changes", None),
+                    skipped=tuple(source.skipped),
+                    needs=tuple(getattr(source, "needs", ())),
+                    **{name: getattr(source, name) for name in _OPTIONAL if hasattr(source, name)},
                 )
                 if before is not None and kind != "calls" and not getattr(source, "is_closed", False):
                     _log_change(before, after)

@@ -388,15 +388,17 @@ class Functions:
 
     def document(self, request: Request, place: str) -> Response:
         """The OpenAPI document of what the caller may call."""
-        from enfold.surfaces.openapi import to_openapi
+        from enfold.surfaces.openapi import Excerpt, to_openapi
 
         document = to_openapi(
             self.registry,
             format=request.format.name,
             identity=request.identity,
-            namespace=query_value(request.query, "namespace"),
-            operation=query_value(request.query, "operation"),
-            outline=query_value(request.query, "outline") == "true",
+            excerpt=Excerpt(
+                query_value(request.query, "namespace"),
+                query_value(request.query, "operation"),
+                query_value(request.query, "outline") == "true",
+            ),
             servers=[place or "/"],
             title=self._settings.title,
             version=self._settings.version,

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.wrapper_schemas import moved_below
@@ -54,15 +56,24 @@ _OF_A_MUTATION: Final = (409,)
 _OF_TASKS: Final = (400, 401, 403, 404, 406, 429, 500, 503)
 
 
+class Excerpt(msgspec.Struct, frozen=True):
+    """A part of the document: the operations of a namespace, or one operation.
+
+    Enfold's own operations are described only where they are named. An `outline` has no arguments, responses and schemas.
+    """
+
+    namespace: str | None = None
+    operation: str | None = None
+    outline: bool = False
+
+
 def to_openapi(
     registry: Registry,
     *,
     format: str = DEFAULT_FORMAT,
     identity: Identity | None = None,
     everything: bool = False,
-    namespace: str | None = None,
-    operation: str | None = None,
-    outline: bool = False,
+    excerpt: Excerpt = Excerpt(),
     servers: Iterable[str] = ("/",),
     title: str | None = None,
     version: str | None = None,
@@ -70,13 +81,12 @@ def to_openapi(
 ) -> dict[str, Any]:
     """The document for one caller: only what this identity may call, or, for the owner, everything.
 
-    `namespace` keeps to what lies in it, `operation` to the one with that id; those of the namespace `enfold` are described
-    only where it is named so. An `outline` says what there is, without arguments, answers and schemas. `has_tasks` says that
-    durable operations are run as tasks for those who ask.
+    `has_tasks` says that durable operations run as tasks for callers who ask for it.
     """
+    operation, outline = excerpt.operation, excerpt.outline
     chosen = find_format(format)
     application = registry.application(title, version)
-    asked = RESERVED if operation is not None and is_reserved(operation) else namespace
+    asked = RESERVED if operation is not None and is_reserved(operation) else excerpt.namespace
     specs = registry.list(namespace=asked) if everything else registry.visible(identity, namespace=asked)
     if operation is not None:
         specs = [spec for spec in specs if spec.id == operation]

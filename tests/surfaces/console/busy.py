@@ -86,7 +86,7 @@ def shop() -> OperationRegistry:
         return 0 if not depth else (await context.env.shop.audit(depth=depth - 1)).data + 1
 
     made.sources.enter("shop", "functions", "up", operations=12)
-    skipped = [Problem("POST /uploads", "its body is multipart/related, which no client here can write")]
+    skipped = (Problem("POST /uploads", "its body is multipart/related, which no client here can write"),)
     made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped)
     made.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")
     return made
