@@ -1,6 +1,8 @@
 """The `pattern` of JSON Schema, matched within a budget: both patterns and texts may be hostile.
 
 Python's `re` is used where it provably terminates soon, otherwise a slower automaton whose work is linear in the text.
+The package `regex` with a timeout takes 1.5 to 1.8 µs for common patterns instead of 0.2, depends on the speed of the
+machine, and gives no answer for `^(?:a|a)*$`, which the automaton answers in 0.1 ms.
 """
 
 from __future__ import annotations
