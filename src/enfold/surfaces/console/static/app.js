@@ -8,6 +8,7 @@ const GIVE = "Enter a token";
 const READ = "A token with the scope enfold:read is required.";
 // The name and title of each page, the operation that it shows, and what is needed where there is none.
 const PAGES = [
+  ["overview", "Overview"],
   ["operations", "Operations"],
   ["sources", "Sources", "enfold.sources", READ],
   ["calls", "Calls", "enfold.calls", READ],
@@ -16,7 +17,7 @@ const PAGES = [
 ];
 // What most people see first is here at once; every other page comes when it is opened, or when there is nothing else to do.
 const fetched = async (name) => (await import(`./${name}.js`))[`${name}Page`];
-const LIVE = ["sources", "calls", "tasks"];
+const LIVE = ["overview", "sources", "calls", "tasks"];
 const MOST_KEPT = 10;
 
 const main = document.getElementById("main");
@@ -66,6 +67,7 @@ function outline(document) {
     tags: post.tags || [],
     type: post["x-enfold-type"],
     source: post["x-enfold-source"],
+    mcp: post["x-mcp-kind"],
   }));
 }
 
@@ -152,7 +154,7 @@ async function start() {
     if (isLocked) who.textContent = GIVE;
   }
   await route();
-  (window.requestIdleCallback || setTimeout)(() => ["operation", ...PAGES.slice(1).map(([name]) => name)].forEach((name) => fetched(name).catch(() => {})));
+  (window.requestIdleCallback || setTimeout)(() => ["operation", ...PAGES.map(([name]) => name)].filter((name) => name !== "operations").forEach((name) => fetched(name).catch(() => {})));
 }
 
 async function giveToken() {

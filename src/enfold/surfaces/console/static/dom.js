@@ -17,7 +17,7 @@ export function h(tag, ...children) {
 }
 
 // Characters that turn the direction of what follows would let a text look like another: they are written out.
-const plainly = (each) => (typeof each === "string" ? each.replace(/[\u202a-\u202e\u2066-\u2069]/g, (one) => `\\u${one.charCodeAt(0).toString(16)}`) : each);
+export const plainly = (each) => (typeof each === "string" ? each.replace(/[\u202a-\u202e\u2066-\u2069]/g, (one) => `\\u${one.charCodeAt(0).toString(16)}`) : each);
 const real = (children) => children.flat(9).filter((each) => each != null && each !== false).map(plainly);
 
 export function show(place, ...children) {
@@ -61,8 +61,14 @@ export function took(ms) {
 
 export function when(ms) {
   const date = new Date(ms), isToday = date.toDateString() === new Date().toDateString();
-  return h("time", { datetime: date.toISOString(), title: date.toLocaleString() }, isToday ? date.toLocaleTimeString() : date.toLocaleString());
+  return h("time", { datetime: date.toISOString(), title: moment(ms) }, isToday ? date.toLocaleTimeString() : date.toLocaleString());
 }
+
+// A moment in full, with its time zone.
+export const moment = (ms) => new Date(ms).toLocaleString(undefined, { year: "numeric", month: "short", day: "numeric", hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
+
+export const select = (label, options, chosen, onchange) => h("select", { "aria-label": label, onchange }, options.map(([value, words]) => h("option", { value, selected: value === (chosen || "") }, words)));
+export const TIMES = [["", "At any time"], ["3600000", "In the last hour"], ["86400000", "In the last day"], ["604800000", "In the last week"]];
 
 // A table that scrolls by itself; each column has a name, and whether it holds numbers.
 export function table(label, columns, body, kind) {

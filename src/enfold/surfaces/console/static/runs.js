@@ -1,21 +1,21 @@
 // Provenance: the runs that were recorded; and one of them as a graph with its parents, each with its verdict.
 
 import { value } from "./api.js";
-import { address, button, chip, count, empty, failed, filters, h, heading, note, searchbox, show, status, table, to, when } from "./dom.js";
+import { address, button, chip, count, empty, failed, filters, h, heading, note, plainly, searchbox, select, shortened, show, status, table, TIMES, to, when } from "./dom.js";
+import { svg } from "./chart.js";
 import { tree } from "./result.js";
 
 const MOST = 300, PAGE = 200;
-const TIMES = [["", "At any time"], ["3600000", "In the last hour"], ["86400000", "In the last day"], ["604800000", "In the last week"]];
-const COLUMNS = [["Time"], ["Operation"], ["Run"], ["Caller"], ["Result"], ["Record"], ["Parents", true]];
+const COLUMNS = [["Time"], ["Operation"], ["Result"], ["Caller"], ["Record"], ["Parents", true], ["Run"]];
 
 export async function runsPage(place, [runId], state) {
   if (runId) return oneRun(place, runId);
   const box = (name) => searchbox(`Only runs of a${name === "Caller" ? "" : "n"} ${name.toLowerCase()}`, name, state.query.get(name.toLowerCase()), load, true);
   const operation = box("Operation"), caller = box("Caller");
-  const since = h("select", { "aria-label": "Filter by time", onchange: load }, TIMES.map(([ms, words]) => h("option", { value: ms, selected: ms === state.query.get("since") }, words)));
+  const since = select("Filter by time", TIMES, state.query.get("since"), load);
   const told = status();
-  const body = h("tbody"), list = h("div"), more = button("Show more", () => grow(), "more");
-  let runs = [];
+  const body = h("tbody"), list = h("div"), beside = h("div.beside", { "aria-live": "polite" }), more = button("Show more", () => grow(), "more");
+  let runs = [], drawn = null;
   async function grow() {
     const asked = { limit: PAGE }, chosen = { matching: operation.value.trim(), caller: caller.value.trim(), since: since.value && Date.now() - Number(since.value), until: runs.length && Date.parse(runs.at(-1).time) + 1 };
     for (const [name, wanted] of Object.entries(chosen)) if (wanted) asked[name] = wanted;
@@ -24,24 +24,34 @@ export async function runsPage(place, [runId], state) {
       runs.push(...found.filter((each) => !known.has(each.run_id)));
       more.hidden = found.length < PAGE;
       told.textContent = `The last ${count(runs.length, "run")}`;
-      show(body, runs.map(row));
+      show(body, runs.map((run) => row(run, () => draw(run))));
+      if (runs.length) draw(runs.find((each) => each.run_id === drawn) || runs[0]);
       show(list, runs.length ? table("Runs", COLUMNS, body, "log") : asked.matching || asked.caller || asked.since ? empty("No matching runs", "Try fewer words, or a longer period.") : empty("No recorded runs", "Calls are recorded on request: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
     } catch (error) {
       show(list, failed(error, load));
     }
+  }
+  // The lineage of the run that was chosen, beside the list.
+  async function draw(run) {
+    if (drawn === run.run_id) return;
+    drawn = run.run_id;
+    const lineage = await value("enfold.lineage", { run_id: run.run_id }).catch((error) => error);
+    if (drawn !== run.run_id) return;
+    show(beside, h("h2", "Lineage of ", to("runs", run.run_id, run.operation, "id")), lineage.nodes ? graph(lineage, run.run_id) : failed(lineage));
+    for (const each of body.children) each.classList.toggle("chosen", each.dataset.run === drawn);
   }
   function load(event) {
     if (event?.type === "change") address("runs", { operation: operation.value, caller: caller.value, since: since.value });
     runs = [];
     return grow();
   }
-  show(place, heading("Runs", told), filters(operation, caller, since), list);
+  show(place, heading("Runs", told), filters(operation, caller, since), h("div.split", list, beside));
   await load();
   return {};
 }
 
-const row = (run) => h("tr", h("td", run.time && when(Date.parse(run.time))), h("td.id", run.operation), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")),
-  h("td", run.caller || ""), h("td", run.outputs ? "succeeded" : "failed"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
+const row = (run, draw) => h("tr", { "data-run": run.run_id }, h("td", run.time && when(Date.parse(run.time))), h("td", button(run.operation, draw, "link id")), h("td", run.outputs ? chip("succeeded", "good") : chip("failed", "bad")),
+  h("td", run.caller || "anonymous"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")));
 
 // An unsigned record is intact, and no more: anyone who can change it can also recompute its digest.
 function verdict(run, isVerified = run.verified) {
@@ -61,27 +71,37 @@ async function oneRun(place, runId) {
   return {};
 }
 
-// Each run hangs below its parents; a run that the store lacks is drawn as missing, and one that was drawn is not followed again.
-function graph(lineage, current) {
+// Layers of runs: each stands below its parents. A run that the store lacks is drawn as missing.
+const WIDE = 190, HIGH = 58, GAP = 46, BESIDE = 20;
+export function graph(lineage, current) {
   const known = new Map(lineage.nodes.slice(0, MOST).map((each) => [each.run.run_id, each])); // the nearest come first
   const undrawn = new Set(lineage.nodes.slice(MOST).map((each) => each.run.run_id));
   const parents = (id) => (known.get(id)?.run.parents || []).filter((each) => !undrawn.has(each));
-  const ids = [...new Set([...known.keys(), ...[...known.keys()].flatMap(parents)])], drawn = new Set();
-  const hang = (id) => {
-    const below = drawn.has(id) ? [] : ids.filter((each) => parents(each).includes(id));
-    drawn.add(id);
-    return h("li", box(id), below.length > 0 && h("ul", below.map(hang)));
+  const ids = [...new Set([...known.keys(), ...[...known.keys()].flatMap(parents)])], depths = new Map();
+  const depth = (id, above = new Set()) => {
+    if (depths.has(id)) return depths.get(id);
+    if (above.has(id)) return 0; // where runs are parents of each other
+    const found = Math.max(-1, ...parents(id).map((each) => depth(each, new Set([...above, id])))) + 1;
+    depths.set(id, found);
+    return found;
   };
+  const layers = [], places = new Map();
+  for (const id of ids) (layers[depth(id)] ||= []).push(id);
+  const most = Math.max(...layers.map((each) => each.length));
+  layers.forEach((layer, down) => layer.forEach((id, at) => places.set(id, [at * (WIDE + BESIDE) + ((most - layer.length) * (WIDE + BESIDE)) / 2 + 2, down * (HIGH + GAP) + 2])));
+  const line = (from, to) => { const [[x, y], [a, b]] = [places.get(from), places.get(to)], middle = WIDE / 2; return svg("path", { class: "edge", d: `M${x + middle} ${y + HIGH}C${x + middle} ${y + HIGH + GAP / 2} ${a + middle} ${b - GAP / 2} ${a + middle} ${b}` }); };
   const box = (id) => {
-    const node = known.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
-    return h(node ? "a" : "div", { class: `box ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true" }, h("strong.id", node?.run.operation || "missing"), note(id.slice(0, 13)), h("p.small", words));
+    const node = known.get(id), [x, y] = places.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
+    const name = node?.run.operation || "missing", text = (at, content, kind) => svg("text", { x: x + 12, y: y + at, class: kind }, plainly(shortened(content, 24)));
+    return svg(node ? "a" : "g", { class: `node ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true", "aria-label": `${plainly(name)}, ${words}, ${id.slice(0, 13)}` },
+      svg("title", {}, plainly(name)), svg("rect", { x, y, width: WIDE, height: HIGH, rx: 9 }), text(24, name, "name"), text(44, `${id.slice(0, 8)} · ${words}`, "dim"));
   };
-  const roots = ids.filter((id) => !parents(id).length).map(hang);
+  const width = most * (WIDE + BESIDE) - BESIDE + 4, height = layers.length * (HIGH + GAP) - GAP + 4;
   const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": `Lineage of ${count(ids.length, "run")}` },
-    h("ul.graph", roots, ids.filter((id) => !drawn.has(id)).map((id) => !drawn.has(id) && hang(id)))); // where runs are parents of each other
+    svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}` }, ids.flatMap((id) => parents(id).map((each) => line(each, id))), ids.map(box)));
   requestAnimationFrame(() => { // of a large graph the run that was opened is in view
-    const [one, own] = [region.querySelector("[aria-current]") || region, region].map((each) => each.getBoundingClientRect());
-    region.scrollTo(one.x - own.x - own.width / 3, one.y - own.y - own.height / 3);
+    const [x, y] = places.get(current) || [0, 0];
+    region.scrollTo(x - region.clientWidth / 3, y - region.clientHeight / 3);
   });
   return [undrawn.size > 0 && note(`Of ${count(lineage.nodes.length, "run")} the nearest ${MOST} are drawn.`), region];
 }

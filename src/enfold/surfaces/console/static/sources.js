@@ -1,35 +1,59 @@
-// Where the operations come from, and how each source is; it changes while one looks.
+// Where the operations come from: the state of each source over time, what it offers, and what it has changed. It updates live.
 
-import { follow } from "./api.js";
-import { chip, count, empty, failed, h, heading, long, pairs, show, status, when } from "./dom.js";
+import { follow, value } from "./api.js";
+import { strip } from "./chart.js";
+import { button, chip, count, empty, failed, h, heading, long, moment, note, pairs, show, status, to } from "./dom.js";
 
 const KINDS = { down: "bad", starting: "warn", up: "good" }; // in the order in which they want to be looked at
+const GROUPS = [["tool", "operation"], ["resource", "resource"], ["prompt", "prompt"]];
+const MOST = 300;
 
-export function sourcesPage(place) {
-  const told = status("Asking…");
-  const trouble = h("div"), list = h("div.cards");
-  show(place, heading("Sources", told), trouble, list);
-  const opened = new Set(), rank = (each) => Object.keys(KINDS).indexOf(each.state);
-  return { ended: follow("enfold.sources.watch", {}, (sources) => {
-    const down = sources.filter((each) => each.state !== "up").length;
-    told.textContent = `${count(sources.length, "source")}, ${down ? `${down} not` : "all"} up`;
-    show(list, sources.length ? sources.sort((one, other) => rank(one) - rank(other)).map((each) => card(each, opened)) : empty("No sources", "Operations were registered by the program itself."));
-  }, (error) => {
+export function sourcesPage(place, [only], state) {
+  const told = status("Asking…"), trouble = h("div"), list = h("div", { class: only ? "" : "cards" });
+  show(place, only && h("p.crumbs", h("a", { href: "#/sources" }, "Sources")), heading(only || "Sources", told), trouble, list);
+  const opened = new Set(only ? ["operation", "resource", "prompt", "changed", "errors"].map((each) => `${only} ${each}`) : []), rank = (each) => Object.keys(KINDS).indexOf(each.state);
+  let last = [];
+  async function reconnect(name, pressed) {
+    pressed.disabled = true;
+    pressed.textContent = "Connecting…";
+    try {
+      await value("enfold.sources.reconnect", { name });
+    } catch (error) {
+      show(trouble, failed(error));
+    }
+    draw();
+  }
+  function draw() {
+    const shown = last.filter((each) => !only || each.name === only), down = shown.filter((each) => each.state !== "up").length;
+    told.textContent = `${count(shown.length, "source")}, ${down ? `${down} not` : "all"} up`;
+    show(list, shown.length ? shown.sort((one, other) => rank(one) - rank(other)).map((each) => card(each, opened, state, reconnect, only)) : empty("No sources", only ? "There is no source of this name." : "Operations were registered by the program itself."));
+  }
+  return { changed: draw, ended: follow("enfold.sources.watch", {}, (sources) => { last = sources; draw(); }, (error) => {
     list.classList.toggle("stale", Boolean(error)); // as it was when the server was last heard of
     if (error) told.textContent = list.children.length ? "Not connected: last known state" : "Not connected";
     show(trouble, error && failed(error));
   }) };
 }
 
-function card(source, opened) {
-  const skipped = source.skipped.length > 0 && h("details", { open: opened.has(source.name), ontoggle(event) { opened[event.target.open ? "add" : "delete"](source.name); } },
-    h("summary", `${count(source.skipped.length, "operation")} skipped`), pairs(source.skipped.slice(0, 200).map((each) => [each.where, each.why]), "pairs"));
-  const changed = source.changed?.length > 0 && h("details", { open: opened.has(`${source.name} changed`), ontoggle(event) { opened[event.target.open ? "add" : "delete"](`${source.name} changed`); } },
-    h("summary", `${count(source.changes, "definition")} changed`), pairs(source.changed.map((each) => [each.where, each.why]), "pairs"));
+function card(source, opened, state, reconnect, only) {
+  const part = (name, words, ...content) => h("details", { open: opened.has(`${source.name} ${name}`), ontoggle(event) { opened[event.target.open ? "add" : "delete"](`${source.name} ${name}`); } }, h("summary", words), content);
+  const offered = state.operations.filter((each) => each.source === source.name);
+  const errors = source.history.filter((each) => each.why).reverse();
+  const { history } = source, falls = history.filter((each) => each.state === "down").length;
+  const parts = history.map((each) => [each.time, KINDS[each.state]]);
   return h("article", { class: `card ${source.state}`, "aria-label": source.name },
-    h("div.bar", h("h2", source.name), source.changed?.length > 0 && chip("changed", "warn"), chip(source.state, KINDS[source.state])),
+    h("div.bar", h("h2", only ? source.kind : to("sources", source.name)), source.changed.length > 0 && chip("changed", "warn"), chip(source.state, KINDS[source.state])),
     source.why && h(source.state === "down" ? "p.why" : "p.dim.small", source.why),
+    parts.length > 0 && h("figure", strip(`State since ${moment(history[0].time)}: ${falls ? `down ${count(falls, "time")}` : "never down"}`, parts, Date.now()), h("figcaption.dim.small", `since ${moment(history[0].time)} · ${falls ? `down ${count(falls, "time")}` : "never down"}`)),
     pairs([["Kind", source.kind + (source.required ? " · required" : "")], ["Operations", long(source.operations)],
-      ["Cost for a model", source.tokens > 0 ? `≈ ${long(source.tokens)} tokens` : ""], [`${source.state[0].toUpperCase()}${source.state.slice(1)} since`, source.since && when(source.since)]], "facts"),
-    changed, skipped);
+      ["Cost for a model", source.tokens > 0 ? `≈ ${long(source.tokens)} tokens` : ""], [`${source.state[0].toUpperCase()}${source.state.slice(1)} since`, source.since && moment(source.since)]], "facts"),
+    GROUPS.map(([kind, word]) => {
+      const found = offered.filter((each) => (["resource", "prompt"].includes(each.mcp) ? each.mcp : "tool") === kind);
+      return found.length > 0 && part(word, count(found.length, word), h("ul.plain", found.slice(0, MOST).map((each) => h("li", to("operations", each.id, each.id, "id"), each.title && h("span.dim", ` ${each.title}`)))), found.length > MOST && note(`and ${found.length - MOST} more`));
+    }),
+    errors.length > 0 && part("errors", `Last ${count(errors.length, "error")}`, h("ul.plain", errors.slice(0, 10).map((each) => h("li", h("span.dim.small", moment(each.time)), " ", each.why)))),
+    source.changed.length > 0 && part("changed", `${count(source.changes, "definition")} changed`, source.changed.map((each) => h("section.change", h("h3", each.where), note(each.why, each.time > 0 ? `, ${moment(each.time)}` : ""),
+      (each.before || each.after) && h("div.sides", [["Before", each.before || "Not kept"], ["After", each.after]].map(([name, text]) => h("section", h("h3", name), h("pre.raw", { tabindex: "0" }, text))))))),
+    source.skipped.length > 0 && part("skipped", `${count(source.skipped.length, "operation")} skipped`, pairs(source.skipped.slice(0, 200).map((each) => [each.where, each.why]), "pairs")),
+    source.can_reconnect && state.own.has("enfold.sources.reconnect") && h("div.row", button("Reconnect", ({ target }) => reconnect(source.name, target))));
 }
