@@ -42,7 +42,8 @@ def _draw(page: Page, address: str, run: str, scheme: str) -> None:
         draw("calls", "calls", ".card .tree")
         draw("runs", "runs", "tbody tr")
         draw("run", f"runs/{run}", ".graph")
-        draw("tasks", "tasks", ".card progress")
+        draw("tasks", "tasks", "tbody tr")
+        draw("overview", "overview", ".tile")
 
 
 def _look(page: Page) -> None:

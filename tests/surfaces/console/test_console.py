@@ -129,6 +129,10 @@ def test_a_source_goes_down_and_comes_back_while_one_looks(visit: Page, place: s
     )
     expect(card).to_contain_text("1 definition changed")
     expect(card).to_contain_text("arguments <b>")
+    card.get_by_text("1 definition changed").click()
+    expect(card.locator("pre").first).to_have_text("old <i>")
+    expect(card.locator("pre").nth(1)).to_have_text("new <i>")
+    expect(card).to_contain_text("down 1 time")
     ops.sources.remove("warehouse")
     expect(card).to_have_count(0)
 
@@ -165,7 +169,7 @@ def test_calls_appear_as_they_end_and_one_can_be_opened(visit: Page, browser: Br
     other.page.keyboard.press("Control+Enter")
     expect(other.page.locator(".summary .good")).to_have_text("OK")
     other.close(place)
-    visit.get_by_role("searchbox").fill("shop.add validation")
+    visit.get_by_role("searchbox").fill("shop.add validation nothing-else")
     visit.get_by_role("button", name="shop.add").first.click()
     opened = visit.get_by_role("article")
     expect(opened).to_contain_text("Request id")
@@ -237,16 +241,30 @@ def test_tasks_show_how_far_they_are_take_answers_and_are_cancelled(browser: Bro
             asked = {"authorization": "Bearer good", "prefer": "respond-async"}
             assert page.request.post(f"{address}functions/shop.{name}", data={}, headers=asked).status == 202
         go(page, address, "tasks")
-        cards = {name: page.locator(".card", has_text=f"shop.{name}") for name in ("greet", "endless")}
-        expect(cards["endless"]).to_contain_text("1 of 2: half way")
-        expect(cards["greet"]).to_contain_text("Your <b>name</b>?")
-        cards["greet"].get_by_label("name").fill("Ann")
-        cards["greet"].get_by_role("button", name="Answer").click()
-        expect(cards["greet"].locator(".bar .chip")).to_have_text("completed")
-        cards["endless"].get_by_role("button", name="Cancel").click()
-        expect(cards["endless"].locator(".bar .chip")).to_have_text("cancelled")
-        cards["greet"].get_by_role("link").click()
-        expect(page.locator(".card .tree")).to_have_text('"Hello Ann"')
+        page.get_by_label("Filter by state").select_option(label="waiting for an answer")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="shop.greet").click()
+        expect(page.get_by_role("heading", name="Your <b>name</b>?")).to_be_visible()
+        page.get_by_label("name").fill("Ann")
+        page.get_by_role("button", name="Answer").click()
+        expect(page.locator(".heading .chip")).to_have_text("completed")
+        expect(page.locator(".tree", has_text="Hello Ann")).to_be_visible()
+        timeline = page.locator(".timeline")
+        for words in ("Attempt 1", "ended with a question", "Your <b>name</b>?", "Ann", "Attempt 2", "completed"):
+            expect(timeline).to_contain_text(words)
+        page.get_by_role("button", name="Run again").click()  # a new task, which asks again
+        expect(page.locator(".heading .chip")).to_have_text("waiting for an answer")
+        page.get_by_role("link", name="Tasks").first.click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        page.get_by_role("link", name="shop.endless").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status").filter(has_text="1 of 2: half way")).to_be_visible()
+        page.get_by_role("button", name="Cancel the task").click()
+        expect(page.locator(".heading .chip")).to_have_text("cancelled")
+        go(page, address, "overview")
+        expect(page.get_by_role("region", name="Questions waiting")).to_contain_text("1")
+        expect(page.get_by_role("region", name="Calls per minute").get_by_role("img")).to_be_visible()
+        expect(page.locator("main")).to_contain_text("Nothing: every call needs a token")
         opened.close(address)
 
 
@@ -281,7 +299,8 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, tmp_path: Path, 
             ("calls", None, "tbody tr:nth-child(2)"),
             ("runs", None, "tbody tr"),
             (f"runs/{run}", None, ".graph a"),
-            ("tasks", None, ".question"),
+            ("overview", None, ".tile"),
+            ("tasks", None, "tbody tr"),
             ("operations/shop.none", None, ".empty"),
             ("nowhere", None, ".empty"),
         ):

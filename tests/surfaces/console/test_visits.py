@@ -129,6 +129,7 @@ def test_an_operation_that_came_later_is_there_when_one_comes_back(browser: Brow
         page.get_by_role("link", name="Operations").click()
         expect(page.get_by_role("link", name="late.comer")).to_be_visible()
         page.get_by_role("link", name="late.comer").click()
+        expect(page.get_by_role("heading", name="late.comer")).to_be_visible()  # it is read before it goes
         made.unregister("late.comer")
         page.go_back()
         expect(rows(page)).to_have_count(3)

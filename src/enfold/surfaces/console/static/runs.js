@@ -93,8 +93,8 @@ export function graph(lineage, current) {
   const box = (id) => {
     const node = known.get(id), [x, y] = places.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
     const name = node?.run.operation || "missing", text = (at, content, kind) => svg("text", { x: x + 12, y: y + at, class: kind }, plainly(shortened(content, 24)));
-    return svg(node ? "a" : "g", { class: `node ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true", "aria-label": `${plainly(name)}, ${words}, ${id.slice(0, 13)}` },
-      svg("title", {}, plainly(name)), svg("rect", { x, y, width: WIDE, height: HIGH, rx: 9 }), text(24, name, "name"), text(44, `${id.slice(0, 8)} · ${words}`, "dim"));
+    return svg(node ? "a" : "g", { class: `node ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true" },
+      svg("rect", { x, y, width: WIDE, height: HIGH, rx: 9 }), text(24, name, "name"), text(44, `${id.slice(0, 8)} · ${words}`, "dim"));
   };
   const width = most * (WIDE + BESIDE) - BESIDE + 4, height = layers.length * (HIGH + GAP) - GAP + 4;
   const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": `Lineage of ${count(ids.length, "run")}` },
