@@ -17,6 +17,8 @@ from enfold.operations.policy import CallLimits
 from enfold.runtime.registry import Registry
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
 
 ANN, BOB = Context(identity=Identity("ann")), Context(identity=Identity("bob"))
 TOKENS = Tokens({"ann-token": Identity("ann"), "bob-token": Identity("bob")})
@@ -64,6 +66,18 @@ async def test_one_call_too_many_at_once_is_refused_and_others_are_served() -> N
     shop.go_on.set()
     await asyncio.gather(*running)
     assert (await guarded.execute("shop.now", {}, ANN)).data == "done"
+
+
+async def test_a_call_that_runs_as_a_task_is_counted_once() -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.mutation(durable="required")
+    async def pay() -> str:
+        return "done"
+
+    limited = ops.with_policy(Policy(limits=CallLimits(at_once=1, per_second=1)))
+    async with Tasks(limited, MemoryTasks()):
+        assert (await limited.guarded().execute("shop.pay", {}, ANN)).data == "done"
 
 
 async def test_a_stream_is_a_call_for_as_long_as_it_is_followed() -> None:

@@ -180,12 +180,17 @@ async def test_an_identity_in_the_body_counts_for_nothing(wide_network: Network,
     assert seen == ["mallory"]
 
 
-async def test_another_s_call_cannot_be_aborted_with_a_guessed_id(mallory: Transport, wide_network: Network) -> None:
+@pytest.mark.parametrize("is_known", [False, True], ids=["guessed", "known"])
+async def test_another_s_call_cannot_be_aborted_by_its_request_id(
+    is_known: bool, mallory: Transport, wide_network: Network
+) -> None:
     ops, begun, go_on = shop(), asyncio.Event(), asyncio.Event()
     ops.unregister("shop.wait")
+    known: list[str] = []
 
     @ops.query
-    async def wait() -> str:
+    async def wait(context: Context) -> str:
+        known.append(context.request_id)
         begun.set()
         await go_on.wait()
         return "done"
@@ -197,7 +202,7 @@ async def test_another_s_call_cannot_be_aborted_with_a_guessed_id(mallory: Trans
     ):
         call = asyncio.create_task(alice.call("shop.wait", {}))
         await begun.wait()
-        guess = new_request_id()
+        guess = known[0] if is_known else new_request_id()
         await post(mallory, f"ctl.worker.{serving.handler.boot}.{guess}", Aborted(guess))
         await settle(wide_network)
         go_on.set()

@@ -241,7 +241,8 @@ class Tasks:
     ) -> ResponseEnvelope[Any] | NeedsInput:
         """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
         peer = context.invocation.client
-        handle = await self.order(operation_id, input, context, capabilities={} if peer is None else peer.capabilities)
+        capabilities = {} if peer is None else peer.capabilities
+        handle = await self.order(operation_id, input, context, capabilities=capabilities, is_admitted=True)
         limits = (_in_time_to_answer(context.remaining()), self.registry.get_spec(operation_id).timeout)
         wait = min((limit for limit in limits if limit is not None), default=None)
         try:

@@ -246,9 +246,9 @@ def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
     return any(namespace == "*" or operation_id.startswith(f"{namespace}.") for namespace in namespaces)
 
 
-def control_subject(worker: str, boot: str, request_id: str) -> str:
-    """The subject for control events of a call; the request id in it is the secret."""
-    return f"ctl.{worker}.{boot}.{request_id}"
+def control_subject(worker: str, boot: str, secret: str) -> str:
+    """The subject for control events of a call; the worker gives its secret to the caller alone."""
+    return f"ctl.{worker}.{boot}.{secret}"
 
 
 def discovery_subject(peer: str) -> str:

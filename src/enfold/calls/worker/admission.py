@@ -68,6 +68,7 @@ class ServedCall(msgspec.Struct, eq=False):
     task: asyncio.Task[None] | None = None
     is_accepted: bool = False
     is_aborted: bool = False
+    secret: str = ""  # of its control subject; "" until its caller gets it
 
     @property
     def operation_id(self) -> str:

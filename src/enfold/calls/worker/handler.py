@@ -48,7 +48,7 @@ from enfold.errors import CallError, FormatError
 from enfold.log import Log
 from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
-from enfold.operations import Context, Identity, OperationSpec
+from enfold.operations import Context, Identity, OperationSpec, new_request_id
 from enfold.operations.access import is_hidden
 from enfold.operations.context import Invocation
 from enfold.operations.idempotency import IdempotencyStore, checked_key
@@ -467,12 +467,13 @@ class CallHandler:
         await self._answers.try_send(call.reply, Accepted(call.request.request_id, self._transport.name, said), control)
 
     def _control_of(self, call: ServedCall) -> str:
-        return control_subject(self._transport.name, self.boot, call.request.request_id)
+        call.secret = call.secret or new_request_id()
+        return control_subject(self._transport.name, self.boot, call.secret)
 
     # control events and timers
 
     def _take_control(self, message: Message) -> None:
-        """Handle a control event; the request id in its subject proves that it comes from the caller."""
+        """Handle a control event; the secret in its subject proves that it comes from the caller."""
         if message.signal is not None:
             self._answers.on_signal(message.signal)
             return
@@ -483,9 +484,10 @@ class CallHandler:
             return
         payload = event.payload
         call = self._calls.get(payload.request_id)
-        if call is None or not message.subject.endswith(f".{payload.request_id}"):
+        if call is None:
             return
-        if message.peer is not None and message.peer != call.peer:
+        is_secret = message.subject.rpartition(".")[2] == call.secret
+        if not is_secret or message.peer not in (None, call.peer):
             self.counts.refused += 1
         else:
             self._take_control_event(call, payload, event.id)
