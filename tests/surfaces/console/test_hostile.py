@@ -285,7 +285,7 @@ def test_a_record_that_was_changed_stands_in_the_list_and_in_the_graph_with_its_
         opened = Visit(browser)
         run = opened.page.request.get(f"{address}functions/shop.outer").headers["enfold-run-id"]
         go(opened.page, address, "runs")
-        expect(opened.page.locator("tbody .chip")).to_have_text(["intact, unsigned"] * 2)
+        expect(opened.page.locator("tbody .chip")).to_have_text(["succeeded", "intact, unsigned"] * 2)
         with closing(sqlite3.connect(tmp_path / "runs.db")) as file, file:
             file.execute("UPDATE records SET body = '{}' WHERE operation = 'shop.inner'")
         opened.page.reload()

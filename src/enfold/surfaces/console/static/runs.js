@@ -50,7 +50,7 @@ export async function runsPage(place, [runId], state) {
   return {};
 }
 
-const row = (run, draw) => h("tr", { "data-run": run.run_id }, h("td", run.time && when(Date.parse(run.time))), h("td", button(run.operation, draw, "link id")), h("td", run.outputs ? chip("succeeded", "good") : chip("failed", "bad")),
+const row = (run, draw) => h("tr", { "data-run": run.run_id }, h("td", run.time && when(Date.parse(run.time))), h("td", button(run.operation, draw, "link id")), h("td", run.outputs ? chip("succeeded", "good") : run.methods.length ? chip("failed", "bad") : chip("unknown")),
   h("td", run.caller || "anonymous"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")));
 
 // An unsigned record is intact, and no more: anyone who can change it can also recompute its digest.
@@ -71,7 +71,7 @@ async function oneRun(place, runId) {
   return {};
 }
 
-// Layers of runs: each stands below its parents. A run that the store lacks is drawn as missing.
+// Layers of runs: each stands behind its parents, and runs with the same parents below each other. A run that the store lacks is drawn as missing.
 const WIDE = 190, HIGH = 58, GAP = 46, BESIDE = 20;
 export function graph(lineage, current) {
   const known = new Map(lineage.nodes.slice(0, MOST).map((each) => [each.run.run_id, each])); // the nearest come first
@@ -88,15 +88,15 @@ export function graph(lineage, current) {
   const layers = [], places = new Map();
   for (const id of ids) (layers[depth(id)] ||= []).push(id);
   const most = Math.max(...layers.map((each) => each.length));
-  layers.forEach((layer, down) => layer.forEach((id, at) => places.set(id, [at * (WIDE + BESIDE) + ((most - layer.length) * (WIDE + BESIDE)) / 2 + 2, down * (HIGH + GAP) + 2])));
-  const line = (from, to) => { const [[x, y], [a, b]] = [places.get(from), places.get(to)], middle = WIDE / 2; return svg("path", { class: "edge", d: `M${x + middle} ${y + HIGH}C${x + middle} ${y + HIGH + GAP / 2} ${a + middle} ${b - GAP / 2} ${a + middle} ${b}` }); };
+  layers.forEach((layer, down) => layer.forEach((id, at) => places.set(id, [down * (WIDE + GAP) + 2, at * (HIGH + BESIDE) + 2])));
+  const line = (from, to) => { const [[x, y], [a, b]] = [places.get(from), places.get(to)], middle = HIGH / 2; return svg("path", { class: "edge", d: `M${x + WIDE} ${y + middle}C${x + WIDE + GAP / 2} ${y + middle} ${a - GAP / 2} ${b + middle} ${a} ${b + middle}` }); };
   const box = (id) => {
     const node = known.get(id), [x, y] = places.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
     const name = node?.run.operation || "missing", text = (at, content, kind) => svg("text", { x: x + 12, y: y + at, class: kind }, plainly(shortened(content, 24)));
     return svg(node ? "a" : "g", { class: `node ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true" },
       svg("rect", { x, y, width: WIDE, height: HIGH, rx: 9 }), text(24, name, "name"), text(44, `${id.slice(0, 8)} · ${words}`, "dim"));
   };
-  const width = most * (WIDE + BESIDE) - BESIDE + 4, height = layers.length * (HIGH + GAP) - GAP + 4;
+  const width = layers.length * (WIDE + GAP) - GAP + 4, height = most * (HIGH + BESIDE) - BESIDE + 4;
   const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": `Lineage of ${count(ids.length, "run")}` },
     svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}` }, ids.flatMap((id) => parents(id).map((each) => line(each, id))), ids.map(box)));
   requestAnimationFrame(() => { // of a large graph the run that was opened is in view
