@@ -78,7 +78,7 @@ OPS: Final = make_registry()
 NAMES: Final = ("at_once", "waiting", "blocking", "in_context", "scoped", "untidy")
 HTTP: Final = to_http(OPS, tokens=Tokens({TOKEN: ANN}), allow_anonymous=True, recorder=Recorder())
 MCP: Final = to_mcp(OPS, tokens=Tokens({TOKEN: ANN}))
-FORMATS: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
+FORMATS: Final = ("result", "envelope", "mcp_envelope_v0_1", "plain", "tool_envelope_v1")
 
 HEADERS: Final = st.fixed_dictionaries(
     {},

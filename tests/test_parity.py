@@ -31,7 +31,7 @@ from enfold.testing.client import Envelopes, Input, Reply, read_answer
 from enfold.testing.in_process import CGIClient, ShellClient
 
 ROOT = Path(__file__).parent.parent
-FORMATS = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
+FORMATS = ("result", "envelope", "mcp_envelope_v0_1", "plain", "tool_envelope_v1")
 
 
 # --- other carriers -----------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def _as_text(value: Any) -> Any:
 def _failure(end: dict[str, Any], format: str) -> Any:
     """The error in the last line of a stream: formats whose own is not in `error` have the whole of it there."""
     is_line = end.pop("complete", None) is False
-    return end["error"] if is_line and format not in ("result", "envelope") else end
+    return end["error"] if is_line and format not in ("result", "plain", "envelope") else end
 
 
 @asynccontextmanager
@@ -198,8 +198,10 @@ LEGS: dict[str, Leg] = {
 
 
 def _told(leg: str, format: str, call: Call, expected: Outcome) -> Outcome:
-    """The format `result` has no place for a code, and a stream over HTTP has no headers at its end."""
-    is_untold = call.is_stream and "fail_at" in call.input and format == "result" and leg in ("http", "http get")
+    """The formats `result` and `plain` have no place for a code, and a stream over HTTP has no headers at its end."""
+    is_untold = (
+        call.is_stream and "fail_at" in call.input and format in ("result", "plain") and leg in ("http", "http get")
+    )
     return Outcome(code="EXECUTION_ERROR") if is_untold else expected
 
 

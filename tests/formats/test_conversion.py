@@ -38,7 +38,7 @@ def test_a_failure_arrives_in_every_format(source: str, target: str) -> None:
     with pytest.raises(CallError) as raised:
         FORMATS[target].read(converted.wire)
     assert raised.value.message == "No worker"
-    if "result" not in (source, target):
+    if not {"result", "plain"} & {source, target}:
         assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"retry_after": 2})
         assert converted.lost == ()
 
@@ -80,7 +80,8 @@ def test_warnings_meta_and_further_errors_of_an_mcp_envelope_are_missed_in_other
     )
 )
 def test_any_value_survives_the_tour_through_all_formats(value: Any) -> None:
-    names = [*FORMATS, next(iter(FORMATS))]
+    # `plain` reads `{"result": v}` as v where nothing tells that it is an object.
+    names = [*(name for name in FORMATS if name != "plain"), next(iter(FORMATS))]
     wire = FORMATS[names[0]].write(local_envelope(value, ""))
     for source, target in pairwise(names):
         wire = convert(wire, FORMATS[source], FORMATS[target]).wire

@@ -22,7 +22,7 @@ Schema: TypeAlias = dict[str, Any]
 
 DEFAULT_FORMAT: Final = "result"
 
-_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", "annotated")
+_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", "annotated", "plain")
 
 
 class Verbs(Protocol):
@@ -44,8 +44,10 @@ class Format(msgspec.Struct, frozen=True):
     name: str
     write: Callable[..., Any]
     write_error: Callable[[CallError, str], Any]
-    read: Callable[[Any], ResponseEnvelope[Any]]
+    read: Callable[..., ResponseEnvelope[Any]]  # takes the wire value, and its `shape` if the format has one
     success_schema: Callable[[OperationSpec], Schema] | None = None  # of the output of `write` for a valid result
+    # How `write` wrote a result, where readers cannot see it; surfaces send it beside the result.
+    shape: Callable[[ResponseEnvelope[Any], OperationSpec | None], str] | None = None
     error_schema: Schema = {}  # of the output of `write_error`
     holds_errors: bool = True  # failed results are described in the body; otherwise HTTP responds with 502
     takes_structs: bool = False  # `write` does not inspect the data, which may then be a struct
@@ -59,7 +61,8 @@ class Format(msgspec.Struct, frozen=True):
         return self.success_schema is not None and not self.is_content
 
 
-# What a module may declare: `success_schema` is a function, the others are constants in upper case.
+# What a module may declare: two functions, and constants in upper case.
+_FUNCTIONS: Final = ("success_schema", "shape")
 _FACTS: Final = ("ERROR_SCHEMA", "HOLDS_ERRORS", "TAKES_STRUCTS", "IS_CONTENT", "HAS_PREFIXES", "IS_WRAPPER")
 
 
@@ -87,8 +90,8 @@ class _Formats(Mapping[str, Format]):
 
 def _read_format(name: str, module: Any) -> Format:
     facts = {fact.lower(): getattr(module, fact) for fact in _FACTS if hasattr(module, fact)}
-    success_schema = getattr(module, "success_schema", None)
-    return Format(name, module.write, module.write_error, module.read, success_schema, **facts)
+    facts |= {function: getattr(module, function, None) for function in _FUNCTIONS}
+    return Format(name, module.write, module.write_error, module.read, **facts)
 
 
 _formats: Final = _Formats()

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 FORMAT_KEY: Final = "enfold/format"
+SHAPE_KEY: Final = "enfold/shape"  # how a format wrote a result, where readers cannot see it
 IDEMPOTENCY_KEY: Final = "enfold/idempotencyKey"
 NAMESPACE_KEY: Final = "enfold/namespace"  # in a request for a list: only what lies in this namespace
 MAX_BATCH: Final = 10_000  # of a server that we have chosen ourselves

@@ -251,8 +251,8 @@ class Functions:
             text = encode(write(envelope, route.spec))
         except UNWRITABLE as error:
             raise unwritable(envelope.data, error) from error
-        is_plain = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
-        if is_plain and (context is None or context.reply_headers is None):
+        is_bare = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
+        if is_bare and (context is None or context.reply_headers is None) and request.format.shape is None:
             return Response(text)
         return _answer_with_headers(text, envelope, request)
 
@@ -434,7 +434,15 @@ def _answer_with_headers(text: bytes, envelope: ResponseEnvelope[Any], request: 
         headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
     if envelope.is_error and not request.format.holds_errors:
         return Response(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
+    if request.format.shape is not None:
+        headers += _shape_headers(request.format.name, request.format.shape(envelope, request.spec))
     return Response(text, 200, headers)
+
+
+def _shape_headers(format: str, shape: str) -> list[tuple[bytes, bytes]]:
+    """How the format wrote the value; a text is wrapped in JSON here."""
+    told = "result" if shape == "text" else shape
+    return [(b"enfold-format", format.encode()), (b"enfold-shape", told.encode())]
 
 
 def _has_body(headers: Mapping[bytes, bytes]) -> bool:

@@ -25,7 +25,7 @@ _REQUEST_HEADERS: Final = (
     b"X-Request-Id, Enfold-Capture-Provenance, Idempotency-Key, Prefer, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 )
 _EXPOSED: Final = (
-    b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Enfold-Run-Id, Location, Preference-Applied, "
+    b"X-Request-Id, Enfold-Code, Enfold-Format, Enfold-Shape, Enfold-Warnings, Enfold-Truncated, Enfold-Run-Id, Location, Preference-Applied, "
     b"Retry-After, Mcp-Session-Id"
 )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.formats.wrapper_schemas import moved_below
+from enfold.formats.wrapper_schemas import WRAPPED, moved_below, object_schema
 from enfold.json_pointer import escape, unescape
 from enfold.mcp.offers import tool_names
 from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
@@ -268,13 +268,21 @@ def _success(spec: OperationSpec, components: _Components) -> Schema:
     written = components.format.success_schema
     output = narrowed(spec)
     named = output.replace(output_schema=_with_named_root(output.output_schema))
-    schema = {} if written is None else components.root(written(named), f"{spec.id}.output", is_result=True)
+    schema = {} if written is None else components.root(_unmarked(written(named)), f"{spec.id}.output", is_result=True)
     if spec.type is OperationType.SUBSCRIPTION:
         content = _stream_content(schema, f"{spec.id}.event", components)
     else:
         content = {"application/json": {"schema": schema}}
-    headers = {"X-Request-Id": _header("X-Request-Id"), "Enfold-Warnings": _header("Enfold-Warnings")}
+    names = ["X-Request-Id", "Enfold-Warnings"]
+    if components.format.shape is not None and spec.type is not OperationType.SUBSCRIPTION:
+        names += _OF_SHAPES
+    headers = {name: _header(name) for name in names}
     return {"description": "Successful execution", "headers": headers, "content": content}
+
+
+def _unmarked(schema: Schema) -> Schema:
+    """The schema without what only MCP clients look for."""
+    return {key: value for key, value in schema.items() if key != WRAPPED}
 
 
 def _stream_content(item: Schema, event_name: str, components: _Components) -> Schema:
@@ -284,7 +292,10 @@ def _stream_content(item: Schema, event_name: str, components: _Components) -> S
     properties = components.format.error_schema.get("properties", {})
     error = properties["error"] if properties.keys() == {"error"} else failure
     broken = {"complete": {"const": False}, "error": error}
-    line = {"anyOf": [item, failure, end, {"type": "object", "properties": broken, "required": list(broken)}]}
+    items = [item]
+    if components.format.shape is not None:  # an object that could be taken for the last line is wrapped
+        items.append(object_schema({"result": {"type": "object", "required": ["complete"]}}))
+    line = {"anyOf": [*items, failure, end, {"type": "object", "properties": broken, "required": list(broken)}]}
     event = {
         "type": "object",
         "properties": {
@@ -292,7 +303,7 @@ def _stream_content(item: Schema, event_name: str, components: _Components) -> S
             "data": {
                 "type": "string",
                 "contentMediaType": "application/json",
-                "contentSchema": {"anyOf": [item, failure, end]},
+                "contentSchema": {"anyOf": [*items, failure, end]},
             },
             "id": {"type": "string"},
             "retry": {"type": "integer"},
@@ -328,10 +339,18 @@ _HEADERS: Final[Schema] = {
         "description": "How many warnings the result came with, if any, and the code of the first",
         "schema": {"type": "string", "pattern": '^[1-9][0-9]*; first="[A-Za-z0-9._-]{1,128}"$'},
     },
+    "Enfold-Format": {"description": "The format of the result", "required": True, "schema": {"type": "string"}},
+    "Enfold-Shape": {
+        "description": 'Whether the result is an object as it is, or wrapped: `{"result": v}`',
+        "required": True,
+        "schema": {"enum": ["object", "result"]},
+    },
     "Enfold-Code": {"description": "The code of the error", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "How to say who calls", "required": True, "schema": {"type": "string"}},
     "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}},
 }
+_OF_SHAPES: Final = ("Enfold-Format", "Enfold-Shape")
+_HEADERS_OF_ALL: Final = {name: header for name, header in _HEADERS.items() if name not in _OF_SHAPES}
 _MORE_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
 
@@ -359,7 +378,7 @@ class _Components:
         return {
             "schemas": self._schemas,
             "responses": self._responses,
-            "headers": _HEADERS,
+            "headers": _HEADERS if self.format.shape is not None else _HEADERS_OF_ALL,
             "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer"}} if secured else {},
         }
 
@@ -397,6 +416,8 @@ class _Components:
         inner = placed.get("properties", {}).values()
         if any(isinstance(each, dict) and "$id" in each for each in inner):
             return placed  # readers look for such an address only where they know that a schema stands
+        if is_result and placed.keys() == {"type", "$ref"}:
+            return {"$ref": placed["$ref"]}  # an object that is written as it is
         subject = _subject(placed) if is_result and not move.refers_to_itself else ""
         return self.add(placed, *([f"{subject}{self._result}"] if subject else []), _legal(owner))
 
@@ -446,8 +467,10 @@ def _with_named_root(schema: Any) -> Any:
 def _subject(placed: Schema) -> str:
     """What a result is, in a word: `Customer`, `CustomerList`, `Integer`; empty where no word says all of it."""
     properties = placed.get("properties", {})
-    if not properties:
+    if placed.keys() == {"type", "additionalProperties"} and placed["additionalProperties"] is False:
         return "Empty"
+    if properties.keys() - {"meta"} not in ({"result"}, {"data"}) or placed.get("additionalProperties") is not False:
+        return ""
     inner = properties.get("result", properties.get("data"))
     is_list = isinstance(inner, dict) and inner.get("type") == "array" and inner.keys() == {"type", "items"}
     item = inner["items"] if is_list else inner

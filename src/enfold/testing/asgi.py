@@ -12,9 +12,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.auth.tokens import Verifier, new_token
+from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
 from enfold.formats import Format
-from enfold.mcp.json_rpc import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, VERSION_KEY
+from enfold.mcp.json_rpc import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, SHAPE_KEY, VERSION_KEY
 from enfold.mcp.revisions import KNOWN, LATEST, LATEST_HANDSHAKE
 from enfold.operations import Identity
 from enfold.runtime.registry import Registry
@@ -23,7 +24,7 @@ from enfold.surfaces.asgi import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.mcp.results import ERROR_KEY
-from enfold.testing.client import CallRequest, Envelopes, Reply, SurfaceClient, read_answer
+from enfold.testing.client import CallRequest, Envelopes, Reply, SurfaceClient, read_answer, read_wire
 
 Headers: TypeAlias = Mapping[str, str | None]
 
@@ -346,15 +347,22 @@ def _read(message: Any, answer: Conversation, format: Format) -> Reply:
     if "error" in message:
         return Reply(None, _protocol_error(message["error"]), answer.status, answer.headers, message)
     result = message["result"]
-    wire = result if format.is_content else json.loads(result["content"][0]["text"])
-    told = result.get("_meta", {}).get(ERROR_KEY, {})
+    meta = result.get("_meta", {})
+    told, shape = meta.get(ERROR_KEY, {}), meta.get(SHAPE_KEY)
     try:
-        return Reply(format.read(wire), None, answer.status, answer.headers, result)
+        return Reply(_read_result(result, format, shape), None, answer.status, answer.headers, result)
     except CallError as error:
         failed = CallError(
             told.get("code", error.code), error.message, told.get("details", error.details), told.get("retryable")
         )
         return Reply(None, failed, answer.status, answer.headers, result)
+
+
+def _read_result(result: Any, format: Format, shape: str | None) -> ResponseEnvelope[Any]:
+    if format.is_content:
+        return format.read(result)
+    text = result["content"][0]["text"]
+    return local_envelope(text, "") if shape == "text" else read_wire(json.loads(text), format, shape)
 
 
 def _protocol_error(error: Any) -> CallError:

@@ -102,7 +102,7 @@ class SurfaceClient(ABC):
 def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
     """The reply in an answer of HTTP or CGI; a failure whose body reads as a success fails the test."""
     try:
-        envelope = format.read(wire)
+        envelope = read_wire(wire, format, headers.get("enfold-shape"))
     except CallError as error:
         code = headers.get("enfold-code", error.code)  # which not every format has a place for
         told = CallError(code, error.message, error.details, error.retryable)
@@ -112,9 +112,19 @@ def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Form
     return Reply(envelope, None, status, headers, wire)
 
 
+def read_wire(wire: Any, format: Format, shape: str | None) -> ResponseEnvelope[Any]:
+    """The envelope of what a surface wrote, and said about its shape."""
+    return format.read(wire) if format.shape is None else format.read(wire, shape)
+
+
 def round_trip(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpec], ResponseEnvelope[Any]]:
     """Writes an envelope as JSON in a format and reads it again, for surfaces that hand envelopes over as they are."""
     if format is None:
         return lambda envelope, _: envelope
     found = find_format(format)
-    return lambda envelope, spec: found.read(msgspec.json.decode(msgspec.json.encode(found.write(envelope, spec))))
+
+    def write_and_read(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> ResponseEnvelope[Any]:
+        shape = None if found.shape is None or envelope.is_error else found.shape(envelope, spec)
+        return read_wire(msgspec.json.decode(msgspec.json.encode(found.write(envelope, spec))), found, shape)
+
+    return write_and_read

@@ -170,7 +170,7 @@ class _Maker:
         if is_query and self._options.definitions.is_held(self._id("tool", name)):
             is_query, tool = False, {**tool, "annotations": {**hints, "readOnlyHint": False}}
         facts: Listed = {} if self._options.content.advertise_output else {"advertise_output": False}
-        if shape.is_wrapped and isinstance(advertised, dict):
+        if (shape.is_wrapped or shape.schema != advertised) and isinstance(advertised, dict):
             facts["outputSchema"] = advertised
         return self._spec(
             tool,

@@ -13,7 +13,8 @@ from enfold.envelope.foreign import is_encoded_block, names_itself
 from enfold.errors import FormatError
 from enfold.formats import mcp_envelope_v0_1, tool_envelope_v1
 from enfold.formats import result as result_format
-from enfold.mcp.json_rpc import FORMAT_KEY, fields_of
+from enfold.formats.wrapper_schemas import WRAPPED
+from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY, fields_of
 from enfold.schema.nodes.values import json_type
 from enfold.sources.decoders import read_json
 from enfold.sources.mcp.dispatcher import RepairedResult
@@ -23,7 +24,6 @@ Schema: TypeAlias = dict[str, Any]
 
 PARSED_TEXT: Final = "parsed_text"  # the data was JSON in a text block, and not structured content
 CONTENT_BLOCK: Final = "content_block"  # the content was no list, and is one block of it now
-FASTMCP_WRAP: Final = "x-fastmcp-wrap-result"
 
 
 class ResultShape(msgspec.Struct, frozen=True):
@@ -31,17 +31,31 @@ class ResultShape(msgspec.Struct, frozen=True):
 
     schema: Schema
     is_wrapped: bool = False
+    is_plain: bool = False  # objects are not wrapped, and each result says whether it is
     null_is_data: bool = False  # whether structured content that is null is a value
 
 
 def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any = None) -> ResultShape:
     """The shape a tool's output schema describes; a wrapper that the schema or the tool's `_meta` names is taken off."""
     schema: Schema = advertised if isinstance(advertised, dict) else {}
-    is_ours = fields_of(meta).get(FORMAT_KEY) == "result"
-    is_marked = schema.get(FASTMCP_WRAP) is True or is_ours
-    if is_marked or reads == "result":
-        return ResultShape(_inner_schema(schema), is_wrapped=True, null_is_data=null_is_data)
-    return ResultShape(schema, null_is_data=null_is_data)
+    marks = fields_of(meta)
+    is_plain = marks.get(FORMAT_KEY) == "plain"
+    is_wrapped = schema.get(WRAPPED) is True or "result" in (marks.get(FORMAT_KEY), marks.get(SHAPE_KEY))
+    if is_wrapped or (reads == "result" and not is_plain):
+        return ResultShape(_inner_schema(schema), is_wrapped=True, is_plain=is_plain, null_is_data=null_is_data)
+    if is_plain and "anyOf" in schema and (inner := _inner_union(schema)) is not None:
+        return ResultShape(inner, is_wrapped=True, is_plain=True, null_is_data=null_is_data)
+    is_anything = is_plain and schema == {"type": "object"}  # any object, or any other value in a wrapper
+    return ResultShape({} if is_anything else schema, is_plain=is_plain, null_is_data=null_is_data)
+
+
+def _inner_union(schema: Schema) -> Schema | None:
+    """The schema of a union of which format `plain` wraps the last variant."""
+    *objects, wrapper = schema["anyOf"]
+    if fields_of(fields_of(wrapper).get("properties")).keys() != {"result"}:
+        return None
+    kept = {name: value for name, value in schema.items() if name != "type"}
+    return {**kept, "anyOf": [*objects, wrapper["properties"]["result"]]}
 
 
 def _inner_schema(schema: Schema) -> Schema:
@@ -71,7 +85,13 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
     content, content_warnings = _content(result.get("content"))
     structured = result.get("structuredContent", UNSET)
     is_error = result.get("isError") is True
-    payload = _payload(content, structured, shape, is_error=is_error)
+    told = fields_of(meta).get(SHAPE_KEY) if shape.is_plain else None
+    if told is not None:  # where the schema says nothing, each result does
+        shape = msgspec.structs.replace(shape, is_wrapped=told != "object")
+    is_bare = told == "text" and structured is UNSET and len(content) == 1 and not is_error
+    payload = (
+        _UnwrappedResult(_text(content[0])) if is_bare else _payload(content, structured, shape, is_error=is_error)
+    )
     warnings = (*content_warnings, *payload.warnings)
     if isinstance(result, RepairedResult):
         in_data = "/content" if payload.data is content else "/structuredContent"
@@ -119,7 +139,7 @@ def _text_payload(content: list[Any], shape: ResultShape) -> _UnwrappedResult | 
     parsed, replaced = _parsed_text(content)
     if names_itself(parsed):
         return _read_envelope(parsed)
-    if parsed is UNSET or not (shape.schema or shape.is_wrapped):
+    if parsed is UNSET or not (shape.schema or shape.is_wrapped or shape.is_plain):
         return None
     warning = ResultWarning(PARSED_TEXT, "", type="string", size=len(content[0]["text"]))
     return msgspec.structs.replace(_unwrapped(parsed, shape), warnings=(warning, *replaced))

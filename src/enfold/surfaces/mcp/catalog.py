@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.envelope.content import ContentBlock
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.mcp.json_rpc import FORMAT_KEY, encode
+from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY, encode
 from enfold.mcp.offers import tool_names
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import Identity, Operation, OperationSpec, OperationType, legal_names
@@ -313,6 +313,8 @@ class MCPTool:
         if not self.is_imported and self.format.is_wrapper and not self._gives_content:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: self.format.name}
+            if self.format.shape is not None and spec.values != 1 and not self.is_stream:
+                listed["_meta"][SHAPE_KEY] = "result"
         return listed
 
     @property

@@ -12,7 +12,7 @@ from enfold.envelope.content import ContentBlock, TextContent, json_text
 from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.json_pointer import escape
-from enfold.mcp.json_rpc import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
 from enfold.surfaces.mcp.catalog import MCPTool
@@ -58,6 +58,7 @@ def write_result(
     is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
     result: Result = {"content": [], "isError": is_error}
     text: bytes | None = None
+    shape = None if chosen.shape is None or is_error else chosen.shape(envelope, tool.spec)
     try:
         if asked is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
             result["content"] = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
@@ -65,8 +66,9 @@ def write_result(
             result["content"] = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
         else:
             text = encode(chosen.write(envelope, tool.spec))
-            result["content"] = [{"type": "text", "text": text.decode()}]
-        if revision.has_structure and not revision.is_text_alone and not is_misfit:
+            result["content"] = [{"type": "text", "text": envelope.data if shape == "text" else text.decode()}]
+        is_text_alone = revision.is_text_alone or (shape == "text" and not _is_advertised(tool, exchange))
+        if revision.has_structure and not is_text_alone and not is_misfit:
             if asked is None and text is not None and not is_error and tool.has_structure:
                 result["structuredContent"] = msgspec.Raw(text)
             elif (structure := _structure(tool, envelope, revision)) is not UNSET:
@@ -74,10 +76,26 @@ def write_result(
     except UNWRITABLE as error:
         raise unwritable(envelope.data, error) from error
     if type(meta) is not LocalResponseMeta or envelope.warnings or truncated or envelope.provenance is not None:
-        own = _meta(envelope, truncated)
+        own = _meta(envelope, truncated, keeps_marks=tool.is_imported)
         if own:
             result["_meta"] = own
+    if (chosen.shape or tool.format.shape) is not None and not is_error:
+        _mark(result, tool, envelope, asked)
     return result
+
+
+def _is_advertised(tool: MCPTool, exchange: ClientExchange) -> bool:
+    return not exchange.is_relayed and tool.output_schema_for(exchange.caller.revision) is not None
+
+
+def _mark(result: Result, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None) -> None:
+    """Say how the format wrote the data; another server's result that goes on as it is has its own marks."""
+    if asked is None and tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
+        return
+    marked = asked if asked is not None and asked.shape is not None else tool.format
+    if marked.shape is not None:
+        marks = {FORMAT_KEY: marked.name, SHAPE_KEY: marked.shape(envelope, tool.spec)}
+        result["_meta"] = {**result.get("_meta", {}), **marks}
 
 
 def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
@@ -156,9 +174,12 @@ def _without_payload(data: Any) -> Any:
 # --- meta ---------------------------------------------------------------------------------------------------------
 
 
-def _meta(envelope: ResponseEnvelope[Any], truncated: Any) -> dict[str, Any]:
+def _meta(envelope: ResponseEnvelope[Any], truncated: Any, *, keeps_marks: bool) -> dict[str, Any]:
     own = envelope.meta._meta if isinstance(envelope.meta, MCPResponseMeta) else UNSET
     meta: dict[str, Any] = {} if own is UNSET else dict(own)
+    if not keeps_marks:  # they tell how another server wrote what we write anew
+        meta.pop(FORMAT_KEY, None)
+        meta.pop(SHAPE_KEY, None)
     if envelope.warnings:
         meta[WARNINGS_KEY] = [warning.to_wire() for warning in envelope.warnings]
     if truncated:
