@@ -146,6 +146,78 @@ def test_arguments_come_as_text_json_files_and_stdin(app: Path, tmp_path: Path) 
     assert call(app, "echo", "text=a=b", "many:=[3]")[1][0]["result"]["many"] == [3]
 
 
+FILES = """
+from dataclasses import dataclass
+from enfold import OperationRegistry
+ops = OperationRegistry("lab")
+
+@dataclass
+class Sample:
+    content: bytes
+    label: str = ""
+
+@ops.mutation
+def upload(content: bytes, name: str = "") -> dict:
+    return {"size": len(content), "start": content[:4].hex(), "name": name}
+
+@ops.mutation
+def deep(sample: Sample, more: list[bytes] | None = None) -> list:
+    return [sample.content.hex(), [each.hex() for each in more or []]]
+
+@ops.mutation
+def either(value: str | bytes) -> str:
+    return str(value)
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("files") / "app.py"
+    path.write_text(FILES)
+    (path.parent / "photo.png").write_bytes(b"\x89PNG\xff\x00")
+    return path
+
+
+def test_a_file_is_encoded_where_the_operation_takes_bytes(files: Path) -> None:
+    photo = f"@{files.parent / 'photo.png'}"
+    seen = {"size": 6, "start": "89504e47", "name": ""}
+    assert call(files, "upload", f"content={photo}") == (0, [{"result": seen}], "")
+    assert call(files, "upload", "--content", photo)[1] == [{"result": seen}]
+    assert call(files, "upload", "content=aGVsbG8=")[1][0]["result"]["size"] == 5
+
+
+def test_files_are_encoded_in_fields_and_arrays(files: Path) -> None:
+    photo = f"@{files.parent / 'photo.png'}"
+    content = "89504e47ff00"
+    assert call(files, "deep", f"sample.content={photo}")[1] == [{"result": [content, []]}]
+    assert call(files, "deep", f"sample.content={photo}", f"more={photo}")[1] == [{"result": [content, [content]]}]
+    words = [f"sample.content={photo}", f"more={photo}", "more=aGk=", f"sample.label={files}"]
+    assert call(files, "deep", *words)[1] == [{"result": [content, [content, b"hi".hex()]]}]
+
+
+def test_bytes_are_read_from_standard_input(files: Path) -> None:
+    command = [sys.executable, "-m", "enfold", "call", str(files), "upload", "content=@-"]
+    done = subprocess.run(command, input=b"\x00\xff\xfe", capture_output=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["result"]["start"]) == (0, "00fffe")
+
+
+def test_text_that_starts_with_an_at_sign_is_written_as_json(files: Path) -> None:
+    photo = f"content=@{files.parent / 'photo.png'}"
+    code, _, said = call(files, "upload", photo, "name=@ann")
+    assert code == 2
+    assert said.startswith("VALIDATION_ERROR: ann cannot be read: No such file or directory")
+    assert """name:='"@text"'""" in said
+    assert call(files, "upload", photo, 'name:="@ann"')[1][0]["result"]["name"] == "@ann"
+    assert call(files, "upload", "content=@/nothing")[2].startswith(
+        "VALIDATION_ERROR: /nothing cannot be read: No such"
+    )
+
+
+def test_an_argument_that_may_be_text_takes_the_text_of_a_file(files: Path) -> None:
+    (files.parent / "note.txt").write_text("aGVsbG8=")
+    assert call(files, "either", f"value=@{files.parent / 'note.txt'}")[0] == 0
+
+
 @pytest.mark.parametrize("words", [["many=1"], ["many=[1]"], ["many:=[1]"], ["maybe=1"], ["maybe=1", "many=1"]])
 def test_one_value_is_enough_for_an_array(app: Path, words: list[str]) -> None:
     given = call(app, "arrays", *words)[1][0]["result"]

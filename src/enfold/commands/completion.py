@@ -134,7 +134,8 @@ def _specs(target: str) -> list[OperationSpec]:
 
 def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tuple[str, str]]:
     """The arguments that are not given yet, as `name=` or as `--name`; of one whose values are known, its values."""
-    from enfold.surfaces.command_line.help import opened, type_text
+    from enfold.schema.nodes.reference import opened
+    from enfold.surfaces.command_line.help import type_text
 
     root = spec.input_schema
     name, equals, _ = last.partition("=")
@@ -154,7 +155,8 @@ def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tup
 
 def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
     """The arguments, and the fields of those whose name has been typed: `person`, `person.name`."""
-    from enfold.surfaces.command_line.help import fields_of, opened
+    from enfold.schema.nodes.reference import opened
+    from enfold.surfaces.command_line.help import fields_of
 
     waiting = [("", root)]
     while waiting:
@@ -170,7 +172,7 @@ def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
 
 def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
     """The values that a schema lists, in its branches too."""
-    from enfold.surfaces.command_line.help import opened
+    from enfold.schema.nodes.reference import opened
 
     branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if branches:

@@ -167,6 +167,24 @@ def local_schema(root: Any, reference: Any) -> Any:
         return None
 
 
+_MAX_REFERENCES: Final = 16
+
+
+def opened(given: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema with its reference resolved; keywords beside the reference take precedence."""
+    part: dict[str, Any] = given if isinstance(given, dict) else {}
+    for _ in range(_MAX_REFERENCES):
+        only = part.get("allOf")
+        if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
+            part = {**only[0], **{key: value for key, value in part.items() if key != "allOf"}}
+        if "$ref" not in part:
+            return part
+        beside = {key: value for key, value in part.items() if key != "$ref"}
+        found = local_schema(root, part["$ref"])
+        part = {**(found if isinstance(found, dict) else {}), **beside}
+    return {}
+
+
 def digest(schema: Any) -> str:
     """Return a digest that is the same for equal schemas, independent of key order."""
     from hashlib import sha256  # slow to import

@@ -9,7 +9,9 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.operations import OperationSpec
-from enfold.surfaces.command_line.help import fields_of, opened
+from enfold.schema.files import FileArgument, file_argument
+from enfold.schema.nodes.reference import opened
+from enfold.surfaces.command_line.help import fields_of
 
 USAGE: Final = """\
 usage: call OPERATION [name=text] [name:=json] [@file] [options]
@@ -18,7 +20,7 @@ usage: call OPERATION [name=text] [name:=json] [@file] [options]
   --NAME text           the same; --NAME alone is true, --no-NAME false. The options below take precedence over arguments with the same name
   name.field=text       a field of an argument that is an object; name.0=text an item of one that is an array
   name:=json            an argument as JSON
-  name=@file            an argument whose text is in a file; name:=@file for JSON
+  name=@file            an argument whose text, or whose bytes, are in a file; name:=@file for JSON; @- reads standard input
   @file                 all arguments as a JSON object in a file; @- reads standard input
   --json JSON           all arguments as a JSON object
   --format NAME         the format of the answer, errors included
@@ -144,9 +146,29 @@ def _checked_text(read: Callable[[], str], what: str) -> str:
         text = read()
         text.encode()  # Python may keep bytes that are no text as halves of characters.
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise wrong(f"{what} cannot be read: {reason}") from None
+        raise _unreadable(what, error) from None
     return text
+
+
+def _unreadable(what: str, error: OSError | ValueError) -> CallError:
+    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    is_missing = isinstance(error, FileNotFoundError)
+    advice = """ (text that starts with @ is written as JSON: name:='"@text"')""" if is_missing else ""
+    return wrong(f"{what} cannot be read: {reason}{advice}")
+
+
+def _read_file(value: str, stdin: TextIO, file: FileArgument) -> Any:
+    """The content of a file or of standard input as an argument takes it."""
+    from pathlib import Path  # which takes its time to load
+
+    if value == "@-":
+        buffer = getattr(stdin, "buffer", None)  # a caller in this process may have given text
+        return file.value(stdin.read().encode() if buffer is None else buffer.read(), None)
+    path = Path(value[1:])
+    try:
+        return file.value(path.read_bytes(), path.name)
+    except (OSError, ValueError) as error:
+        raise _unreadable(value[1:], error) from None
 
 
 def read_json(text: str, what: str) -> Any:
@@ -173,7 +195,7 @@ def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO, spec: Operat
         if kind == "--json" or (kind == "word" and text.startswith("@")):
             whole.update(_read_object(text, stdin))
         else:
-            name, value = _read_named(_option(text, fields) if kind == "option" else text, stdin)
+            name, value = _read_named(_option(text, fields) if kind == "option" else text, stdin, fields)
             named.setdefault(fields.path(name), []).append(value)
     # What is given whole comes before its fields.
     for path in sorted(named, key=lambda path: not any(_is_below(other, path) for other in named)):
@@ -197,12 +219,14 @@ def _read_object(text: str, stdin: TextIO) -> dict[str, Any]:
     return value
 
 
-def _read_named(word: str, stdin: TextIO) -> tuple[str, Any]:
+def _read_named(word: str, stdin: TextIO, fields: _Fields) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals or not all(name.removesuffix(":").split(".")):
         raise wrong(f"{word!r} is not an argument: write name=value")
     if name.endswith(":"):
         return name[:-1], read_json(read_text(value, stdin), f'Argument "{name[:-1]}"')
+    if value.startswith("@") and (file := fields.file(name)) is not None:
+        return name, _read_file(value, stdin, file)
     return name, read_text(value, stdin)
 
 
@@ -250,6 +274,13 @@ class _Fields:
         part = self._properties(self._root).get(self.spelled(name))
         return any(each.get("type") == "boolean" for each in self._variants(part))
 
+    def file(self, name: str) -> FileArgument | None:
+        """How a value takes the bytes of a file; None where it takes text."""
+        part: Any = self._root
+        for key in self.path(name):
+            part = self._below(part, key)
+        return file_argument(part, self._root)
+
     def path(self, name: str) -> Path:
         """The keys that lead to a value; a field whose own name has a dot is one key."""
         part: Any = self._root
@@ -280,11 +311,11 @@ class _Fields:
         _assign(container, path[-1], self.item_or_array(value, path), path)
 
     def item_or_array(self, value: Any, path: Path) -> Any:
-        """The value; one text is put into an array where one is wanted, and the text is none itself."""
+        """The value; one text or object is put into an array where one is wanted, and the text is none itself."""
         part: Any = self._root
         for key in path:
             part = self._below(part, key)
-        is_one_item = isinstance(value, str) and not value.lstrip().startswith("[")
+        is_one_item = isinstance(value, dict) or (isinstance(value, str) and not value.lstrip().startswith("["))
         return [value] if is_one_item and self._wants_array(part) else value
 
     def _wants_array(self, part: Any) -> bool:

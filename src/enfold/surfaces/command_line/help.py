@@ -11,7 +11,7 @@ import msgspec
 from enfold.operations import OperationSpec
 from enfold.schema.keywords import properties_of
 from enfold.schema.messages import FORMATS
-from enfold.schema.nodes.reference import local_schema
+from enfold.schema.nodes.reference import opened
 
 _DEEPEST: Final = 4
 _MAX_ROWS: Final = 200
@@ -169,7 +169,6 @@ def _text(part: dict[str, Any]) -> str:
     return (text + "x" * (shortest - len(text)))[: max(longest, shortest)] if shortest < 1_000 else text
 
 
-_MAX_REFERENCES: Final = 16
 _MAX_CHOICES: Final = 12
 
 
@@ -179,21 +178,6 @@ def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
     required = part.get("required") if properties else None
     names = required if isinstance(required, list) else []
     return [(name, field, name in names) for name, field in properties.items()]
-
-
-def opened(given: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """The part with its reference followed; what stands beside the reference goes before what is behind it."""
-    part: dict[str, Any] = given if isinstance(given, dict) else {}
-    for _ in range(_MAX_REFERENCES):
-        only = part.get("allOf")
-        if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
-            part = {**only[0], **{key: value for key, value in part.items() if key != "allOf"}}
-        if "$ref" not in part:
-            return part
-        beside = {key: value for key, value in part.items() if key != "$ref"}
-        found = local_schema(root, part["$ref"])
-        part = {**(found if isinstance(found, dict) else {}), **beside}
-    return {}
 
 
 def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
