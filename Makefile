@@ -94,13 +94,8 @@ faults: setup
 console: setup
 	ENFOLD_CONSOLE=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/surfaces/console
 
-# The tools that build the site; only `make docs` needs them.
-$(VENV)/docs: $(VENV)/ready
-	$(BIN)/python $(PIP_INSTALL) --group docs
-	touch $@
-
 # The site is self-contained. A dead link or a page that is missing from the menu is an error.
-docs: $(VENV)/docs
+docs: $(VENV)/ready
 	$(BIN)/python docs/build.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "The site is in site/. View it with: $(BIN)/python -m http.server --directory site 8080"

@@ -1,5 +1,5 @@
-"""Hooks of the site: the README is its front page, a link to a file that is no page becomes its name, pictures are drawn, and
-what the theme leaves without a name gets one."""
+"""Hooks of the site: the README is the front page, links to other files become their names, diagrams are drawn, and controls
+that the theme leaves without an accessible name get one."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links as the repository has them, turned into links as the site has them; a dead one is left for mkdocs to report."""
+    """Turn links of the repository into links of the site; mkdocs reports dead ones. Guides come before the API in a search."""
+    if page.file.src_uri.startswith("api/"):
+        page.meta["search"] = {"boost": 0.5}
     written = FRONT if page.file.src_uri == "index.md" else DOCS / page.file.src_uri
     linked = LINK.sub(lambda link: _on_the_site(link, written, DOCS / page.file.src_uri), markdown)
     return PICTURE.sub(lambda picture: drawing.draw(picture[1]), linked)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Screenshots lead to themselves: on a telephone their words are small."""
+    """Link each screenshot to its full size: on a phone its text is too small to read."""
     return SCREENSHOT.sub(r'<a href="\2">\1</a>', html)
 
 
@@ -54,7 +56,7 @@ def on_post_template(output: str, **_: Any) -> str:
 
 
 def _with_names(output: str) -> str:
-    """Names for what a screen reader finds and the theme does not name."""
+    """Add accessible names to controls that the theme leaves without one."""
     for found, name in UNNAMED.items():
         output = output.replace(found, f'{found} aria-label="{name}"')
     return output

@@ -7,9 +7,8 @@ from threading import Thread
 
 import uvicorn
 
-from enfold import App, Identity, OperationRegistry
+from enfold import App, Identity, OperationRegistry, Tokens
 from enfold.app import Limits
-from enfold.auth.tokens import Tokens
 
 ops = OperationRegistry("shop")
 

@@ -7,8 +7,7 @@ from threading import Thread
 
 import uvicorn
 
-from enfold import Identity, OperationRegistry
-from enfold.auth.tokens import Tokens
+from enfold import Identity, OperationRegistry, Tokens
 from enfold.surfaces.http import to_http
 
 ops = OperationRegistry("notes")

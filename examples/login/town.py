@@ -11,8 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import uvicorn
 
-from enfold import Identity, OperationRegistry
-from enfold.auth.tokens import Tokens
+from enfold import Identity, OperationRegistry, Tokens
 from enfold.surfaces.mcp import to_mcp
 
 ops = OperationRegistry()

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from enfold.app.app import App
+    from enfold.auth.tokens import Tokens
     from enfold.envelope import (
         RESPONSE_SOURCES,
         HTTPResponseMeta,
@@ -76,6 +77,7 @@ __all__ = [
     "ResourceLink",
     "ResponseEnvelope",
     "TextContent",
+    "Tokens",
     "build_env",
     "cast",
     "from_wire",
@@ -92,6 +94,7 @@ __all__ = [
 # program that only catches our errors start without the rest.
 _PLACES = {
     "app.app": ("App",),
+    "auth.tokens": ("Tokens",),
     "envelope.content": (
         "HTTP_RESPONSE_META_SCHEMA",
         "LOCAL_RESPONSE_META_SCHEMA",
