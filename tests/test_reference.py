@@ -131,7 +131,7 @@ def test_a_page_of_an_allowed_origin_may_send_and_read_every_header_of_ours() ->
     taken, _, given = section("http.md", "Headers").partition("Response headers:")
     hosts = Hosts(origins=["https://page.test"])
     asked = {b"host": b"localhost", b"origin": b"https://page.test", b"access-control-request-method": b"POST"}
-    answered = dict([*hosts.preflight_headers(asked, ["POST"]), *hosts.admit({}, asked)])
+    answered = dict([*hosts.preflight_headers(asked, ["POST"]), *hosts.check({}, asked)])
     allowed = set(answered[b"access-control-allow-headers"].decode().lower().replace(" ", "").split(","))
     exposed = set(answered[b"access-control-expose-headers"].decode().lower().replace(" ", "").split(","))
     ours = re.compile(r"enfold-|x-request|idempotency|prefer")

@@ -17,11 +17,12 @@ from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.runtime.coroutines import drive
 from enfold.runtime.lifespan import Lifetime
+from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import OperationRegistry, Registry
-from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route
+from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route, Run
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, Response, report
+from enfold.surfaces.request import Request, Response, read_format, report
 from enfold.surfaces.responses import MAX_BODY, body_too_large
 from enfold.surfaces.router import Router, operation_pages
 
@@ -71,7 +72,7 @@ def to_cgi(
     introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"}, recorder)
     user = variables.get(identity_variable)
     guarded = registry.guarded(has_identities=bool(user), surface="cgi")
-    functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
+    functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT, _choose)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     watch = functions.registry.observers.begin(partial(_span, request))
     request.root = variables.get("SCRIPT_NAME", "")
@@ -190,10 +191,10 @@ def _answer(
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     hosts = Hosts(["*"])  # which hosts there are is up to the web server; pages of other origins are refused
     try:
-        functions.read_options(request)
+        read_format(request)
         hosts.check({}, request.headers)
         request.identity = identify()
-        router = Router(functions, operation_pages(functions), _call, hosts, is_closed=True)
+        router = Router(functions, operation_pages(functions), hosts, is_closed=True)
         return _run(router, functions.registry.lifetime, request, tasks)
     except CallError as error:
         return functions.failure(request, error)
@@ -207,8 +208,8 @@ def _log_failure(request: Request, error: BaseException) -> None:
     Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
 
 
-def _call(functions: Functions, route: Route, request: Request) -> Awaitable[Response]:
-    return functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
+def _choose(prepared: PreparedOperation) -> Run:
+    return Functions.collect if prepared.is_stream else Functions.call
 
 
 def _run(router: Router[Request], lifetime: Lifetime, request: Request, tasks: OpenTasks | None) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakMethod
 
 import msgspec
@@ -30,7 +30,6 @@ from enfold.surfaces.request import (
     Request,
     Response,
     accepts_json,
-    format_name,
     invalid_body,
     is_json,
     query_reader,
@@ -62,6 +61,10 @@ if TYPE_CHECKING:
 PREFIX: Final = "/functions/"
 
 
+Run: TypeAlias = "Callable[[Functions, Route, Any], Awaitable[Response | None]]"
+Choose: TypeAlias = Callable[[PreparedOperation], Run]  # how the calls of an operation are run
+
+
 class Route(msgspec.Struct, eq=False):
     """An operation as a web server sees it; how its query string is read is worked out when one comes."""
 
@@ -69,9 +72,11 @@ class Route(msgspec.Struct, eq=False):
     prepared: PreparedOperation
     # The same for an answer in the surface's own format, where that takes structs.
     for_writing: PreparedOperation
-    needs_context: bool  # its handler takes one, or something is required of its callers
     methods: tuple[str, ...]
     known: dict[str, Route]  # the table it stands in, which is replaced when the registry changes
+    run: Run  # as a plain call, as a task, or as a stream
+    is_open: bool  # nothing is required of its callers
+    needs_context: bool  # its handler takes one, or something is required of its callers
     _read_query: QueryReader | None = None
 
     def read_query(self, query: bytes) -> dict[str, Any]:
@@ -83,10 +88,11 @@ class Route(msgspec.Struct, eq=False):
 class Routes:
     """The routes by path, found when they are first asked for; `known` is emptied whenever the registry changes."""
 
-    __slots__ = ("__weakref__", "_registry", "_takes_structs", "known")
+    __slots__ = ("__weakref__", "_choose", "_registry", "_takes_structs", "known")
 
-    def __init__(self, registry: Registry, *, takes_structs: bool) -> None:
+    def __init__(self, registry: Registry, choose: Choose, *, takes_structs: bool) -> None:
         self._registry = registry
+        self._choose = choose
         self._takes_structs = takes_structs
         self.known: dict[str, Route] = {}
         forget = WeakMethod(self._forget)  # A registry may outlive many apps.
@@ -114,8 +120,9 @@ class Routes:
     def route_to(self, spec: OperationSpec) -> Route:
         prepared = self._registry.prepared(spec.id)
         writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
-        needs_context = prepared.needs_context or not prepared.is_open
-        return Route(spec, prepared, writes, needs_context, methods_of(spec), self.known)
+        is_open, run = prepared.is_open, self._choose(prepared)
+        needs_context = prepared.needs_context or not is_open
+        return Route(spec, prepared, writes, methods_of(spec), self.known, run, is_open, needs_context)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
@@ -135,9 +142,6 @@ OPTION_HEADERS: Final = frozenset(
     }
 )
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
-
-_IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-_MAX_REQUEST_ID: Final = 128
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -166,8 +170,10 @@ class FunctionSettings(msgspec.Struct, frozen=True):
 class Functions:
     """The operations of a registry, called by method and path."""
 
-    def __init__(self, registry: Registry, settings: FunctionSettings, dialect: Dialect) -> None:
-        """`registry` is a guarded view: every call is checked."""
+    def __init__(
+        self, registry: Registry, settings: FunctionSettings, dialect: Dialect, choose: Choose | None = None
+    ) -> None:
+        """`registry` is a guarded view: every call is checked. `choose` says how operations are run: by default `call`."""
         self.registry = registry
         self._settings = settings
         self._dialect = dialect
@@ -176,7 +182,8 @@ class Functions:
         self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
         self._needs_context = dialect.runs_in_place or self._records_unasked
         self.format = find_format(settings.format)
-        self.routes = Routes(registry, takes_structs=self.format.takes_structs)
+        choose = choose or (lambda _: Functions.call)
+        self.routes = Routes(registry, choose, takes_structs=self.format.takes_structs)
 
     @property
     def application(self) -> Application:
@@ -185,26 +192,16 @@ class Functions:
 
     # before the call
 
-    def read_options(self, request: Request) -> None:
-        """Set the id that the caller gave to the request, and the format that they want their answer in."""
-        headers = request.headers
-        given = headers.get(b"x-request-id")
-        # What is made of these characters alone can go into every log and header.
-        if given and len(given) <= _MAX_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
-            request.request_id = given.decode()
-        if request.query or b"enfold-format" in headers:
-            name = format_name(headers, request.method, request.query)
-            if name is not None:
-                request.format = find_format(name)
-
     def find(self, request: Request) -> Route | None:
         """The route of a request's path; None where it is not the path of an operation.
 
         A known route need not be visible to the caller: `admit` checks that.
         """
-        if not request.path.startswith(PREFIX):
-            return None
-        route = self.routes.known.get(request.path) or self._visible(request)
+        route = self.routes.known.get(request.path)
+        if route is None:
+            if not request.path.startswith(PREFIX):
+                return None
+            route = self._visible(request)
         request.operation = route.prepared.operation
         return route
 
@@ -233,8 +230,7 @@ class Functions:
         if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
             raise not_acceptable("application/json")
         if request.method == "POST":
-            self._check_body(request)
-            given = self._read_body(await request.exchange.body(self._settings.max_body), request)
+            given = await self.body_object(request)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 route = self.routes.route_to(self.registry.get_spec(route.spec.id))
@@ -275,7 +271,7 @@ class Functions:
         headers = request.headers
         resumes = headers.get(b"last-event-id") if route.spec.resumable else None
         context = Context(
-            request_id=request.request_id or request.known_id(),
+            request_id=request.known_id(),
             identity=request.identity,
             timeout=read_timeout(headers) if b"enfold-timeout-ms" in headers else None,
             last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
@@ -302,20 +298,17 @@ class Functions:
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
     async def body_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object in the body."""
-        self._check_body(request)
-        return self._read_body(await request.exchange.body(self._settings.max_body), request)
-
-    def _read_body(self, body: bytes | bytearray, request: Request) -> dict[str, Any]:
+        """The JSON object in the body, which is refused for its headers before it is read."""
+        self._check_body(request.headers)
+        body = await request.exchange.body(self._settings.max_body)
         request.size = len(body)
         try:
             return self._read_object(body)
         except NOT_AN_OBJECT:
             raise invalid_body(body) from None
 
-    def _check_body(self, request: Request) -> None:
-        """Refuse a body for its headers, before it is read: it is of another type, compressed, or too large."""
-        headers = request.headers
+    def _check_body(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a body of another type, a compressed one, and one that says itself that it is too large."""
         kind = headers.get(b"content-type")
         if kind not in self._body_types:
             if kind is None and _has_body(headers):
@@ -384,7 +377,8 @@ class Functions:
     def _search(self) -> Route:
 
         registry = search_registry(self.registry)
-        return Routes(registry, takes_structs=self.format.takes_structs).route_to(registry.get_spec("operations"))
+        routes = Routes(registry, lambda _: Functions.call, takes_structs=self.format.takes_structs)
+        return routes.route_to(registry.get_spec("operations"))
 
     def document(self, request: Request, place: str) -> Response:
         """The OpenAPI document of what the caller may call."""

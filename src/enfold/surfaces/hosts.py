@@ -38,18 +38,8 @@ class Hosts:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._known: set[bytes] = set()  # hosts as they were written: most requests name the same one
 
-    def admit(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Sequence[Header]:
-        """The CORS headers of the answer; a request that `check` does not allow is refused."""
-        self.check(scope, headers)
-        if not self._origins:
-            return ()
-        origin, vary = headers.get(b"origin"), (b"vary", b"Origin")
-        if origin is None or not self.is_listed(origin):
-            return [vary]
-        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), vary]
-
-    def check(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a request that names another host, or comes from a page of another origin."""
+    def check(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Sequence[Header]:
+        """Refuse a request that names another host, or comes from a page of another origin. Returns the CORS headers."""
         host = headers.get(b"host", b"")
         if host not in self._known and not self._is_allowed_host(host, scope.get("server")):
             name = _name(host)[:100]
@@ -63,6 +53,13 @@ class Hosts:
                 f"Origin {_quoted(origin)} is not allowed. Add it with --allow-origin.",
                 {"reason": "origin"},
             )
+        return self._cors_headers(origin) if self._origins else ()
+
+    def _cors_headers(self, origin: bytes | None) -> list[Header]:
+        vary = (b"vary", b"Origin")
+        if origin is None or not self.is_listed(origin):
+            return [vary]
+        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), vary]
 
     def check_site(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse what a page of another site makes a browser request: images, scripts, frames and links have no Origin.

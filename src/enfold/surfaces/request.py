@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.errors import CallError, invalid_argument
-from enfold.formats import Format
+from enfold.formats import Format, find_format
 from enfold.observability.records import OK
 from enfold.operations import Identity, Operation, OperationSpec, new_request_id
 from enfold.schema.nodes import Node, TooLargeError, read_nodes
@@ -52,7 +52,7 @@ class Request(msgspec.Struct, eq=False):
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
     context: Context | None = None  # of this call, where it needs one
-    # The caller's own id, or a generated one on first use; until then None.
+    # Set by `known_id` on first use.
     request_id: str | None = None
     # For observers: the size of its body, how it ended.
     size: int | None = None
@@ -77,10 +77,17 @@ class Request(msgspec.Struct, eq=False):
         return [*self.run_header(), *((name.encode(), value.encode()) for name, value in added.items())]
 
     def known_id(self) -> str:
-        """The id of this request, for its context, its log and its answer."""
+        """The id of this request, for its context, its log and its answer: that of its caller, or a new one."""
         if self.request_id is None:
-            self.request_id = new_request_id()
+            given = self.headers.get(b"x-request-id")
+            self.request_id = new_request_id() if given is None else _checked_id(given) or new_request_id()
         return self.request_id
+
+
+def _checked_id(given: bytes) -> str | None:
+    # What is made of these characters alone can go into every log and header.
+    is_fit = 0 < len(given) <= _MAX_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS)
+    return given.decode() if is_fit else None
 
 
 def id_header(request: Request) -> tuple[bytes, bytes]:
@@ -106,6 +113,9 @@ def report(watch: Watch, request: Request, surface: str, answer: Response | None
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
+
+_IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_MAX_REQUEST_ID: Final = 128
 
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
@@ -162,12 +172,13 @@ def read_wait(text: str, longest: float) -> float:
     return min(float(text), longest)
 
 
-def format_name(headers: Headers, method: str, query: bytes) -> str | None:
-    """The format the caller names, in a header or, where the arguments are in the body, in the query string."""
-    named = headers.get(b"enfold-format")
+def read_format(request: Request) -> None:
+    """Set the format that the caller names, in a header or, where the arguments are in the body, in the query string."""
+    named = request.headers.get(b"enfold-format")
     if named is not None:
-        return named.decode("latin-1")
-    return query_value(query, "format") if method == "POST" else None
+        request.format = find_format(named.decode("latin-1"))
+    elif request.method == "POST" and (name := query_value(request.query, "format")) is not None:
+        request.format = find_format(name)
 
 
 def query_value(query: bytes, name: str) -> str | None:

@@ -17,7 +17,6 @@ from enfold.surfaces.responses import not_allowed
 R_contra = TypeVar("R_contra", bound=Request, contravariant=True)  # HTTP has a kind of its own
 
 Handler: TypeAlias = Callable[[R_contra], Awaitable[Response | None]]  # None where the answer has been sent already
-Call: TypeAlias = Callable[[Functions, Route, R_contra], Awaitable[Response | None]]
 
 
 class Page(msgspec.Struct, Generic[R_contra], frozen=True):
@@ -36,13 +35,10 @@ Pages: TypeAlias = Callable[[R_contra], Page[R_contra] | None]
 class Router(Generic[R_contra]):
     """Answers a request with an operation or a page."""
 
-    def __init__(
-        self, functions: Functions, pages: Pages[R_contra], call: Call[R_contra], hosts: Hosts, *, is_closed: bool
-    ) -> None:
-        """`call` runs an operation. `is_closed`: callers need a token, so pages of other sites cannot call anything."""
+    def __init__(self, functions: Functions, pages: Pages[R_contra], hosts: Hosts, *, is_closed: bool) -> None:
+        """`is_closed`: callers need a token, so pages of other sites cannot call anything."""
         self._functions = functions
         self._pages = pages
-        self._call = call
         self._hosts = hosts
         self._is_closed = is_closed
 
@@ -56,14 +52,14 @@ class Router(Generic[R_contra]):
         found = self._functions.find(request) or self._page(request)
         if request.method not in found.methods:
             raise not_allowed(request.method, found.methods)
-        if isinstance(found, Route) and not found.prepared.is_open:
+        if isinstance(found, Route) and not found.is_open:
             self._functions.admit(found, request)
         return found
 
     def answer(self, found: Route | Page[R_contra], request: R_contra) -> Awaitable[Response | None]:
         if request.method == "OPTIONS":
             return self._options(found.methods, request)
-        return self._call(self._functions, found, request) if isinstance(found, Route) else found.answer(request)
+        return found.run(self._functions, found, request) if isinstance(found, Route) else found.answer(request)
 
     def _page(self, request: R_contra) -> Page[R_contra]:
         page = self._pages(request)

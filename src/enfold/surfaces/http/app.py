@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.observability.spans import http_span
 from enfold.operations import Policy
+from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import (
     BODY_TIMEOUT,
@@ -27,14 +28,14 @@ from enfold.surfaces.asgi import (
 )
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.console import Console
-from enfold.surfaces.endpoints import PREFIX, Dialect, Functions, FunctionSettings, Route
+from enfold.surfaces.endpoints import PREFIX, Dialect, Functions, FunctionSettings, Run
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.http.mounts import Mount, find_mount, sorted_mounts
 from enfold.surfaces.http.pages import service_pages, surface_paths, task_pages
 from enfold.surfaces.http.stack import HTTPRequest, RequestStack, send
 from enfold.surfaces.http.streams import Streams
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, Response, decode_object, report
+from enfold.surfaces.request import Request, decode_object, report
 from enfold.surfaces.responses import MAX_BODY
 from enfold.surfaces.router import Handler, PublicRouter, Router, first_of, operation_pages
 
@@ -108,33 +109,28 @@ def to_http(
         tokens is not None,
         tasks is not None,
     )
-    functions = Functions(served.guarded(has_identities=tokens is not None, surface="http"), chosen, _DIALECT)
+    choose = partial(_choose, streams, pages)
+    guarded = served.guarded(has_identities=tokens is not None, surface="http")
+    functions = Functions(guarded, chosen, _DIALECT, choose)
     service = service_pages(functions, authentication, streams, Console() if settings.console else None)
     own = [operation_pages(functions), *([] if pages is None else [task_pages(pages, functions, streams)])]
-    call = partial(_call, streams, pages)
-    router = Router(functions, first_of(service, *own), call, hosts, is_closed=authentication.is_closed)
+    router = Router(functions, first_of(service, *own), hosts, is_closed=authentication.is_closed)
     anonymous: Handler[HTTPRequest] = router
     if authentication.is_closed:
-        public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT)
+        public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT, choose)
         found = first_of(service, operation_pages(public, is_public=True))
-        anonymous = PublicRouter(public, found, call, hosts, is_closed=True)
+        anonymous = PublicRouter(public, found, hosts, is_closed=True)
     stack = RequestStack(functions, authentication, router, anonymous)
     mounted = [Mount(prefix, app, authentication) for prefix, app in sorted_mounts(mounts or {})]
     return HTTPApp(functions, stack, streams, mounted, settings.body_timeout)
 
 
-def _call(
-    streams: Streams, tasks: TaskPages | None, functions: Functions, route: Route, request: HTTPRequest
-) -> Awaitable[Response | None]:
-    """Run an operation: as a stream, as a task, or to its end."""
-    if route.prepared.is_stream:
-        return streams.subscribe(functions, route, request)
-    if tasks is not None and (
-        route.spec.durable != "never"
-        or (route.prepared.operation.origin.kind == "mcp" and b"prefer" in request.headers)
-    ):
-        return tasks.call(functions, route, request)
-    return functions.call(route, request)
+def _choose(streams: Streams, tasks: TaskPages | None, prepared: PreparedOperation) -> Run:
+    """How an operation is run: as a stream, as a task where its caller prefers one, or to its end."""
+    if prepared.is_stream:
+        return streams.subscribe
+    may_be_task = prepared.spec.durable != "never" or prepared.operation.origin.kind == "mcp"
+    return Functions.call if tasks is None or not may_be_task else tasks.call
 
 
 class HTTPApp:

@@ -32,7 +32,7 @@ class Mount:
     async def forward(self, request: HTTPRequest) -> Response | None:
         """Let the app answer, after the checks of host, origin and token; its scope says who calls."""
         headers, exchange, hosts = request.headers, request.exchange, self._authentication.hosts
-        exchange.extra_headers = hosts.admit(exchange.scope, headers)
+        exchange.extra_headers = hosts.check(exchange.scope, headers)
         request.identity = await self._authentication.authenticate(exchange.scope, headers, exchange.receive)
         if request.method == "OPTIONS" and (preflight := hosts.preflight_headers(headers, ALL_METHODS)):
             return Response(b"", 204, [(b"allow", ", ".join(ALL_METHODS).encode()), *preflight])

@@ -15,7 +15,7 @@ from enfold.log import Log
 from enfold.surfaces.asgi import BODILESS, Exchange, late_body
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import Functions
-from enfold.surfaces.request import Request, Response
+from enfold.surfaces.request import Request, Response, read_format
 from enfold.surfaces.router import Handler
 
 _log: Final = Log("enfold.http")
@@ -50,10 +50,12 @@ class RequestStack:
         exchange, headers, router = request.exchange, request.headers, self._router
         exchange.begin()  # limits: ends a request whose body is late or whose client disconnects
         try:
-            exchange.extra_headers = self._hosts.admit(exchange.scope, headers)
-            self._functions.read_options(request)
+            exchange.extra_headers = self._hosts.check(exchange.scope, headers)
+            if request.query or b"enfold-format" in headers:
+                read_format(request)
             if self._has_tokens:
                 if b"authorization" in headers:
+                    request.known_id()  # a refusal drops the headers
                     authenticate = self._authentication.authenticate
                     request.identity = await authenticate(exchange.scope, headers, exchange.receive)
                 else:
