@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from enfold.errors import CallError, FormatError
     from enfold.operations import AccessControl, Context, Identity, OperationSpec, OperationType
     from enfold.operations.call import Call, Middleware, Next
+    from enfold.operations.dependencies import Depends
     from enfold.operations.outcomes import Deferred, NeedsInput, Outcome
     from enfold.runtime.env import build_env
     from enfold.runtime.registry import OperationRegistry
@@ -60,6 +61,7 @@ __all__ = [
     "CastError",
     "Context",
     "Deferred",
+    "Depends",
     "EmbeddedResource",
     "FormatError",
     "HTTPResponseMeta",
@@ -125,6 +127,7 @@ _PLACES = {
     ),
     "errors": ("CallError", "FormatError"),
     "operations.call": ("Call", "Middleware", "Next"),
+    "operations.dependencies": ("Depends",),
     "operations.outcomes": ("Deferred", "NeedsInput", "Outcome"),
     "operations": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
     "runtime.registry": ("OperationRegistry",),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
     from enfold.operations.call import Middleware
+    from enfold.operations.dependencies import Dependencies
     from enfold.schema.signature import Signature
 
 
@@ -45,6 +46,7 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
     inline: bool = False
     origin: Origin = FUNCTIONS
     middleware: tuple[Middleware, ...] = ()  # around its calls, the outermost first
+    dependencies: Dependencies = ()  # what its handler needs beside the arguments
 
     def __repr__(self) -> str:
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
@@ -94,7 +96,23 @@ def operation_from_function(
         meta=meta,
         **fields,
     )
-    return Operation(spec, function, signature, policy, inline, middleware=checked_middleware(middleware))
+    return Operation(
+        spec,
+        function,
+        signature,
+        policy,
+        inline,
+        middleware=checked_middleware(middleware),
+        dependencies=_dependencies_of(signature),
+    )
+
+
+def _dependencies_of(signature: Signature) -> Dependencies:
+    if not signature.injected:
+        return ()
+    from enfold.operations.dependencies import read_dependencies  # which few programs need
+
+    return read_dependencies(signature.injected)
 
 
 def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:

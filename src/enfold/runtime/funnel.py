@@ -35,14 +35,15 @@ class Funnel:
         "_handler",
         "_limit",
         "_policy",
+        "_results",
         "_services",
         "arguments",
         "failures",
         "id",
-        "is_async",
         "is_remote",
         "is_stream",
         "is_upstream",
+        "needs_loop",
         "results",
         "spec",
         "takes_context",
@@ -56,10 +57,15 @@ class Funnel:
         self.is_upstream = operation.origin.kind in ("mcp", "openapi")
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self.arguments = Arguments(operation, policy, is_remote=self.is_remote)
-        self.results = Results(operation, policy, for_writing=for_writing, is_remote=self.is_remote)
+        self.results = Results(operation, policy, for_writing=for_writing, are_finished=self.is_remote)
         self.failures = Failures(operation.spec, policy, is_remote=self.is_remote)
-        self._handler = Handler(operation, services.threads)
-        self.is_async = self._handler.is_async
+        self._handler, self._results = Handler(operation, services.threads), self.results
+        if operation.dependencies:
+            from enfold.runtime.dependencies import DependentHandler  # which few programs need
+
+            self._handler = DependentHandler(operation, services, self.results)
+            self._results = Results(operation, policy, for_writing=for_writing, are_finished=True)
+        self.needs_loop = self._handler.needs_loop
         self.takes_context = self._handler.takes_context
         self._decode = self.arguments.decode_quickly
         self._policy = policy
@@ -101,9 +107,9 @@ class Funnel:
             elif hasattr(result, "__await__"):  # of a decorator, or of a `def` that gives an awaitable
                 result = await self._in_time(result, context)
             if context is not None and context.keeps_result:
-                return await self.results.finish_plainly(result)
+                return await self._results.finish_plainly(result)
             try:
-                return self.results.finish_quickly(result)
+                return self._results.finish_quickly(result)
             except LargeMisfitError as misfit:
                 return await finish_apart(misfit)
         except CallError as error:

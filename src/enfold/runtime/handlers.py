@@ -10,8 +10,10 @@ from enfold.operations import is_coroutine_function
 from enfold.runtime.coroutines import drive
 
 if TYPE_CHECKING:
+    import asyncio
+
     from enfold.operations import Context, Operation
-    from enfold.runtime.threads import Threads
+    from enfold.runtime.threads import RunsThreads, Threads
 
 # Awaits something within the time of the call that has this context.
 InTime: TypeAlias = "Callable[[Awaitable[Any], Context], Awaitable[Any]]"
@@ -28,6 +30,7 @@ class Handler:
         "_threads",
         "is_async",
         "needs_context",
+        "needs_loop",
         "takes_context",
     )
 
@@ -39,6 +42,7 @@ class Handler:
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
         self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
+        self.needs_loop = self.is_async
         self.takes_context = self._takes_input or self._context_parameter is not None
         self.needs_context = self.takes_context or not (self.is_async or self._is_inline)
 
@@ -60,23 +64,16 @@ class Handler:
         return self.start(arguments, context)
 
     async def run_in_thread(self, arguments: Any, context: Context, in_time: InTime) -> Any:
-        """Run a `def` in a worker thread; a task, which was accepted already, waits until one is free."""
+        """Run a `def` in a worker thread."""
         from enfold.runtime.threads import NestedCalls  # which needs asyncio
 
-        threads = self._threads()
         nested = NestedCalls(context) if self.takes_context else None
         own = {**arguments}  # a copy: the caller may change theirs before a thread is free
 
         def start() -> Any:
             return self.start(own, context)
 
-        try:
-            pending = threads.run(start)
-        except CallError:
-            if context.task is None or context.is_nested:
-                raise
-            await threads.wait_for_room(context)
-            pending = threads.run(start)
+        pending = await take_thread(self._threads(), start, context)
         try:
             return await in_time(pending, context)
         finally:
@@ -86,15 +83,36 @@ class Handler:
 
     async def open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
         """The items of a stream; those of a `def` with `yield` come from worker threads, unless it runs in place."""
-        opened = self.start(arguments, context)
+        threads = None if self.runs_in_place(context) else self._threads()
+        return await self.open_items(self.start(arguments, context), context, threads)
+
+    async def open_items(self, opened: Any, context: Context, threads: RunsThreads | None) -> AsyncIterator[Any]:
         stream = await opened if hasattr(opened, "__await__") else opened
         if hasattr(stream, "__next__"):
             from enfold.runtime.threads import BlockingStream  # which needs asyncio
 
-            return BlockingStream(stream, None if self.runs_in_place(context) else self._threads(), context)
+            return BlockingStream(stream, threads, context)
         if not hasattr(stream, "__aiter__"):
             raise TypeError(f"a subscription gives an async iterator, not {type(stream).__name__}")
         return aiter(stream)
+
+
+async def take_thread(
+    threads: RunsThreads, function: Callable[[], Any], context: Context | None, *, is_patient: bool = False
+) -> asyncio.Future[Any]:
+    """Start a function in a worker thread; one that `is_patient`, or is part of a task, waits until a thread is free."""
+    import asyncio  # this and the next: a `def` that runs in place needs neither
+
+    from enfold.runtime.threads import POLL_INTERVAL
+
+    while True:
+        try:
+            return threads.run(function)
+        except CallError:
+            is_task = context is not None and context.task is not None and not context.is_nested
+            if not is_patient and not (is_task and context is not None and context.remaining() != 0):
+                raise
+        await asyncio.sleep(POLL_INTERVAL)
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:

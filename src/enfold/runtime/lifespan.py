@@ -22,6 +22,7 @@ class Lifetime:
     """
 
     __slots__ = (
+        "_after_stop",
         "_before_stop",
         "_is_open",
         "_on_start",
@@ -32,9 +33,14 @@ class Lifetime:
         "is_ready",
     )
 
-    def __init__(self, before_stop: Callable[[float | None], Awaitable[None]] | None = None) -> None:
-        """`before_stop` is awaited with the grace period when the last user has gone."""
+    def __init__(
+        self,
+        before_stop: Callable[[float | None], Awaitable[None]] | None = None,
+        after_stop: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`before_stop` is awaited with the grace period when the last user has gone, `after_stop` after the hooks."""
         self._before_stop = before_stop
+        self._after_stop = after_stop
         self._on_start: list[Hook] = []
         self._on_stop: list[Hook] = []
         self._users = 0
@@ -96,11 +102,14 @@ class Lifetime:
             return
         if self._before_stop is not None:
             await self._before_stop(grace)
-        if not self._is_open:
-            return
-        self._is_open = self.is_ready = False
-        for hook in reversed(self._on_stop):
-            await _run(hook)
+        try:
+            if self._is_open:
+                self._is_open = self.is_ready = False
+                for hook in reversed(self._on_stop):
+                    await _run(hook)
+        finally:
+            if self._after_stop is not None:
+                await self._after_stop()
 
     def _leave(self) -> None:
         self._users = max(0, self._users - 1)

@@ -85,7 +85,7 @@ class PreparedOperation:
         self.is_wrapped = bool(user)
         # A caller from outside who does not know tasks still gets the result: the call waits for its task.
         is_task = ingress.is_guarded and operation.spec.durable == "required"
-        self.needs_loop = funnel.is_async or funnel.is_stream or is_task or bool(user)
+        self.needs_loop = funnel.needs_loop or funnel.is_stream or is_task or bool(user)
         self.needs_context = funnel.takes_context or policy.payloads is not None or is_task or bool(user)
 
     def variant(self, spec: OperationSpec | None = None, policy: Policy = INHERIT, **ingress: Any) -> PreparedOperation:

@@ -17,14 +17,14 @@ class Results:
 
     __slots__ = ("_for_writing", "_operation", "_plain", "_policy", "finish_quickly")
 
-    def __init__(self, operation: Operation, policy: Policy, *, for_writing: bool, is_remote: bool) -> None:
-        """`for_writing`: `data` may be a struct or JSON text. `is_remote`: another Enfold process has finished them."""
+    def __init__(self, operation: Operation, policy: Policy, *, for_writing: bool, are_finished: bool) -> None:
+        """`for_writing`: `data` may be a struct or JSON text. `are_finished`: what ran the operation has finished them."""
         self._operation = operation
         self._policy = policy
         self._for_writing = for_writing
         # Raises LargeMisfitError where finishing would keep the loop busy.
-        self.finish_quickly: Finish = _unchanged if is_remote else self._finish_first
-        self._plain: Finish | None = _unchanged if is_remote else None
+        self.finish_quickly: Finish = _unchanged if are_finished else self._finish_first
+        self._plain: Finish | None = _unchanged if are_finished else None
 
     async def finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Finish a result; a large one that does not fit is finished beside the event loop."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from enfold.middleware.tasks import DurableCalls
     from enfold.operations import Context, Policy
     from enfold.operations.idempotency import IdempotencyStore
+    from enfold.runtime.dependencies import AppDependencies
     from enfold.runtime.env import Env
     from enfold.runtime.threads import Threads
 
@@ -31,6 +32,7 @@ class Services:
     """The services of one registry and its views. The registry makes them and passes them on; it uses none itself."""
 
     __slots__ = (
+        "dependencies",
         "gauges",
         "grace",
         "has_identities",
@@ -47,7 +49,8 @@ class Services:
     def __init__(self, threads: Callable[[], Threads], make_env: Callable[[Context, Policy], Env]) -> None:
         self.threads = threads
         self.make_env = make_env
-        self.lifetime = Lifetime(self._close_idempotency_store)
+        self.lifetime = Lifetime(self._close_idempotency_store, self._close_dependencies)
+        self.dependencies: AppDependencies | None = None  # those with scope `app`, made with the first of them
         self.grace: Callable[[], float] = lambda: GRACE  # the seconds left of it when the last call has ended
         self.idempotency_store: IdempotencyStore | None = None  # made with the first key
         self.new_idempotency_store: Callable[[], IdempotencyStore | None] = lambda: None  # None: one in memory
@@ -66,6 +69,18 @@ class Services:
     async def _close_idempotency_store(self, grace: float | None) -> None:
         if self.idempotency_store is not None:
             await self.idempotency_store.close(self.grace() if grace is None else grace)
+
+    def open_dependencies(self) -> AppDependencies:
+        """The dependencies of the application, which all operations share."""
+        if self.dependencies is None:
+            from enfold.runtime.dependencies import AppDependencies  # loaded with the first dependency
+
+            self.dependencies = AppDependencies()
+        return self.dependencies
+
+    async def _close_dependencies(self) -> None:
+        if self.dependencies is not None:
+            await self.dependencies.close()
 
 
 def _memory_store() -> IdempotencyStore:

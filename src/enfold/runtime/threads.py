@@ -12,17 +12,25 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import cache
 from queue import SimpleQueue
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from enfold.errors import CallError
 from enfold.operations import Context
 from enfold.operations.outcomes import Suspension
+from enfold.runtime.coroutines import loop_is_running
 
 T = TypeVar("T")
 
 POLL_INTERVAL: Final = 0.05  # seconds between two checks for a free thread
 
 _Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class RunsThreads(Protocol):
+    """Runs functions in worker threads: `Threads`, or what keeps track of those of one call."""
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run a function in a thread; the future belongs to the running loop."""
 
 
 class Threads:
@@ -38,11 +46,6 @@ class Threads:
     @property
     def busy(self) -> int:
         return self._busy
-
-    async def wait_for_room(self, context: Context) -> None:
-        """Wait until a thread is free, or the deadline of the call has passed."""
-        while self._busy >= self.limit and context.remaining() != 0:  # noqa: ASYNC110  # threads end outside of the loop
-            await asyncio.sleep(POLL_INTERVAL)
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a function in a thread; the future belongs to the running loop."""
@@ -137,6 +140,8 @@ class NestedCalls:
 
     def _wait_for(self, call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
         del needs_loop  # there is a loop
+        if loop_is_running():  # in an `async def` that uses the same context after the `def`
+            return call
         waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
         self._waiting.append(waiting)
         if self._context.cancelled:  # `cancel_all` ran before this call was added
@@ -154,7 +159,7 @@ _END: Final = object()
 class BlockingStream(AsyncIterator[Any]):
     """The items of a blocking generator; each `next` runs in a worker thread, or in place if there are no threads."""
 
-    def __init__(self, items: Iterator[Any], threads: Threads | None, context: Context) -> None:
+    def __init__(self, items: Iterator[Any], threads: RunsThreads | None, context: Context) -> None:
         self._items = items
         self._threads = threads
         self._nested = None if threads is None else NestedCalls(context)

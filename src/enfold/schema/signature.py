@@ -17,6 +17,7 @@ from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import (
     Arguments,
     Declaration,
+    Injection,
     read_arguments,
     read_callable,
     read_shape,
@@ -50,6 +51,7 @@ class Signature(msgspec.Struct, frozen=True):
     returns: Any  # the return annotation, for a stream that of its items; UNSET where there is none
     values: int  # the number of values returned: 0, 1, or the length of a `tuple[A, B]`
     context_parameter: str | None
+    injected: dict[str, Injection]  # the parameters that the runtime fills in, which are not part of the schema
     make_input_schema: MakeSchema
     make_output_schema: MakeSchema
     make_converter: Callable[[], Converter | None]  # of results, if an engine supports their type
@@ -89,6 +91,7 @@ def read_signature(
         returns=result.annotation,
         values=1 if result.kind == "stream" else 0 if result.shape == _NULL else _count_values(result.annotation),
         context_parameter=arguments.context_parameter,
+        injected=arguments.injected,
         make_input_schema=input_schema,
         make_output_schema=cache(partial(_describe_result, result, documentation.returns)),
         make_converter=partial(_make_converter, result),

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from enfold.runtime.dependencies import override
 from enfold.runtime.registry import Registry
 from enfold.testing.asgi import HANDSHAKE, Conversation, HTTPClient, MCPClient, http, mcp
 from enfold.testing.client import Client, Reply
@@ -30,6 +31,7 @@ __all__ = [
     "http",
     "mcp",
     "open_client",
+    "override",
 ]
 
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]

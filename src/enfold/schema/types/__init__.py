@@ -9,6 +9,12 @@ import msgspec
 from msgspec import UNSET
 
 
+class Injected:
+    """Metadata of an `Annotated` parameter that the runtime fills in: the parameter is not part of the schema."""
+
+    __slots__ = ()
+
+
 class ValueLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """The constraints of an annotation, with the names that msgspec and annotated_types share."""
 

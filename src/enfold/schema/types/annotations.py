@@ -20,7 +20,16 @@ from msgspec.structs import replace
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema import types as shapes
-from enfold.schema.types import Definitions, Field, RecordShape, Shape, is_pydantic_metadata, limit, read_metadata
+from enfold.schema.types import (
+    Definitions,
+    Field,
+    Injected,
+    RecordShape,
+    Shape,
+    is_pydantic_metadata,
+    limit,
+    read_metadata,
+)
 from enfold.schema.types.docstring import parse_docstring
 
 _KNOWN: Final[dict[Any, Shape]] = {
@@ -183,6 +192,8 @@ class TypeReader:
 
     def _read_annotated(self, annotation: Any) -> Shape:
         inner, *extra = get_args(annotation)
+        if any(isinstance(item, Injected) for item in extra):
+            raise TypeError(f"{spelled(annotation)} must be the annotation of a parameter itself, not a part of it")
         if is_pydantic_metadata(extra):
             return self._foreign(annotation)
         metadata = read_metadata(extra)
@@ -264,6 +275,14 @@ class TypeReader:
 def spelled(annotation: Any) -> str:
     """Return an annotation as the user would write it."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def injected_in(annotation: Any) -> Injected | None:
+    """Return the mark in the annotation of a parameter that the runtime fills in; the last one counts."""
+    while _is_alias(annotation) or _is_alias(get_origin(annotation)):
+        annotation = annotation.__value__
+    marks = [item for item in get_args(annotation)[1:] if isinstance(item, Injected)]
+    return marks[-1] if marks and get_origin(annotation) is Annotated else None
 
 
 def _is_mapping(cls: Any) -> bool:

@@ -17,6 +17,7 @@ from enfold.schema.types import (
     Definitions,
     Either,
     Field,
+    Injected,
     Noted,
     RecordShape,
     Scalar,
@@ -26,7 +27,7 @@ from enfold.schema.types import (
     is_field,
     known_default,
 )
-from enfold.schema.types.annotations import TypeReader, resolve, spelled
+from enfold.schema.types.annotations import TypeReader, injected_in, resolve, spelled
 from enfold.schema.types.docstring import Docstring
 
 Kind = Literal["def", "async", "stream", "generator"]
@@ -68,15 +69,74 @@ class Declaration(msgspec.Struct, frozen=True):
             raise TypeError(f"{self.name}(): {where}: the annotation {annotation!r} cannot be read: {error}") from error
 
 
-def read_callable(function: Any) -> Declaration:
-    """Read a function, method, partial or callable object; raise TypeError if it cannot be served."""
+class Injection(msgspec.Struct, frozen=True):
+    """A parameter that the runtime fills in: its mark, and its annotation with it."""
+
+    mark: Injected
+    annotation: Any
+
+
+class FilledParameters(msgspec.Struct, frozen=True):
+    """The parameters of a function that the runtime calls, all of which it fills in, and how the function runs."""
+
+    name: str
+    kind: Kind
+    context_parameter: str | None
+    injected: dict[str, Injection]
+
+
+def read_filled_parameters(function: Any, context_type: type) -> FilledParameters:
+    """Read a function whose arguments come from the runtime; raise TypeError for a parameter that nothing fills in."""
+    declaration = read_callable(function, skips_variable=True)
+    context_parameter: str | None = None
+    injected: dict[str, Injection] = {}
+    for parameter in declaration.parameters:
+        try:
+            annotation = _resolve_parameter(declaration, parameter, context_type)
+        except TypeError:
+            if parameter.default is UNSET:
+                raise
+            continue
+        _refuse_default(declaration, parameter)
+        if (mark := injected_in(annotation)) is not None:
+            injected[parameter.name] = Injection(mark, annotation)
+        elif context_parameter is None and _is_context(annotation, context_type):
+            context_parameter = parameter.name
+        elif parameter.default is UNSET:
+            raise TypeError(
+                f"{declaration.name}(): nothing fills in parameter {parameter.name!r} of a dependency: annotate it as "
+                "Context or Annotated[..., Depends(...)], or give it a default"
+            )
+    return FilledParameters(declaration.name, declaration.kind, context_parameter, injected)
+
+
+def _refuse_default(declaration: Declaration, parameter: FunctionParameter) -> None:
+    if not isinstance(parameter.default, Injected):
+        return
+    annotation = "T" if parameter.annotation is UNSET else _spelled(parameter.annotation)
+    mark = type(parameter.default).__name__
+    raise TypeError(
+        f"{declaration.name}(): parameter {parameter.name!r} has {mark}(...) as its default: "
+        f"write {parameter.name}: Annotated[{annotation}, {mark}(...)]"
+    )
+
+
+def _spelled(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else spelled(annotation)
+
+
+def read_callable(function: Any, *, skips_variable: bool = False) -> Declaration:
+    """Read a function, method, partial or callable object; raise TypeError if it cannot be served.
+
+    With `skips_variable`, `*args` and `**kwargs` are left out instead of refused.
+    """
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
     inner = _unwrap(function)
     function_with_code, bound = _find_code(inner)
     if function_with_code is None or hasattr(function, "__signature__"):
-        return _read_by_inspection(function)
-    return _read_code(function, function_with_code, bound)
+        return _read_by_inspection(function, skips_variable)
+    return _read_code(function, function_with_code, bound, skips_variable)
 
 
 def _unwrap(function: Any) -> Any:
@@ -101,14 +161,14 @@ def _find_code(function: Any) -> tuple[types.FunctionType | None, int]:
     return call, 1
 
 
-def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declaration:
+def _read_code(outer: Any, function: types.FunctionType, bound: int, skips_variable: bool) -> Declaration:
     code = function.__code__
     positional = code.co_argcount
     names = code.co_varnames[: positional + code.co_kwonlyargcount]
     name = outer.__name__ if hasattr(outer, "__name__") else type(outer).__name__
-    if code.co_flags & _VARIABLE_POSITIONAL:
+    if code.co_flags & _VARIABLE_POSITIONAL and not skips_variable:
         raise TypeError(f"{name}(): *args cannot be passed by name; declare the parameters")
-    if code.co_flags & _VARIABLE_KEYWORDS:
+    if code.co_flags & _VARIABLE_KEYWORDS and not skips_variable:
         raise TypeError(f"{name}(): **kwargs has no schema; declare the parameters")
     if code.co_posonlyargcount > bound:
         raise TypeError(f"{name}(): parameter {names[bound]!r} is positional-only; arguments are passed by name")
@@ -189,7 +249,7 @@ def _kind_of_code(function: Any) -> Kind:
     return "generator" if flags & _GENERATOR else "def"
 
 
-def _read_by_inspection(function: Any) -> Declaration:
+def _read_by_inspection(function: Any, skips_variable: bool) -> Declaration:
     """Read partials, classes, builtins and callables with `__signature__`."""
     import inspect
 
@@ -198,7 +258,11 @@ def _read_by_inspection(function: Any) -> Declaration:
         signature = inspect.signature(function)
     except ValueError as error:
         raise TypeError(f"{name}(): its signature cannot be read") from error
-    parameters = tuple(_read_parameter(name, parameter) for parameter in signature.parameters.values())
+    parameters = tuple(
+        _read_parameter(name, parameter)
+        for parameter in signature.parameters.values()
+        if not (skips_variable and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD))
+    )
     returns = UNSET if signature.return_annotation is inspect.Signature.empty else signature.return_annotation
     plain, _ = _find_code(_unwrap(_unpartial(function)))
     return Declaration(
@@ -240,6 +304,7 @@ class Arguments(msgspec.Struct, frozen=True):
     record: RecordShape
     definitions: Definitions
     context_parameter: str | None
+    injected: dict[str, Injection]
     beyond_msgspec: str | None  # the first parameter that msgspec does not support
     unknown: str | None  # a class that neither engine may support
     defaults: dict[str, Callable[[], Any]]  # from pydantic `Field`s, unknown to the function itself
@@ -249,6 +314,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
     reader = TypeReader(declaration.locals)
     fields: list[Field] = []
     context_parameter: str | None = None
+    injected: dict[str, Injection] = {}
     beyond: str | None = None
     defaults: dict[str, Callable[[], Any]] = {}
     for parameter in declaration.parameters:
@@ -259,6 +325,10 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
                 raise TypeError(f"{declaration.name}(): {both} both request the context; declare one")
             context_parameter = parameter.name
             continue
+        _refuse_default(declaration, parameter)
+        if (mark := injected_in(annotation)) is not None:
+            injected[parameter.name] = Injection(mark, annotation)
+            continue
         annotation, default = _field_as_metadata(annotation, parameter.default)
         shape = read_shape(declaration, f"parameter {parameter.name!r}", reader, annotation)
         fields.append(
@@ -267,7 +337,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
         if reader.needs_pydantic and beyond is None:
             beyond = parameter.name
     record = RecordShape(None, declaration.name, tuple(fields), dict, is_closed=True)
-    return Arguments(record, reader.definitions, context_parameter, beyond, reader.unknown, defaults)
+    return Arguments(record, reader.definitions, context_parameter, injected, beyond, reader.unknown, defaults)
 
 
 def _resolve_parameter(declaration: Declaration, parameter: FunctionParameter, context_type: type | None) -> Any:
