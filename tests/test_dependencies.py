@@ -266,7 +266,7 @@ async def test_dependencies_are_closed_in_reverse_order(shop: Shop) -> None:
 
 async def test_a_provider_takes_the_context_of_its_call(shop: Shop) -> None:
     def who(context: Context) -> str:
-        return "nobody" if context.identity is None else context.identity.id
+        return "" if context.identity is None else context.identity.id
 
     async def who_later(context: Context) -> str:
         return who(context)
@@ -577,8 +577,9 @@ async def test_dependencies_are_closed_also_while_all_threads_are_busy(shop: Sho
 
     @ops.query
     async def use(connection: Annotated[Connection, Depends(shop.connect)]) -> None:
+        await until(lambda: ops.threads().busy == 0)
         blocked.append(asyncio.ensure_future(ops.execute("busy.block")))
-        await asyncio.sleep(0)
+        await until(lambda: ops.threads().busy == 1)
 
     @ops.query
     def block() -> None:

@@ -329,7 +329,7 @@ class Held:
         global _order  # noqa: PLW0603
         try:
             value = await self._owner.open(self._provider, self._opened, self._threads)
-        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+        except BaseException as error:  # noqa: BLE001  # the callers that wait get it
             self._owner.forget(self)
             await self._opened.close(error)
             is_plain = isinstance(error, Exception)
