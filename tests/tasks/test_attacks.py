@@ -728,3 +728,13 @@ async def test_slots_of_edges_that_died_are_released_when_they_are_needed(
     for _ in range(20):  # A rejected order costs the server no more than reading the limit.
         assert (await refused(edge.start("shop.large", {"size": 1}))).code == "RESOURCE_EXHAUSTED"
     assert edge_transport.client.stats["out_msgs"] - sent <= 20 * 2
+
+
+async def test_the_limit_counts_unfinished_tasks_however_many_other_workers_have_just_finished(
+    emptied: tuple[Tasks, Tasks, Any, Names],
+) -> None:
+    edge, worker, *_ = emptied
+    worker.begin()
+    async with asyncio.timeout(PATIENCE):
+        for size in range(30):  # the server lists the slot of a task for another second
+            assert (await (await edge.start("shop.large", {"size": size})).result()).data == "x" * size

@@ -166,7 +166,7 @@ def seconds_kept(task: Task) -> float:
 
 
 ABANDONED_AFTER: Final = 60.0  # seconds after which a slot without a task is free
-LOOK_AGAIN: Final = 0.25  # seconds after which the slots of an owner who has none left are read again
+LOOK_AGAIN: Final = 0.25  # seconds after which a taken slot of an owner who has none left is read again
 READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are read again
 MAX_REMEMBERED: Final = 10_000
 
@@ -219,25 +219,32 @@ class Slots:
 
     async def _free(self, key: str) -> None:
         await self._streams.remove(key)
+        self._note_free(key)
+
+    def _note_free(self, key: str) -> None:
         self._ended[key] = None
         if len(self._ended) > MAX_REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
     async def _has_freed(self, owner: str, taken: list[str], limit: int) -> bool:
-        """Whether one of these slots is free: its task has ended in another process, or was never stored. Call it seldom: it reads them all."""
-        if not self._looked.is_due(owner):
-            return False
-        slots = dict(zip(taken, await asyncio.gather(*map(self._streams.read, taken)), strict=True))
-        left = {key: slot.value for key, slot in slots.items() if slot is not None}
-        if len(left) >= limit and self._cleaned.is_due(owner):
-            await self._free_abandoned(left)
-        return sum(key not in self._ended for key in left) < limit
+        """Whether one of these slots is free: its task has ended in another process, or was never stored.
 
-    async def _free_abandoned(self, taken: dict[str, bytes]) -> None:
+        A slot that was found taken is read again only after `LOOK_AGAIN` seconds, however often its owner is refused.
+        """
+        unsure = [key for key in taken if self._looked.is_due(key)]
+        for key, is_freed in zip(unsure, await asyncio.gather(*map(self._streams.is_removed, unsure)), strict=True):
+            if is_freed:
+                self._note_free(key)
+        taken = [key for key in taken if key not in self._ended]
+        if len(taken) >= limit and self._cleaned.is_due(owner):
+            await self._free_abandoned(taken)
+        return sum(key not in self._ended for key in taken) < limit
+
+    async def _free_abandoned(self, taken: list[str]) -> None:
         """Free slots of tasks that were never stored or have ended."""
         before = now_ms() - ABANDONED_AFTER * 1000
-        for key, taken_at in taken.items():
-            is_old = not taken_at.isdigit() or int(taken_at) < before
+        for key, slot in zip(taken, await asyncio.gather(*map(self._streams.read, taken)), strict=True):
+            is_old = slot is not None and (not slot.value.isdigit() or int(slot.value) < before)
             if is_old and not await self._is_unfinished(state_of_slot(key)):
                 await self._free(key)
 

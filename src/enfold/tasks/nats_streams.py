@@ -271,6 +271,11 @@ class Streams:
             return None
         return None if message.seq is None else Version(message.data or b"", message.seq)
 
+    async def is_removed(self, key: str) -> bool:
+        """Whether a key is known to be removed. One that is not found may only be missing on this replica."""
+        found = await self._read(key)
+        return found is not None and not found.value
+
     async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> None:
         """Store a value for so long; Conflict where the key is not at the revision it follows (0: not there, None: any).
 
