@@ -48,29 +48,34 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
 
 
-def success(envelope: ResponseEnvelope[Any]) -> Outcome:
-    """The outcome of a call that gave a result; one that is no JSON data is a failure, as on every surface."""
+def success(envelope: ResponseEnvelope[Any], most: int | None = None) -> Outcome:
+    """The outcome of a call that gave a result; one that is no JSON data, or has more than `most` bytes, is a failure."""
     warnings = [warning.to_wire() for warning in envelope.warnings]
     outcome = Outcome(to_wire(envelope), warnings, envelope.provenance)
     try:
-        msgspec.json.encode(outcome)
+        size = len(msgspec.json.encode(outcome))
     except (TypeError, ValueError, RecursionError) as error:
         return failure(unwritable(envelope.data, error))
-    return outcome
+    return outcome if most is None or size <= most else failure(_too_large(size, most))
 
 
-def failure(error: CallError) -> Outcome:
+def failure(error: CallError, most: int | None = None) -> Outcome:
     """The outcome of a call that failed; details that are no JSON data are left out."""
-    try:
-        msgspec.json.encode(error.details)
-        details = error.details
-    except (TypeError, ValueError, RecursionError):
-        details = {}
-    kept = Failure(
-        error.code, error.message[:MAX_MESSAGE], details, error.retryable, error.hidden, *error.kind_override()
-    )
     partial = success(error.partial) if isinstance(error.partial, ResponseEnvelope) else Outcome()
-    return Outcome(partial.output, partial.warnings, error.provenance, kept)
+    kept = Failure(
+        error.code, error.message[:MAX_MESSAGE], error.details, error.retryable, error.hidden, *error.kind_override()
+    )
+    outcome = Outcome(partial.output, partial.warnings, error.provenance, kept)
+    try:
+        size = len(msgspec.json.encode(outcome))
+    except (TypeError, ValueError, RecursionError):
+        return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(kept, details={}))
+    return outcome if most is None or size <= most else failure(_too_large(size, most))
+
+
+def _too_large(size: int, most: int) -> CallError:
+    message = f"The result has {size} bytes, more than the {most} that may be kept of one"
+    return CallError("PAYLOAD_TOO_LARGE", message, {"reason": "result", "size": size, "limit": most})
 
 
 # Codes that do not say how the call ended.

@@ -29,9 +29,9 @@ def flat_task(task: Task) -> dict[str, Any]:
         "ttlMs": task.ttl_ms,
     }
     if not task.is_ended:
-        told["pollIntervalMs"] = poll_interval_ms(task)
-    if task.message is not None:
-        told["statusMessage"] = task.message
+        told["pollIntervalMs"] = _poll_interval_ms(task)
+    if (message := task.message) is not None:
+        told["statusMessage"] = message
     return told
 
 
@@ -59,12 +59,15 @@ def input_requests(task: Task) -> dict[str, Any]:
     return {key: {"method": each.method, "params": each.params} for key, each in task.questions.items()}
 
 
-def poll_interval_ms(task: Task) -> int:
+def _poll_interval_ms(task: Task) -> int:
     """How long to wait before asking again: as another server says of its own, else the longer the older a task is."""
     if task.elsewhere is not None and task.elsewhere.poll_ms is not None:
         return task.elsewhere.poll_ms
     age = (now_ms() - task.created) / 1000
-    return next((interval for until, interval in _POLLS if age < until), _OLD)
+    for until, interval in _POLLS:
+        if age < until:
+            return interval
+    return _OLD
 
 
 def _iso(moment: int) -> str:

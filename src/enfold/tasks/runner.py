@@ -142,12 +142,15 @@ class Runner:
         if self._attempts and grace > 0:
             await asyncio.wait(self._attempts, timeout=grace)
         self._limit_records(LAST_WAIT)
-        # Once: an attempt that is recording its end must not be disturbed again.
-        for attempt, watch in self._attempts.items():
-            watch.is_left = True
-            attempt.cancel()
+        ends_at = time.monotonic() + LAST_WAIT
         while left := {*self._attempts, *self._records}:
-            if not (await asyncio.wait(left, timeout=LAST_WAIT))[0]:
+            for attempt, pulse in self._attempts.items():
+                if pulse.is_running:  # one that records its end is not disturbed
+                    pulse.is_left = True
+                    attempt.cancel()
+            if (await asyncio.wait(left, timeout=ASK_AGAIN))[0]:
+                ends_at = time.monotonic() + LAST_WAIT
+            elif time.monotonic() >= ends_at:
                 return  # a handler that does not let itself be cancelled
 
     def _limit_records(self, seconds: float) -> None:
@@ -248,9 +251,9 @@ class Runner:
 
     def _begin(self, claim: Claim) -> None:
         self.counted.started += 1
-        watch = AttemptPulse(self._store, claim)
-        attempt = asyncio.get_running_loop().create_task(self._attempt(claim, watch))
-        self._attempts[attempt] = watch
+        pulse = AttemptPulse(self._store, claim)
+        pulse.attempt = attempt = asyncio.get_running_loop().create_task(self._attempt(claim, pulse))
+        self._attempts[attempt] = pulse
         attempt.add_done_callback(self._is_over)
 
     def _is_over(self, attempt: asyncio.Task[None]) -> None:
@@ -268,39 +271,38 @@ class Runner:
 
     # one attempt
 
-    async def _attempt(self, claim: Claim, watch: AttemptPulse) -> None:
+    async def _attempt(self, claim: Claim, pulse: AttemptPulse) -> None:
         """Run the handler beside its heartbeat, and record its outcome unless another attempt has taken the task."""
-        running = asyncio.get_running_loop().create_task(self._run(claim.task, watch))
-        beating = asyncio.get_running_loop().create_task(watch.beat(running))
         ending: Ending = Abandoned()
+        pulse.start()
         try:
-            ending = await running
+            ending = await self._run(claim.task, pulse)
         except asyncio.CancelledError:
-            if watch.is_fenced:
+            if pulse.is_fenced:
                 self.counted.fenced += 1
                 return
-            if watch.is_cancelling:
+            if pulse.is_cancelling:
                 ending = failure(CallError("ABORTED", f"{claim.task.operation} was cancelled"))
         finally:
-            await cancel_all((beating, running))
-            if not watch.is_fenced:
-                await asyncio.shield(self._recorded(claim, ending, watch))
+            pulse.stop()
+            if not pulse.is_fenced:
+                await asyncio.shield(self._recorded(claim, ending, pulse))
 
-    async def _run(self, task: Task, watch: AttemptPulse) -> Ending:
+    async def _run(self, task: Task, pulse: AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
         try:
-            outcome = await self._execute(task, caller, watch)
+            outcome = await self._execute(task, caller, pulse)
             if isinstance(outcome, NeedsInput):
-                watch.is_left = True
+                pulse.is_left = True
                 return Asking(dict(outcome.questions), caller.memory)
-            return self._bounded(success(envelope_of(outcome)), task)
+            return success(envelope_of(outcome), self._max_result)
         except CallError as error:
-            return self._bounded(failure(error), task)
+            return failure(error, self._max_result)
         except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
             return failure(error_from(error, f"Operation {task.operation} failed"))
 
-    async def _execute(self, task: Task, caller: AbsentCaller, watch: AttemptPulse) -> CallOutcome:
+    async def _execute(self, task: Task, caller: AbsentCaller, pulse: AttemptPulse) -> CallOutcome:
         order = task.order
         left = (order.deadline - now_ms()) / 1000
         if left <= 0:
@@ -312,8 +314,8 @@ class Runner:
             identity=identity,
             timeout=left,
             parent_request_id=order.request_id,
-            notify=watch.hear,
-            invocation=Invocation(caller, CurrentTask(task, watch)),
+            notify=pulse.hear,
+            invocation=Invocation(caller, CurrentTask(task, pulse)),
         )
         context.select = order.select
         context.idempotency_key = _key_of(order)
@@ -342,37 +344,29 @@ class Runner:
         known = self._current(ordered)
         return ordered if known is None else narrower(ordered, known)
 
-    def _bounded(self, outcome: Outcome, task: Task) -> Outcome:
-        size = len(msgspec.json.encode(outcome))
-        if size <= self._max_result:
-            return outcome
-        details = {"reason": "result", "size": size, "limit": self._max_result}
-        message = f"The result of {task.operation} has {size} bytes, more than the {self._max_result} a task may have"
-        return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
-
-    def _recorded(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> asyncio.Task[None]:
+    def _recorded(self, claim: Claim, ending: Ending, pulse: AttemptPulse) -> asyncio.Task[None]:
         """Record the end beside its attempt, which may be cancelled."""
-        recording = asyncio.get_running_loop().create_task(self._record_in_time(claim, ending, watch))
+        recording = asyncio.get_running_loop().create_task(self._record_in_time(claim, ending, pulse))
         self._records.add(recording)
         recording.add_done_callback(self._records.discard)
         return recording
 
-    async def _record_in_time(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
+    async def _record_in_time(self, claim: Claim, ending: Ending, pulse: AttemptPulse) -> None:
         try:
             async with asyncio.timeout(self._record_within) as limit:
                 self._record_limits.add(limit)
                 try:
-                    await self._record(claim, ending, watch)
+                    await self._record(claim, ending, pulse)
                 finally:
                     self._record_limits.discard(limit)
         except TimeoutError:
             message = "task %s has ended, but its outcome could not be stored before this worker had to stop"
             Log("enfold.tasks").error(message, claim.id)
 
-    async def _record(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
+    async def _record(self, claim: Claim, ending: Ending, pulse: AttemptPulse) -> None:
         """Record the end, retrying while the store is unavailable; FencedError says that another attempt has the task."""
         with suppress(CallError, FencedError):
-            await watch.tell()  # the last that the handler has said
+            await pulse.tell()  # the last that the handler has said
         is_told = False
         while True:
             try:
@@ -416,12 +410,17 @@ PROGRESS_EVERY: Final = 1.0  # seconds
 class AttemptPulse:
     """The heartbeat of one attempt, which carries its handler's progress to the store."""
 
+    attempt: asyncio.Task[None]
+
     def __init__(self, store: TaskStore, claim: Claim) -> None:
         self._store = store
         self._claim = claim
         self.owner = claim.task.owner
         self._progress: Progress | None = None
         self._told_at = time.monotonic() - PROGRESS_EVERY
+        self._timer: asyncio.TimerHandle | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self.is_running = False  # whether its handler runs
         self.is_left = False  # whether the task goes on without this attempt
         self.is_fenced = False
         self.is_cancelling = False
@@ -440,19 +439,33 @@ class AttemptPulse:
         if self._progress is not None:
             await self._store.hold(self._claim, self._progress)
 
-    async def beat(self, running: asyncio.Task[Any]) -> None:
+    def start(self) -> None:
+        """Begin to send heartbeats; most tasks end before the first one."""
+        self._timer = asyncio.get_running_loop().call_later(self._store.beat, self._begin)
+        self.is_running = True
+
+    def stop(self) -> None:
+        self.is_running = False
+        for each in (self._timer, self._beating):
+            if each is not None:
+                each.cancel()
+
+    def _begin(self) -> None:
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
         """Send heartbeats until the handler must stop: the task is cancelled, or another attempt has it."""
         while True:
-            await asyncio.sleep(self._store.beat)
             try:
                 self.is_cancelling = await self._hold()
             except FencedError:
                 self.is_fenced = self.is_left = True
             except CallError:
-                continue  # a store that is away; the handler goes on meanwhile
+                pass  # a store that is away; the handler goes on meanwhile
             if self.is_fenced or self.is_cancelling:
-                running.cancel()
+                self.attempt.cancel()
                 return
+            await asyncio.sleep(self._store.beat)
 
     async def _hold(self) -> bool:
         told, now = None, time.monotonic()

@@ -49,7 +49,6 @@ class SQLiteTasks(TableTasks):
         self._lock: ProcessLock | None = None
         self._version = 0
         self._seen = 0  # the last change that this process knows of
-        self._poll_at = 0.0
         self._missing: dict[str, float] = {}
 
     async def close(self) -> None:
@@ -86,11 +85,7 @@ class SQLiteTasks(TableTasks):
         return super()._expire(connection)
 
     def _poll(self, connection: sqlite3.Connection) -> None:
-        """Now and then wake those who wait for changes of other processes, and see whether a worker has died."""
-        now = time.monotonic()
-        if now < self._poll_at:
-            return
-        self._poll_at = now + POLL_INTERVAL
+        """Wake those who wait for changes of other processes, and see whether a worker has died."""
         self._file.check()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
@@ -156,7 +151,7 @@ class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
     `open` makes the connection, in the thread. `check` raises OSError if the file is no longer at its path. `idle` is
-    called after jobs, and about every `pause` seconds. `publish` gets what writing jobs return, before they are answered.
+    called about every `pause` seconds, also between jobs. `publish` gets what writing jobs return, before they are answered.
     """
 
     def __init__(
@@ -164,7 +159,7 @@ class FileThread:
         open: Callable[[], sqlite3.Connection],
         check: Callable[[], None],
         idle: Callable[[sqlite3.Connection], None],
-        pause: float | None,
+        pause: float,
         publish: Publish,
     ) -> None:
         self._open = open
@@ -181,7 +176,8 @@ class FileThread:
         """The future result of a job, which runs even if its caller is cancelled. An error rolls back this job alone."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._giving:
-            self._start()
+            if self._thread is None or self._pid != os.getpid():  # threads do not survive a fork
+                self._start()
             self._jobs.put(_QueuedJob(job, writes, answer))
         return answer
 
@@ -194,17 +190,16 @@ class FileThread:
             thread.join()
 
     def _start(self) -> None:
-        if self._thread is None or self._pid != os.getpid():  # threads do not survive a fork
-            self._jobs = queue.SimpleQueue()
-            self._pid = os.getpid()
-            self._thread = threading.Thread(target=self._work, args=(self._jobs,), daemon=True, name="enfold-tasks")
-            self._thread.start()
+        self._jobs = queue.SimpleQueue()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._work, args=(self._jobs,), daemon=True, name="enfold-tasks")
+        self._thread.start()
 
     # in the thread
 
     def _work(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> None:
         connection: sqlite3.Connection | None = None
-        is_closing = False
+        is_closing, poll_at = False, 0.0
         while not is_closing:
             readers, writers, is_closing = self._next(jobs)
             # Readers are answered before the disk is waited for.
@@ -212,7 +207,8 @@ class FileThread:
                 connection = self._answer(connection, readers)
             if writers:
                 connection = self._answer(connection, writers)
-            if connection is not None and not is_closing:
+            if connection is not None and not is_closing and time.monotonic() >= poll_at:
+                poll_at = time.monotonic() + self._pause
                 connection = self._poll(connection)
         _close(connection)
 

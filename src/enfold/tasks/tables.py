@@ -379,7 +379,7 @@ class TableTasks:
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
-        self._changed[task.id] = size <= MAX_RECENT_BYTES
+        self._changed[task.order.id] = size <= MAX_RECENT_BYTES
         if task.is_queued:
             self._changed[WORK] = True
 

@@ -149,8 +149,10 @@ class Tasks:
         if spec.durable == "never":
             message = f"{spec.id} cannot run as a task: call it, or declare it with durable=True"
             raise CallError("INVALID_OPERATION_TYPE", message)
+        digest = ""  # only repeats with the same key are compared
         if wishes["key"] is not None:
             check_key(wishes["key"])
+            digest = input_digest(read, select)
         now, limits = now_ms(), self._limits
         allowed = limits.deadline if deadline is None else min(limits.deadline, max(0.0, deadline))
         order = Order(
@@ -164,7 +166,7 @@ class Tasks:
             attempts=limits.attempts,
             retries=spec.on_crash == "retry",
             identity=identity,
-            digest=input_digest(read, select),
+            digest=digest,
             select=select,
             **wishes,
         )

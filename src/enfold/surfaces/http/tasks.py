@@ -15,7 +15,7 @@ from enfold.operations.outcomes import Deferred, envelope_of
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.request import Request, Response, query_value, read_prefer, read_wait
 from enfold.surfaces.responses import encode_failure
-from enfold.surfaces.tasks import poll_interval_ms, shown_task
+from enfold.surfaces.tasks import shown_task
 from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.model import Status
 
@@ -106,8 +106,9 @@ class TaskPages:
             await changes.aclose()
 
     def _accepted(self, request: Request, task: Task, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
-        after = (b"retry-after", b"%d" % ceil(poll_interval_ms(task) / 1000))
-        return _json(shown_task(self._tasks, task, request.format), 202, [*headers, after])
+        shown = shown_task(self._tasks, task, request.format)
+        after = (b"retry-after", b"%d" % ceil(shown.get("pollIntervalMs", 1000) / 1000))
+        return _json(shown, 202, [*headers, after])
 
     def _outcome(self, functions: Functions, request: Request, task: Task) -> Response:
         """What the plain call would have said."""
