@@ -45,10 +45,10 @@ MCP_PATH = "/mcp"
 
 
 class App:
-    """A registry with everything that serving it takes: authentication, tasks, provenance, limits, start and stop.
+    """Serves a registry: with authentication, tasks, provenance and limits that all surfaces share.
 
-    `http()` is an ASGI app with all of it, `mcp()` one with the MCP server alone, and `run()` serves until a signal
-    arrives. `async with app:` runs the `on_start` and `on_stop` functions where no server does.
+    `http()` returns an ASGI app with everything, `mcp()` one with only the MCP server, and `run()` serves until a signal
+    arrives. Without a server, `async with app:` runs the `on_start` and `on_stop` functions.
     """
 
     def __init__(
@@ -65,12 +65,19 @@ class App:
         limits: Limits = Limits(),  # noqa: B008  # frozen
         mcp: MCPSettings = MCPSettings(),  # noqa: B008  # frozen
     ) -> None:
-        """Describe an application; nothing is opened before it starts.
+        """Create an application; nothing is opened before it starts.
 
-        Callers authenticate with `tokens` or with access tokens of `issuers`; without either everybody may call.
-        `allow_anonymous`, `allowed_hosts` and `allowed_origins` are as in `to_http`. `tasks` run durable operations; unless
-        they are running already, they start and stop with the app. `recorder` captures provenance, `limits` bounds
-        what callers may use, and `mcp` has the settings of the MCP server.
+        Args:
+            registry: The operations to serve.
+            tokens: Verifies bearer tokens, such as `Tokens`. Without `tokens` and `issuers`, everyone may call.
+            issuers: Issuers whose access tokens (JWTs) are accepted.
+            allow_anonymous: Also accept calls without a token; access rules still apply.
+            allowed_hosts: Host names that requests may have, besides those of this machine.
+            allowed_origins: Origins of web pages that may call.
+            tasks: Runs durable operations. Unless it is running already, it starts and stops with the app.
+            recorder: Records provenance.
+            limits: Limits per caller and per connection.
+            mcp: Settings of the MCP server.
         """
         self.registry = registry
         self.limits = limits
@@ -101,7 +108,7 @@ class App:
         *,
         mounts: Mapping[str, ASGIApp] | None = None,
     ) -> HTTPApp:
-        """An ASGI app with the HTTP API, its OpenAPI document, the console, `/tasks`, `/mcp` and `/metrics`.
+        """Return an ASGI app with the HTTP API, its OpenAPI document, the console, `/tasks`, `/mcp` and `/metrics`.
 
         `mounts` are more ASGI apps by path; one at `/mcp` or `/metrics` replaces that of the application.
         """
@@ -116,7 +123,7 @@ class App:
         return app
 
     def mcp(self, **options: Any) -> MCPApp:
-        """An ASGI app with the MCP server alone; `options` are those of `to_mcp`."""
+        """Return an ASGI app with only the MCP server; `options` are those of `to_mcp`."""
         chosen = {
             **msgspec.structs.asdict(self._mcp_settings),
             "limits": self.limits,
@@ -135,7 +142,7 @@ class App:
         return self.registry.with_policy(policy)
 
     def _metrics(self) -> ASGIApp:
-        """The app at `/metrics`; calls are counted only where the package that writes the counts is installed."""
+        """Return the app at `/metrics`; calls are counted only if prometheus-client is installed."""
         from importlib.util import find_spec
 
         if find_spec("prometheus_client") is not None:
@@ -222,7 +229,7 @@ class App:
                 await server.serve([listening])
 
     def _report(self, log: CallLog) -> SelfReport:
-        """What this process tells its siblings."""
+        """Return what this process reports to its siblings."""
         from enfold.app.siblings import SelfReport
 
         return SelfReport(
@@ -236,7 +243,7 @@ class App:
 
 
 def loop_factory() -> Callable[[], Any] | None:
-    """The event loop that the server prefers; UNAVAILABLE where the extra `http` is not installed."""
+    """Return the preferred event loop of the server; raise UNAVAILABLE without the extra `http`."""
     try:
         from enfold.app.server import loop_factory
     except ImportError as error:

@@ -71,7 +71,7 @@ class Config(msgspec.Struct, frozen=True):
         return {"": self.agents.get("expose", "all"), **by_source}
 
     def with_only(self, operation: str) -> Config:
-        """The configuration with only the sources that may have an operation; functions may have any namespace."""
+        """Keep only the sources that may have an operation; functions may have any namespace."""
         near = [source for source in self.sources if operation.startswith(f"{source.namespace}.")]
         if not near:
             return self
@@ -99,7 +99,7 @@ def parse_config(path: str | FilePath, environ: Mapping[str, str], text: str, ve
 
 
 def _folder(file: FilePath) -> str:
-    """The folder that relative paths start from; for a file in `.vscode` and the like, the folder above."""
+    """Return the folder that relative paths start from; for a file in `.vscode` and the like, its parent."""
     folder = file.resolve().parent
     return str(folder.parent if folder.name.startswith(".") else folder)
 
@@ -150,7 +150,7 @@ class _FileReader:
         return tuple(table["use"] for table in tables)
 
     def _issuers(self, auth: Any) -> tuple[Entry, ...]:
-        """The issuers of `[auth]`; paths of key files are relative to the configuration."""
+        """Read the issuers of `[auth]`; paths of key files are relative to the configuration."""
         from enfold.auth.issuers import read_issuers
 
         tables = auth.get("issuers", [auth]) if isinstance(auth, dict) else auth
@@ -184,7 +184,7 @@ class _FileReader:
         return self._wrong((), 'there is no "mcpServers" in it')
 
     def _config(self, entries: Entry, table: str, *, is_strict: bool) -> Config:
-        """The sources of a table; with `is_strict`, unknown keys are refused, otherwise they belong to an editor."""
+        """Read the sources of a table; with `is_strict`, reject unknown keys, otherwise ignore them as an editor's."""
         names = legal_names(entries)
         sources = [
             self._source(name, names[name], entry, (table, name), is_strict=is_strict)
@@ -285,7 +285,7 @@ def _is_misspelt(name: str, keys: Keys) -> bool:
 
 
 def _translate_entry(entry: Entry) -> Entry:
-    """An editor's entry with our names of the keys."""
+    """Translate the keys of an editor's entry to ours."""
     ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type", "auth", "oauth")}
     url = next((entry[key] for key in URL_KEYS if key in entry), None)
     if url is not None:
@@ -303,7 +303,7 @@ def _translate_entry(entry: Entry) -> Entry:
 
 
 def _translate_auth(entry: Entry) -> Entry:
-    """The login of an editor's entry: `auth` or `oauth`, a table or just `"oauth"`."""
+    """Translate the login of an editor's entry: `auth` or `oauth`, a table or just `"oauth"`."""
     given = next((entry[key] for key in ("auth", "oauth") if key in entry), None)
     if given in ("oauth", True):
         return {"auth": {}}

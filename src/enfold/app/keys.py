@@ -39,7 +39,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         return True
 
     def published(self) -> JSONSchema:
-        """The JSON Schema of the key, for editors."""
+        """Return the JSON Schema of the key, for editors."""
         whole = msgspec.json.schema(self.type) if self.keys is None else _closed(self.keys)
         if self.is_list:
             whole = {"type": "array", "items": whole}
@@ -51,7 +51,7 @@ Keys: TypeAlias = Mapping[str, ConfigKey]
 
 
 def schema() -> JSONSchema:
-    """The JSON Schema of an `enfold.toml`, for editors."""
+    """Return the JSON Schema of an `enfold.toml`, for editors."""
     tables = {name: key.published() for name, key in TABLES.items()}
     tables["sources"]["additionalProperties"] = {"anyOf": [_source(kind) for kind in BY_KIND]}
     tables["auth"]["anyOf"] = _auth()
@@ -73,7 +73,7 @@ def _closed(keys: Keys, about: str | None = None) -> JSONSchema:
 
 
 def _auth() -> list[JSONSchema]:
-    """An issuer, or several."""
+    """Return the schema of one issuer or several."""
     issuer = {**_closed(ISSUER, "an issuer whose tokens the server accepts"), "required": ["issuer", "audiences"]}
     several = {"type": "array", "items": issuer, "minItems": 1}
     return [issuer, several, {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]}]
@@ -201,7 +201,7 @@ POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
 def _keys_of(limits: type[msgspec.Struct]) -> Keys:
-    """The keys for the described fields of a value: a number with its unit, or a count with its default."""
+    """Return the keys for the described fields of a value: a number with its unit, or a count with its default."""
     keys, defaults = {}, msgspec.structs.asdict(limits())
     for name, kind in get_type_hints(limits, include_extras=True).items():
         for meta in getattr(kind, "__metadata__", ()):

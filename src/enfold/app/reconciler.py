@@ -200,13 +200,13 @@ class Reconciler:
 
 
 def _location(source: SourceEntry) -> str:
-    """The namespace or program of a source: two sources with the same location cannot both be open."""
+    """Return the namespace or program of a source: two sources with the same one cannot both be open."""
     is_named = source.kind != "functions" or "namespace" in source.entry
     return source.namespace if is_named else str(source.entry["functions"])
 
 
 def _needing_restart(before: Config, after: Config) -> list[str]:
-    """The changed tables that are read only at the start."""
+    """Return the changed tables that are only read at start."""
     fields = [name for name in Config.__struct_fields__ if name not in _APPLIED]
     changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
     return ["auth" if name == "issuers" else name for name in changed]
@@ -279,7 +279,7 @@ class SourceSupervisor:
         return predecessor
 
     def adopt_rules(self, source: SourceEntry) -> None:
-        """Apply the rules of another entry to the connection that is open."""
+        """Apply the rules of another entry to the open connection."""
         before, self._rules = self._rules, source.entry
         changed = {key for key in RULES if source.entry.get(key) != before.get(key)}
         if self._opened is None or not changed:

@@ -28,7 +28,7 @@ class ActiveConfig:
     """
 
     def __init__(self, place: Path) -> None:
-        """`place` is a file in a folder that only this user can read: a configuration may hold secrets."""
+        """`place` is a file in a folder that only this user can read: a configuration may contain secrets."""
         self._place = place
 
     def save(self, config: Config) -> None:
@@ -37,7 +37,7 @@ class ActiveConfig:
         replace_file(self._place, msgspec.msgpack.encode((config.text, config.version)))
 
     def load(self, default: Config, environ: Mapping[str, str]) -> Config:
-        """The configuration that was saved last, or `default`."""
+        """Load the last saved configuration, or return `default`."""
         try:
             text, version = msgspec.msgpack.decode(self._place.read_bytes(), type=tuple[str, FileVersion])
         except OSError:
@@ -49,7 +49,7 @@ class ActiveConfig:
 async def watch_config(
     reconciler: Reconciler, environ: Mapping[str, str], active: ActiveConfig | None = None
 ) -> AsyncIterator[ConfigWatcher]:
-    """Apply changes of the file while the block runs; `active` saves what was applied last."""
+    """Apply changes of the file while the block runs; `active` saves the last applied configuration."""
     watcher = ConfigWatcher(reconciler, environ, active)
     task = asyncio.get_running_loop().create_task(watcher.run())
     try:

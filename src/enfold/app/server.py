@@ -24,7 +24,7 @@ LAST_WRITES: Final = 1.0  # seconds that answers have to be written, when calls 
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop that uvicorn prefers."""
+    """Return the event loop that uvicorn prefers."""
     return _config(None, Limits()).get_loop_factory()
 
 
@@ -44,7 +44,7 @@ class HTTPServer(uvicorn.Server):
     """An app on a socket until `end` is called: then streams are ended, and calls finish within the grace period."""
 
     def __init__(self, app: ASGIApp, limits: Limits, stop: Callable[[], None], settings: ServerSettings) -> None:
-        """`stop` ends the streams of the app, which have no end of their own."""
+        """`stop` ends the app's streams, which would otherwise not end."""
         files, proxies, grace = settings.certificate, list(settings.proxies), settings.grace
         tls = {} if files is None else {"ssl_certfile": files.certificate, "ssl_keyfile": files.key}
         # By default uvicorn trusts every process of this machine, and the addresses in FORWARDED_ALLOW_IPS.

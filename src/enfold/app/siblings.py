@@ -40,7 +40,7 @@ class Siblings:
         self._paths = [worker.socket_of(number) for number in range(worker.count) if number != worker.number]
 
     async def ask(self, name: str) -> list[Any]:
-        """What each of the others says; one that is away or slow is left out."""
+        """Ask each sibling; one that is gone or slow is left out."""
         told = await asyncio.gather(*(_ask(path, name) for path in self._paths), return_exceptions=True)
         return [each for each in told if not isinstance(each, BaseException)]
 
@@ -100,7 +100,7 @@ async def tell_news(watch: WatchNews, reader: asyncio.StreamReader, writer: asyn
 
 
 async def read_value(reader: asyncio.StreamReader) -> Any:
-    """The next value; EOFError where the connection was closed."""
+    """Read the next value; raise EOFError if the connection was closed."""
     try:
         size = int.from_bytes(await reader.readexactly(4), "big")
         if size > MAX_BYTES:
@@ -134,7 +134,7 @@ _GONE: Final = "The worker that handled this request has exited"
 
 
 def session_prefix(worker: Worker) -> str:
-    """What the ids of the worker's sessions begin with."""
+    """Return the prefix of the worker's session ids."""
     return f"{worker.number}-"
 
 
@@ -165,7 +165,7 @@ class SessionRouter:
 
 
 def _owner(scope: MutableMapping[str, Any], count: int) -> int | None:
-    """The number of the worker that a request belongs to; None where any will do."""
+    """Return the number of the worker that a request belongs to; None if any can serve it."""
     for name, value in scope["headers"]:
         if name == b"mcp-session-id":
             number = value.partition(b"-")[0]
@@ -207,7 +207,7 @@ class _HolderEndedError(ConnectionError):
 
 @asynccontextmanager
 async def listen_to_siblings(worker: Worker, app: ASGIApp, report: SelfReport) -> AsyncIterator[None]:
-    """Answer what siblings forward and ask, while the block runs."""
+    """Serve what siblings forward and ask, while the block runs."""
     path, answer = Path(worker.socket_of(worker.number)), partial(_answer_sibling, app, report)
     await asyncio.to_thread(_remove, path)  # of the one before us, which died
     listening = asyncio.ensure_future(_keep_listening(path, answer, await _start_server(path, answer)))
@@ -259,7 +259,7 @@ async def _answer_sibling(
 
 
 async def _serve(app: ASGIApp, wire: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer a forwarded request, whose scope has come as plain data."""
+    """Serve a forwarded request, whose scope arrived as plain data."""
     scope = {**wire, "asgi": {"version": "3.0"}, "headers": [tuple(header) for header in wire["headers"]]}
     for name in ("client", "server"):
         scope[name] = scope[name] and tuple(scope[name])

@@ -30,7 +30,7 @@ class Grace:
         self._ends_at: float | None = None
 
     def begin(self) -> None:
-        """Count from now on, unless it is counted already."""
+        """Start counting, unless that has happened."""
         if self._ends_at is None:
             self._ends_at = time.monotonic() + self.seconds
 
@@ -70,7 +70,7 @@ def run_server(work: Coroutine[Any, Any, None], loop_factory: Callable[[], Any] 
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work gives; None where a signal ended it, after all that it had opened was closed."""
+    """Run some work and return its result; None if a signal ended it, after everything it opened was closed."""
     before = {number: signal.getsignal(number) for number in (SIGTERM, SIGINT, *HANGUP)}
 
     def restore() -> None:
@@ -83,7 +83,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
 def _run(
     work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None, closed: Callable[[], None] = lambda: None
 ) -> T | None:
-    """What the work gives; `closed` is called when it has ended, while calls that were cancelled may still be waited for."""
+    """Run some work; `closed` is called when it has ended, while cancelled calls may still be awaited."""
 
     async def until_ended() -> T | None:
         task = asyncio.ensure_future(work)
@@ -99,7 +99,7 @@ def _run(
 
 
 def _ignore(*_: object) -> None:
-    """A handler for a signal that is not for us, or comes too late."""
+    """Ignore a signal that is not for us or comes too late."""
 
 
 def _exit(*_: object) -> None:

@@ -34,7 +34,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bind(host: str, port: int) -> socket:
-    """A socket bound to its address; it listens only after `start_listening`."""
+    """Return a bound socket; it listens only after `start_listening`."""
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -52,7 +52,7 @@ RULES: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
 
 
 def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
-    """The operations that stay valid under the changed rules of an entry."""
+    """Return the operations that stay valid under the changed rules of an entry."""
     from enfold.sources.options import Selection  # where a configuration changes
 
     entry = source.entry
@@ -69,7 +69,7 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
 
 
 def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The values of an entry under these names."""
+    """Return the values of an entry under these names."""
     return {name: entry[name] for name in names if name in entry}
 
 
@@ -195,13 +195,13 @@ def _renamed(operation: Operation, name: str) -> Operation:
 
 
 def _below(source: SourceEntry, operation: Operation) -> str:
-    """The namespace of a program's operation: its own, below that of the file, if any."""
+    """Return the namespace of a program's operation: its own, below that of the file, if any."""
     given = source.entry.get("namespace", "")
     return ".".join(part for part in (given, operation.spec.namespace) if part)
 
 
 def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
-    """The operation of a program with the policies and access rules of the file."""
+    """Apply the policies and access rules of the file to an operation of a program."""
     spec, entry = operation.spec, source.entry
     if "access" in entry:
         spec = spec.replace(access_control=read_access(entry.get("access")))
@@ -222,7 +222,7 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
 
 
 def _located(target: str, config: Config) -> str:
-    """A path below the file's folder; addresses and modules stay as they are."""
+    """Resolve a path against the file's folder; addresses and modules stay as they are."""
     place = Path(config.folder) / target.rpartition(":")[0] if ".py:" in target else Path(config.folder) / target
     return str(Path(config.folder) / target) if place.exists() else target
 
@@ -243,7 +243,7 @@ def _rules(entry: dict[str, Any], definitions: DefinitionLedger) -> Rules:
 
 
 def patterns_of(value: Any) -> list[str]:
-    """The patterns a file gives, one or several."""
+    """Return the patterns of a file as a list, given one or several."""
     return [value] if isinstance(value, str) else value or []
 
 
@@ -251,7 +251,7 @@ def patterns_of(value: Any) -> list[str]:
 
 
 def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth | None:
-    """The login of a table; its files are relative to the folder `place`."""
+    """Read the login of a table; its files are relative to the folder `place`."""
     if table is None:
         return None
     from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
@@ -321,7 +321,7 @@ class RunningCalls:
             self._running.discard(mark)
 
     def _with_stream_counted(self, given: Any) -> Any:
-        """The result of a handler; a stream or future counts until it has ended."""
+        """Return the result of a handler; a stream or future counts until it has ended."""
         if hasattr(given, "__aiter__"):
             return self._items(given)
         if hasattr(given, "__next__"):

@@ -17,7 +17,7 @@ class Lines(msgspec.Struct, frozen=True):
     found: dict[Path, int]
 
     def of(self, path: Path) -> int:
-        """The line of a key; of the nearest one around it, where it was not seen itself."""
+        """Return the line of a key, or of the nearest known parent."""
         while path and path not in self.found:
             path = path[:-1]
         return self.found.get(path, 1)
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(
 
 
 def plain_json(text: str) -> str:
-    """The same text as strict JSON: comments and trailing commas blanked out, every line where it was."""
+    """Convert JSON with comments and trailing commas to strict JSON; line numbers stay the same."""
     pieces: list[str] = []
     comma: int | None = None  # where the last comma stands, as long as only space and comments follow
     for token in _TOKEN.finditer(text):
@@ -50,7 +50,7 @@ def plain_json(text: str) -> str:
 
 
 def json_lines(text: str) -> Lines:
-    """The lines of the keys and items of a JSON text."""
+    """Return the line numbers of the keys and items of a JSON text."""
     found: dict[Path, int] = {}
     path: list[str | int] = []  # of where we are: keys of tables, indices of lists
     line, word = 1, ""
@@ -89,7 +89,7 @@ _TABLE: Final = re.compile(rf"\s*\[\[?\s*({_PART}(?:\s*\.\s*{_PART})*)\s*\]")
 
 
 def toml_lines(text: str) -> Lines:
-    """The lines of the tables and keys of a TOML text; a key inside an inline table counts as its table's."""
+    """Return the line numbers of the tables and keys of a TOML text; an inline table counts as one line."""
     found: dict[Path, int] = {}
     table: Path = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -118,7 +118,7 @@ _AT_BYTE: Final = re.compile(r" \(byte (\d+)\)")
 
 
 def split_syntax_error(error: Exception, text: str) -> tuple[int, str]:
-    """The line a parser of either kind complains about, and its complaint without the place."""
+    """Return the line that a JSON or TOML parser reports, and its message without the position."""
     sentence = str(error).strip()
     at_line, at_byte = _AT_LINE.search(sentence), _AT_BYTE.search(sentence)
     if at_line is not None:
@@ -146,7 +146,7 @@ class Variables:
         }
 
     def secrets(self, value: Any) -> Iterator[tuple[str, str]]:
-        """The variables that the texts of a value refer to and whose names say that they are secret, with what they hold."""
+        """Return the referenced variables whose names mark them as secret, with their values."""
         from enfold.sources.secrets import names_secret  # where a file has sources
 
         if isinstance(value, str):
@@ -160,7 +160,7 @@ class Variables:
                 yield from self.secrets(each)
 
     def value(self, reference: str) -> str | None:
-        """What a reference stands for; None where it is none of ours and stays as it is, LookupError where it has no value."""
+        """Return the value of a reference; None if it is not ours, LookupError if it has no value."""
         if reference in self._own:
             return self._own[reference]
         name, has_default, default = reference.removeprefix("env:").partition(":-")
@@ -178,7 +178,7 @@ class Variables:
 
 
 def fill(value: Any, variables: Variables, path: Path, failed: Callable[[Path, str], Exception]) -> Any:
-    """The value with every reference in its texts replaced; `$${` is a plain `${`."""
+    """Replace every reference in the texts of a value; `$${` is a literal `${`."""
     if isinstance(value, str):
         try:
             return _REFERENCE.sub(lambda found: _replaced(found, variables), value)

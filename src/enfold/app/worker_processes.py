@@ -75,7 +75,7 @@ def _adopt_orphans() -> None:
 
 @contextmanager
 def _signal_pipe() -> Iterator[int]:
-    """A descriptor from which the numbers of signals are read as they come; none of them ends us, even after it."""
+    """Return a descriptor from which the numbers of arriving signals are read; none of them ends this process."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     for number in HANDLED:
@@ -90,11 +90,11 @@ def _signal_pipe() -> Iterator[int]:
 
 
 def _ignore(*_: object) -> None:
-    """A handler that does nothing: the number of the signal is read from the pipe."""
+    """Do nothing: the number of the signal is read from the pipe."""
 
 
 def _children() -> set[int]:
-    """The processes that are ours, where the system says so."""
+    """Return the child processes, where the system reports them."""
     with suppress(OSError):
         found = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
         return {int(each) for each in found}
@@ -155,7 +155,7 @@ class _Parent:
         return False
 
     def _wait(self) -> None:
-        """Wait for a signal, or for the moment at which a worker is started again, or an orphan's time is over."""
+        """Wait for a signal, the time to restart a worker, or the end of an orphan's time."""
         moments = [*self._restart_at.values(), *self._orphans.values()]
         pause = max(0.0, min(moments) - time.monotonic()) if moments else None
         if select.select([self._signals], [], [], pause)[0]:
@@ -203,7 +203,7 @@ class _Parent:
                 _kill(process, signal.SIGKILL)
 
     def _adopted(self) -> set[int]:
-        """What has come to us because its parent is dead."""
+        """Return processes that we inherited because their parent died."""
         return _children() - self._running.keys() - self._unrelated
 
     def _handle_exit(self, number: int, started: float, code: int) -> None:
@@ -277,7 +277,7 @@ class Accepting:
         number: int,
         connections: Callable[[], int],
     ) -> None:
-        """`tls` is a context, or None; `connections` says how many there are just now."""
+        """`tls` is a context or None; `connections` returns their current number."""
         self._listening = listening
         self._make_protocol = make_protocol
         self._tls = tls

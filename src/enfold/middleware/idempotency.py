@@ -49,7 +49,7 @@ class Idempotency:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__
 
     def _keyed(self, entry: EntryKey, call: Call, next: Next) -> KeyedCall:
-        """The call as its idempotency store sees it; VALIDATION_ERROR for what would not be started."""
+        """Return the call as the idempotency store sees it; raise VALIDATION_ERROR for a call that would not start."""
         import asyncio  # this and the next: only keys need it here
 
         context, spec = call.context, self._funnel.spec

@@ -83,7 +83,7 @@ _INDEFINITE: Final = frozenset({"ABORTED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", 
 
 
 def unknown(reason: Literal["worker_died", "cancelled", "timeout", "indefinite"], fate: str) -> Outcome:
-    """The outcome of a call that was started, and may or may not have had its effect."""
+    """Return the outcome of a call that was started and may or may not have had its effect."""
     message = f"The first call with this idempotency key {fate}: its outcome is unknown, and it is not started again"
     return failure(CallError("OUTCOME_UNKNOWN", message, {"reason": reason}))
 
@@ -93,7 +93,7 @@ def is_unknown(outcome: Outcome) -> bool:
 
 
 def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
-    """What an idempotency store keeps of a failed call; None where the key is free again.
+    """Return what an idempotency store keeps of a failed call; None if the key becomes free again.
 
     A failure that the handler produced is definite, unless it is retryable; a TIMEOUT that cut it off is not.
     """
@@ -105,7 +105,7 @@ def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
 
 
 def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
-    """The envelope of an outcome; its failure is raised."""
+    """Return the envelope of an outcome, or raise its error."""
     told = outcome.failure
     if told is None and outcome.output is not None:
         return _envelope(outcome.output, outcome)
@@ -150,7 +150,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run_once(self, call: KeyedCall) -> CallOutcome:
-        """The result of this call, or of the first one with its key."""
+        """Return the result of this call, or of the first one with its key."""
         pause = PAUSE
         while True:
             task = self._first_call(call)
@@ -178,7 +178,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         await _end([task for task in self._tasks if task.get_loop() is loop], min(grace, RECORDING))
 
     def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | NeedsInput | Deferred | None]:
-        """The first call with this key if it runs in this process, else an attempt to be the first."""
+        """Return the first call with this key if it runs in this process, else try to become the first."""
         running = self._first_calls.get(call.key)
         if running is None:
             return self._in_background(self._attempt(call))
@@ -259,7 +259,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
 
     @abstractmethod
     async def _claim(self, call: KeyedCall) -> Outcome | C | None:
-        """The outcome of the first call, a `C` if this call is the first, or None while another runs it."""
+        """Return the outcome of the first call, a claim if this call is the first, or None while another runs."""
 
     @abstractmethod
     async def _keep(self, key: EntryKey, claim: C, outcome: Outcome) -> None:
@@ -271,7 +271,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]], within: float) -> None:
-    """Wait for tasks, and cancel those that take longer."""
+    """Wait for tasks, and cancel those that exceed the time."""
     if not tasks:
         return
     _, late = await asyncio.wait(tasks, timeout=within)
@@ -289,7 +289,7 @@ class _FirstCall(msgspec.Struct, frozen=True, eq=False):
 
 
 def settled(outcome: Outcome, *, reruns: bool) -> Outcome | None:
-    """The outcome for a repeat; None where the repeat may start the handler again."""
+    """Return the outcome for a repeated call; None if it may run the handler again."""
     return None if reruns and is_unknown(outcome) else outcome
 
 

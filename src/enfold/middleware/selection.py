@@ -37,7 +37,7 @@ class Select:
                 yield envelope if selection is None else selection.of(envelope)
 
     def compiled(self, text: str | None) -> Selection | None:
-        """The selection that a caller asks for, else the operation's default; a wrong one is a VALIDATION_ERROR."""
+        """Compile the caller's selection, else the default; raise VALIDATION_ERROR for an invalid one."""
         from enfold.search.selection import default_selection, selection_of  # most calls select nothing
 
         if text not in self._compiled:

@@ -88,7 +88,7 @@ class SQLiteIdempotencyStore(BaseIdempotencyStore[_RowClaim]):
         per_identity: int = PER_IDENTITY,
         bytes_per_identity: int = BYTES_PER_IDENTITY,
     ) -> None:
-        """The file and its folder are made with the first key.
+        """The file and its folder are created with the first key.
 
         More keys of one identity than `per_identity` are refused; where its results have more bytes, its oldest go.
         """
@@ -165,7 +165,7 @@ class SQLiteIdempotencyStore(BaseIdempotencyStore[_RowClaim]):
             return True
 
     def _outcome(self, text: bytes | None, holder: str) -> Outcome | None:
-        """The outcome in an entry; None while its process lives and may still run it."""
+        """Return the outcome of an entry; None while its process is alive and may still finish."""
         if text is not None:
             return _read(text)
         return DIED if self._has_died(holder.partition(".")[0]) else None

@@ -29,7 +29,7 @@ class DurableCalls(Protocol):
     def offers(self, operation_id: str) -> bool: ...
 
     async def run(self, operation_id: str, input: Any, context: Context) -> ResponseEnvelope[Any] | NeedsInput:
-        """The result of the first task with the key of this context; NeedsInput while the task has questions."""
+        """Return the result of the first task with the context's key; NeedsInput while the task has questions."""
 
     async def defer(self, operation_id: str, input: Any, context: Context) -> Task:
         """Order a task that goes on with a call which has asked its caller all that it asks first."""
@@ -39,7 +39,7 @@ class RunAsTask:
     """Orders a task for the call, unless it is run for one already."""
 
     def __init__(self, services: Services, failures: Failures, *, is_required: bool) -> None:
-        """`is_required`: also a call without a key becomes a task."""
+        """With `is_required`, a call without a key also becomes a task."""
         self._services = services
         self._failures = failures
         self._is_required = is_required
@@ -55,14 +55,14 @@ class RunAsTask:
         return outcome
 
     async def _with_ids(self, running: Coroutine[Any, Any, T], call: Call) -> T:
-        """What the store of tasks gives; its errors name the call."""
+        """Await the task store; its errors get the ids of the call."""
         try:
             return await running
         except CallError as error:
             raise self._failures.with_ids(error, call.context) from error.__cause__
 
     def _tasks_for(self, call: Call) -> DurableCalls | None:
-        """The store of tasks if the call becomes one: it is none yet, and asks its caller nothing first."""
+        """Return the task store if the call becomes a task: it is not one yet, and asks its caller nothing first."""
         tasks, context = self._services.tasks, call.context
         if tasks is None or not (self._is_required or context.unused_key is not None):
             return None

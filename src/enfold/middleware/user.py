@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def user_steps(middleware: Sequence[Middleware], funnel: Funnel) -> list[Middleware]:
-    """The steps that run user middleware; none where there is none."""
+    """Return the steps that run user middleware; empty if there is none."""
     if not middleware:
         return []
     return [BeginTime(funnel), *(UserMiddleware(each, funnel) for each in middleware), NoteResult()]
@@ -105,7 +105,7 @@ class UserMiddleware:
                 await each.aclose()
 
     async def _finished(self, outcome: Any) -> ResponseEnvelope[Any]:
-        """An envelope that the middleware made or changed, checked against the output schema as a result is."""
+        """Check an envelope that middleware made or changed against the output schema, like a result."""
         if not isinstance(outcome, ResponseEnvelope):
             name = getattr(self._middleware, "__name__", type(self._middleware).__name__)
             what = f"returned {type(outcome).__name__}"
@@ -139,7 +139,7 @@ async def _let_timers_fire() -> None:
 
 
 async def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:
-    """The items of any async iterator, which is closed with its consumer where it can be."""
+    """Yield the items of any async iterator, and close it with its consumer."""
     try:
         async for each in items:
             yield each

@@ -72,7 +72,7 @@ class ReservedAccess(AccessControl, frozen=True):
 
 
 def words(given: str | Iterable[str]) -> Iterable[str]:
-    """One word, or several: a single scope is not a list of its letters."""
+    """Return a list of words; a single string is one word, not a list of letters."""
     return (given,) if isinstance(given, str) else given
 
 
@@ -80,7 +80,7 @@ OPEN: Final = AccessControl()
 
 
 def read_access(access: AccessControl | Mapping[str, Any] | None) -> AccessControl:
-    """Access control from what a user writes; a wrong key or value is an error at registration."""
+    """Read access control as users write it; a wrong key or value is an error at registration."""
     if access is None:
         return OPEN
     if isinstance(access, AccessControl):
@@ -136,7 +136,7 @@ def grants_all_of(identity: Identity, other: Identity) -> bool:
 
 
 def narrower(first: Identity, second: Identity) -> Identity:
-    """The first identity with only the rights that both have: those a caller had earlier and still has."""
+    """Return the first identity with only the rights that both have: those a caller had earlier and still has."""
     if EVERYTHING in first.scopes:
         return replace(first, scopes=second.scopes, resources=second.resources)
     if EVERYTHING in second.scopes:
@@ -148,7 +148,7 @@ def narrower(first: Identity, second: Identity) -> Identity:
 
 
 def _actions(identity: Identity, name: str) -> set[str]:
-    """What a caller may do with a resource, by its own name or by `kind:*`."""
+    """Return what a caller may do with a resource, by its own name or by `kind:*`."""
     granted, kind = identity.resources or {}, name.partition(":")[0]
     return {*granted.get(name, ()), *granted.get(f"{kind}:*", ())}
 

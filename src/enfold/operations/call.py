@@ -44,7 +44,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         return self.context.deadline
 
     def replace(self, **changes: Any) -> Call:
-        """A copy with some fields changed, such as `input`."""
+        """Return a copy with some fields changed, such as `input`."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -56,7 +56,7 @@ class Middleware(Protocol):
     """Wraps calls: `async def middleware(call, next)`. One that also has `stream(call, next)` wraps subscriptions."""
 
     def __call__(self, call: Call, next: Next, /) -> Coroutine[Any, Any, Outcome]:
-        """The outcome of the call, usually that of `next(call)`; raises CallError."""
+        """Run the call. Returns its outcome, usually that of `next(call)`, or raises CallError."""
 
 
 @runtime_checkable
@@ -64,18 +64,18 @@ class StreamMiddleware(Protocol):
     """The part of a middleware that wraps subscriptions."""
 
     def stream(self, call: Call, next: NextStream, /) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """The items of the subscription, usually those of `next(call)`."""
+        """Run the subscription. Yields its items, usually those of `next(call)`."""
 
 
 def compose(middleware: list[Middleware], innermost: Next) -> Next:
-    """One function of a list of middleware: the first one is the outermost."""
+    """Combine middleware into one function; the first is the outermost."""
     for each in reversed(middleware):
         innermost = _wrap(each, innermost)
     return innermost
 
 
 def compose_stream(middleware: list[Middleware], innermost: NextStream) -> NextStream:
-    """The same for subscriptions; a middleware without `stream` is passed by."""
+    """Combine middleware for subscriptions; those without `stream` are skipped."""
     for each in reversed(middleware):
         if isinstance(each, StreamMiddleware):
             innermost = _wrap(each.stream, innermost)

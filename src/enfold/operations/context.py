@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def new_request_id() -> str:
-    """An unguessable id of 128 random bits; the bits of many ids are fetched at once."""
+    """Return an unguessable id of 128 random bits; the bits of many ids are read at once."""
     while True:
         try:
             return _fresh_ids.pop()
@@ -137,9 +137,19 @@ class Context:
         invocation: Invocation = DIRECT,
         idempotency_key: str | None = None,
     ) -> None:
-        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` gets progress and log messages.
+        """Create the context of a call that you make yourself; handlers receive theirs from the registry.
 
-        `inline` runs a `def` in place; with an `idempotency_key` a mutation runs once, and a repeat gets its result.
+        Args:
+            request_id: The id in logs and errors; a random one by default.
+            parent_request_id: The id of the call that makes this one.
+            identity: The caller; None for an anonymous one.
+            timeout: Seconds from now.
+            deadline: A point in time of `time.monotonic()`, instead of `timeout`.
+            last_event_id: Resume a subscription after this event.
+            notify: Receives progress and log messages.
+            inline: Run a `def` on the event loop instead of a worker thread.
+            invocation: The surface and client of the call.
+            idempotency_key: Run a mutation once for this key; a repeated call gets the same result.
         """
         self._request_id = request_id
         self.parent_request_id = parent_request_id
@@ -207,7 +217,7 @@ class Context:
         return self._deadline is not None and self._deadline <= time.monotonic()
 
     def remaining(self) -> float | None:
-        """The seconds left, never below zero; None where there is no deadline."""
+        """Return the seconds left, never below zero; None without a deadline."""
         deadline = self.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -316,7 +326,7 @@ class Context:
         return context
 
     def copy(self) -> Context:
-        """The same call once more: it ends with this one."""
+        """Return a second context for the same call; it ends with this one."""
         another = self.on_its_own()
         another._deadline = self._deadline
         another._parent = self._parent
@@ -324,7 +334,7 @@ class Context:
         return another
 
     def on_its_own(self) -> Context:
-        """The same call without its caller's deadline, which goes on when the caller leaves."""
+        """Return a context without the caller's deadline, for work that continues after the caller has left."""
         another = Context(
             request_id=self.request_id,
             parent_request_id=self.parent_request_id,
@@ -343,7 +353,7 @@ class Context:
         return another
 
     def child(self) -> Context:
-        """The context of a call made inside this one: same caller, the time that is left, this call as its parent."""
+        """Return the context of a nested call: same caller, the remaining time, this call as its parent."""
         nested = Context(
             parent_request_id=self.request_id,
             identity=self.identity,
@@ -358,7 +368,7 @@ class Context:
         return nested
 
     def nested_result(self, call: Coroutine[Any, Any, Any], *, needs_loop: bool) -> Any:
-        """A call made inside this one, as its handler takes it: to be awaited, or in a `def` the result itself."""
+        """Run a nested call: return an awaitable, or in a `def` the result itself."""
         wait_for = None if self.call is None else self.call.wait_for
         return call if wait_for is None else wait_for(call, needs_loop)
 

@@ -29,7 +29,7 @@ class EntryKey(msgspec.Struct, frozen=True):
     key: str
 
     def digest(self) -> str:
-        """The key as one word of bounded length."""
+        """Return the key as one word of bounded length."""
         return sha256(msgspec.json.encode(self))
 
 
@@ -50,7 +50,7 @@ class IdempotencyStore(Protocol):
     """Keeps the outcomes of calls with an idempotency key: under one key the handler is started at most once."""
 
     async def run_once(self, call: KeyedCall) -> Outcome:
-        """The result of this call, or of the first one with its key; another input is a VALIDATION_ERROR.
+        """Return the result of this call, or of the first one with its key; another input is a VALIDATION_ERROR.
 
         The handler runs to its end even if its caller stops waiting, who then gets a TIMEOUT. Where the outcome of the
         first call is unknown, that is OUTCOME_UNKNOWN, or the handler is started again if the call `reruns`.
@@ -65,7 +65,7 @@ def owned_by(identity: Identity | None) -> Owner:
 
 
 def checked_key(key: str, identity: Identity | None, *, vouched: bool) -> str:
-    """The key that a caller gave; where the surface knows identities (`vouched`), who has none may not use keys."""
+    """Check a caller's key; where the surface authenticates (`vouched`), anonymous callers cannot use keys."""
     check_key(key)
     if identity is None and vouched:
         message = "An idempotency key needs an identity: without one it could meet another's"
@@ -84,13 +84,13 @@ def check_key(key: str) -> None:
 
 
 def in_progress() -> CallError:
-    """The error of a caller whose time ends before the first call with their key has ended."""
+    """Return the error for a caller whose time ends before the first call with their key has ended."""
     message = "The first call with this idempotency key has not ended yet: repeat it with the same key"
     return CallError("TIMEOUT", message, {"reason": IN_PROGRESS}, retryable=True)
 
 
 def input_digest(input: Any, select: str | None = None) -> str:
-    """What tells one input from another, however its keys are ordered and its whole numbers written.
+    """Return a digest of the input that does not depend on the order of keys or on how integers are written.
 
     What is selected of the result is part of it: what is kept is what was selected.
     """

@@ -22,19 +22,19 @@ KINDS: Final = ("tool", "resource", "prompt", "completion", "updates")
 
 
 def kind_of(spec: OperationSpec) -> Kind:
-    """What the operation is on an MCP server; a tool, where nothing else is said."""
+    """Return what the operation is on an MCP server; a tool by default."""
     kind = facts_of(spec).get("kind", "tool")
     return kind if kind in KINDS else "tool"
 
 
 def facts_of(spec: OperationSpec) -> dict[str, Any]:
-    """What is known of the operation only for MCP: its kind, a resource's URI, annotations and icons."""
+    """Return the MCP properties of the operation: its kind, a resource's URI, annotations and icons."""
     facts = spec.meta.get(META)
     return facts if isinstance(facts, dict) else {}
 
 
 def with_facts(kind: Kind, facts: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an operation that is of a kind, with what else is known of it for MCP."""
+    """Return the options of an operation of this kind, with its other MCP properties."""
     said = {name: value for name, value in facts.items() if value is not None}
     return {**options, "meta": {**(options.get("meta") or {}), META: {"kind": kind, **said}}}
 
@@ -63,24 +63,24 @@ def is_template(uri: str) -> bool:
 
 
 def literal_scheme(template: str) -> str:
-    """The scheme that all URIs of a template have, with its colon; nothing where a name stands in its place."""
+    """Return the scheme that all URIs of a template share, with its colon; "" if it is variable."""
     found = re.match(_SCHEME, template)
     return found[0] if found else ""
 
 
 def names_of(template: str) -> tuple[str, ...]:
-    """The names a template has, in their order, each once."""
+    """Return the variable names of a template in order, each once."""
     found = (name.rstrip("*") for _, names in re.findall(_BRACES, template) for name in names.split(","))
     return tuple(dict.fromkeys(found))
 
 
 def match_uri(template: str, uri: str) -> dict[str, str] | None:
-    """The values that make the template this URI; None where no values do, ValueError for what is no template."""
+    """Return the values with which the template gives this URI, or None; raise ValueError for an invalid template."""
     return _matcher(template)(uri)
 
 
 def expand_uri(template: str, values: Mapping[str, Any]) -> str:
-    """`{name}` with its value escaped, `{+name}` and `{name*}` with it as it is, `{?a,b}` as a query of those given."""
+    """Expand a template: `{name}` escaped, `{+name}` and `{name*}` as they are, `{?a,b}` as a query."""
     return re.sub(_BRACES, lambda found: _expand(found[1], found[2], values), template)
 
 
@@ -127,7 +127,7 @@ def _check_size(template: str) -> None:
 
 
 def _split(template: str) -> tuple[str, tuple[str, ...]]:
-    """The template without its query, and the names in that."""
+    """Split a template into the part before its query and the names in the query."""
     names: list[str] = []
 
     def take(found: re.Match[str]) -> str:
@@ -140,7 +140,7 @@ def _split(template: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _pattern(path: str) -> tuple[list[str], re.Pattern[str]]:
-    """The names of a path in their order, and the pattern of a reversed URI, with a group for each name from the last on.
+    """Return the names of a path in order, and a pattern for a reversed URI with a group per name, last first.
 
     A name takes as little as it can until the text before it, and never tries again (`(?>…)`); one of any number of parts
     tries again only until what stands between it and the next such name fits. That is enough to find values if there are
@@ -165,7 +165,7 @@ def _pattern(path: str) -> tuple[list[str], re.Pattern[str]]:
 
 
 def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
-    """The names of a path, the texts around them, and the characters that each name may match."""
+    """Return the names of a path, the texts around them, and the characters that each name may match."""
     names: list[str] = []
     texts: list[str] = []
     groups: list[str] = []
@@ -181,7 +181,7 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def _group(operator: str, name: str, template: str) -> str:
-    """The characters that a name may match."""
+    """Return the characters that a name may match."""
     if operator not in ("", "+") or not re.fullmatch(_NAME, name):
         raise ValueError(f"{template!r}: {{{operator}{name}}} is not understood: use {{name}}, {{+name}} or {{?a,b}}")
     return "." if operator == "+" or name.endswith("*") else "[^/?#]"

@@ -52,7 +52,7 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
 
     def replace(self, **changes: Any) -> Operation:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -68,7 +68,7 @@ def operation_from_function(
     middleware: Iterable[Middleware] = (),
     **fields: Any,
 ) -> Operation:
-    """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
+    """Turn a function into an operation: schemas from its signature, descriptions from its docstring."""
     function = _checked(function)
     # It reads types: a registry of imported operations needs none of it.
     from enfold.schema.signature import read_signature
@@ -116,7 +116,7 @@ def _dependencies_of(signature: Signature) -> Dependencies:
 
 
 def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
-    """The middleware, or a TypeError for what cannot wrap a call."""
+    """Check middleware; raise TypeError for objects that cannot wrap a call."""
     if not isinstance(middleware, Iterable):
         raise TypeError("`middleware` is a list: write middleware=[...]")
     whole = tuple(middleware)
@@ -135,7 +135,7 @@ def check_middleware(middleware: Any) -> None:
 
 
 def _checked(function: Any) -> Any:
-    """The function; a TypeError where something else was decorated or passed, which says what to do."""
+    """Check that a function was decorated or passed; raise a TypeError with advice otherwise."""
     if isinstance(function, staticmethod):
         return function.__func__
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -169,7 +169,7 @@ def _takes_self(function: Any) -> bool:
 
 
 def _unfilled(function: Any) -> Any:
-    """The function of a `functools.partial` without positional arguments."""
+    """Return the function of a `functools.partial` without positional arguments."""
     return function.func if hasattr(function, "func") and not getattr(function, "args", True) else None
 
 
@@ -243,10 +243,10 @@ class CallPayload(Protocol):
     """What one call gives, told to a `PayloadLog` step by step; no method of it raises."""
 
     def take(self, envelope: ResponseEnvelope[Any]) -> None:
-        """Its result, or the next item of a stream."""
+        """Record the result, or the next item of a stream."""
 
     def fail(self, error: CallError) -> None:
-        """How it failed."""
+        """Record the failure."""
 
     def end(self) -> None:
         """End the run; the call is reported afterwards."""
@@ -256,4 +256,4 @@ class PayloadLog(Protocol):
     """Keeps what calls are given and give, for their operator."""
 
     def begin(self, spec: OperationSpec, input: Any, context: Context) -> CallPayload:
-        """A call with this input begins."""
+        """Begin to record a call with this input."""

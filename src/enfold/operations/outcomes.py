@@ -49,7 +49,7 @@ class Suspension(BaseException):
 
 
 def envelope_of(outcome: Outcome, *, is_nested: bool = False) -> ResponseEnvelope[Any]:
-    """The result, for a caller that can neither answer questions by calling again nor follow a task.
+    """Return the result, for a caller that can neither answer questions by calling again nor follow a task.
 
     `is_nested`: a handler made the call; what stops the call stops that handler, too.
     """

@@ -83,7 +83,7 @@ class Policy(msgspec.Struct, frozen=True):
             raise ValueError(f"Unknown detect policy {self.detect!r}: use all or instances")
 
     def over(self, base: Policy) -> Policy:
-        """This policy where it says something, the base where it does not."""
+        """Return this policy, with unset fields taken from the base."""
         chosen = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
         return msgspec.structs.replace(base, **chosen) if chosen else base
 

@@ -83,7 +83,7 @@ class Peer(Protocol):
         """How often each name was asked in this round; those without a name are counted under the empty one."""
 
     def ask(self, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any] | NeedsInput]:
-        """The answer to each question, by its key; or NeedsInput with those that the client answers by calling again."""
+        """Return the answers by key, or raise NeedsInput with questions that the client answers in its next call."""
 
     def resource_updated(self, uri: str) -> None:
         """Tell everyone who follows a resource that it has changed."""
@@ -108,7 +108,7 @@ class MissingCapabilityError(CallError):
 
 
 def elicitation(message: str, schema: Mapping[str, Any] | None = None, *, url: str | None = None) -> Question:
-    """A form for the user, with the fields of a flat schema; or an address to open."""
+    """Create a question for the user: a form with the fields of a flat schema, or a URL to open."""
     if url is not None:
         params = {"mode": "url", "message": message, "url": url}
         return Question("elicitation/create", params, ("elicitation", "url"))
@@ -117,14 +117,14 @@ def elicitation(message: str, schema: Mapping[str, Any] | None = None, *, url: s
 
 
 def sampling(prompt: str | list[dict[str, Any]], *, max_tokens: int = 1000, **params: Any) -> Question:
-    """A request to the client's model; `params` are the protocol's, such as `systemPrompt`."""
+    """Create a request to the client's model; `params` are those of the protocol, such as `systemPrompt`."""
     text = {"role": "user", "content": {"type": "text", "text": prompt}}
     messages = [text] if isinstance(prompt, str) else prompt
     return Question("sampling/createMessage", {"messages": messages, "maxTokens": max_tokens, **params}, ("sampling",))
 
 
 def roots() -> Question:
-    """The folders the client works in."""
+    """Create a request for the folders the client works in."""
     return Question("roots/list", {}, ("roots",))
 
 
@@ -132,7 +132,7 @@ def roots() -> Question:
 
 
 def ask(context: Context, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any]]:
-    """Ask several questions at once; the answers come under the same keys, as the protocol has them."""
+    """Ask several questions at once. Returns the answers under the same keys, in the protocol's form."""
     return _wait_for(context, _ask_peer(context, questions, _keys(context, questions)))
 
 
@@ -144,7 +144,7 @@ def elicit(
     url: str | None = None,
     key: str | None = None,
 ) -> Awaitable[Answer]:
-    """Ask the user; `key` names the question, which is its number otherwise. What is asked again is a new question."""
+    """Ask the user. `key` names the question; its default is a number. Asking again is a new question."""
     return _ask_one(context, key, elicitation(message, schema, url=url), _answer)
 
 
@@ -156,7 +156,7 @@ def sample(
     key: str | None = None,
     **params: Any,
 ) -> Awaitable[dict[str, Any]]:
-    """Ask the client's model; the result is the protocol's: `role`, `content`, `model`, `stopReason`."""
+    """Ask the client's model. Returns the protocol's result: `role`, `content`, `model`, `stopReason`."""
     return _ask_one(context, key, sampling(prompt, max_tokens=max_tokens, **params), dict)
 
 
@@ -166,13 +166,13 @@ def list_roots(context: Context, *, key: str | None = None) -> Awaitable[list[di
 
 
 def client_capabilities(context: Context) -> Mapping[str, Any]:
-    """What the client says it can do; nothing where the call did not come over MCP."""
+    """Return the client's capabilities; empty if the call did not come over MCP."""
     peer = peer_of(context)
     return {} if peer is None else peer.capabilities
 
 
 def remember(context: Context, key: str, make: Callable[[], T]) -> T:
-    """A value made only once, however many rounds the call takes; it must be JSON."""
+    """Return a JSON value that is made only once, however many rounds the call takes."""
     peer = peer_of(context)
     memory = {} if peer is None else peer.memory
     if key not in memory:
@@ -207,7 +207,7 @@ def _ask_one(
 
 
 def _keys(context: Context, names: Iterable[str]) -> dict[str, str]:
-    """The key of each question, the same in every round: what is asked again, under its name or without one, has its own."""
+    """Return a key for each question, the same in every round; a repeated question gets its own."""
     peer = peer_of(context)
     return {} if peer is None else {name: _key(peer.asked, name) for name in names}
 
@@ -242,12 +242,12 @@ def offers(capabilities: Any, path: tuple[str, ...]) -> bool:
 
 
 def _wait_for(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-    """The awaitable for an `async def`; for a `def` the answer itself, after waiting for it."""
+    """Return the awaitable for an `async def`; for a `def` wait, and return the answer."""
     return cast("Awaitable[T]", context.nested_result(call, needs_loop=True))
 
 
 def peer_of(context: Context) -> Peer | None:
-    """The client at the other end of the caller's connection, if it can be asked."""
+    """Return the client of the caller's connection, if it can be asked."""
     return context.invocation.client
 
 

@@ -24,7 +24,7 @@ _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 def operation_id(namespace: str, name: str) -> str:
-    """The id of a name in a namespace; raises ValueError for an invalid part or an id that is too long."""
+    """Return the id of a name in a namespace; raise ValueError for an invalid part or an id that is too long."""
     if not _is_legal(name):
         raise ValueError(f"{name!r} is not a legal operation name: 1 to 64 of A-Z a-z 0-9 _ -")
     parts = namespace.split(".") if namespace else []
@@ -42,7 +42,7 @@ def _is_legal(part: Any) -> bool:
 
 
 def legal_name(original: str) -> str:
-    """An imported name with every character that an id may not have turned into `_`."""
+    """Replace every character of an imported name that an id cannot have with `_`."""
     kept = original[:MAX_NAME_LENGTH]
     if not _LEGAL.issuperset(kept):
         kept = "".join(each if each in _LEGAL else "_" for each in kept)
@@ -50,7 +50,7 @@ def legal_name(original: str) -> str:
 
 
 def legal_names(originals: Iterable[str]) -> dict[str, str]:
-    """A legal name for each imported one; in a clash each that had to change gets 8 digits of its hash."""
+    """Return a valid name for each imported one; clashing names that had to change get 8 digits of their hash."""
     wanted = [WantedName(original, original) for original in dict.fromkeys(originals)]
     return {each.original: name for each, name in zip(wanted, distinct_names(wanted), strict=True)}
 
@@ -64,7 +64,7 @@ class WantedName(msgspec.Struct, frozen=True):
 
 
 def distinct_names(wanted: Sequence[WantedName]) -> list[str]:
-    """A legal name for each: in a clash, and only there, each gets its hash but the one that may stay as it is.
+    """Return a distinct valid name for each: clashing names get their hash, except one that can stay as it is.
 
     A name may be chosen to be what a hash makes of another: who clashes then gets another hash, until none do.
     """
@@ -83,18 +83,18 @@ def distinct_names(wanted: Sequence[WantedName]) -> list[str]:
 
 
 def with_hash(name: str, original: str) -> str:
-    """The name, cut to stay within 64 characters, with the first 8 digits of its original's SHA-256."""
+    """Append the first 8 digits of the original's SHA-256 to a name, cut to stay within 64 characters."""
     digest = sha256(original.encode("utf-8", "surrogatepass"))
     return f"{name[: MAX_NAME_LENGTH - 9]}_{digest[:8]}"
 
 
 def json_digest(value: Any) -> str:
-    """The SHA-256 of JSON data, however its keys are ordered and its whole numbers written."""
+    """Return the SHA-256 of JSON data; it does not depend on the order of keys or on how integers are written."""
     return sha256(msgspec.json.encode(_with_whole_numbers(value), order="deterministic"))
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """The value with 1.0 written as 1, which JSON takes for the same number."""
+    """Replace 1.0 with 1, which is the same number in JSON."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if isinstance(value, dict):
@@ -185,7 +185,7 @@ class OperationSpec:
     meta: dict[str, Any]
 
     def __init__(self, **fields: Unpack[SpecFields]) -> None:
-        """`values` is how many values the handler returns: one, none (0), or several.
+        """`values` is the number of values that the handler returns: one, none (0), or several.
 
         `durable` says whether it may, or must, run as a task; `on_crash` what happens to a task, or a call with an
         idempotency key, whose process dies (by default it runs again if the operation is idempotent); with `asks_first`
@@ -235,7 +235,7 @@ class OperationSpec:
         return self.namespace == namespace or self.namespace.startswith(f"{namespace}.")
 
     def declared_row(self, code: str) -> Code | None:
-        """What a code of the operation's own means where this operation declares it."""
+        """Return the declared properties of a custom error code."""
         return next((error.row for error in self.error_schemas if error.code == code and code not in CODES), None)
 
     def __eq__(self, other: object) -> bool:
@@ -251,19 +251,19 @@ class OperationSpec:
         return OperationSpec.from_dict, (self.to_dict(),)
 
     def replace(self, **changes: Any) -> OperationSpec:
-        """A copy with some fields changed; schemas not yet made stay unmade."""
+        """Return a copy with some fields changed; schemas that were not built yet stay unbuilt."""
         fields = {name: value for name, value in self.__dict__.items() if name in SPEC_FIELDS}
         return OperationSpec(**{**fields, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON data."""
+        """Return the spec as JSON data."""
         fields = {name: getattr(self, name) for name in SPEC_FIELDS}
         wire: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=str, order="deterministic")
         return wire
 
     @classmethod
     def from_dict(cls, wire: Mapping[str, Any]) -> OperationSpec:
-        """The spec that `to_dict` described; fields this version does not know are ignored."""
+        """Read a spec from `to_dict`; fields that this version does not know are ignored."""
         return cls(**{key: value for key, value in wire.items() if key in SPEC_FIELDS})
 
 

@@ -20,20 +20,20 @@ class Application(msgspec.Struct, frozen=True):
 
 
 def file_name(path: str) -> str:
-    """The name of a file without its extension; for the main file of a package, the name of the package."""
+    """Return the name of a file without its extension; for the main file of a package, the name of the package."""
     folder, file = os.path.split(os.path.abspath(path))
     stem = file.partition(".")[0] or file
     return os.path.basename(folder) if stem in ("__init__", "__main__") else stem
 
 
 def module_name(module: Mapping[str, Any]) -> str:
-    """The name of the file that a module (its globals) was loaded from; "" where it has none."""
+    """Return the name of the file that a module (its globals) was loaded from; "" if it has none."""
     path = module.get("__file__")
     return file_name(path) if isinstance(path, str) else ""
 
 
 def module_version(module: Mapping[str, Any]) -> str:
-    """The version of the distribution that a module (its globals) comes from; "" where it comes from none.
+    """Return the version of the distribution that a module (its globals) comes from; "" if there is none.
 
     A script outside of any package is not looked up: reading the installed distributions takes longer than it takes to start.
     """
@@ -42,7 +42,7 @@ def module_version(module: Mapping[str, Any]) -> str:
 
 
 def _top_package(module: Mapping[str, Any]) -> str:
-    """The top-level package of a module, also of a file in a package that was loaded by its path."""
+    """Return the top-level package of a module, also for a file in a package that was loaded by its path."""
     package = str(module.get("__package__") or "").partition(".")[0]
     path = module.get("__file__")
     if package or not isinstance(path, str):

@@ -19,7 +19,7 @@ class Arguments:
     __slots__ = ("_coerces", "_decode", "_schema", "decode_quickly")
 
     def __init__(self, operation: Operation, policy: Policy, *, is_remote: bool) -> None:
-        """`is_remote`: the process that runs the operation validates the input, by its own version of the schema."""
+        """With `is_remote`, the process that runs the operation validates the input against its own schema."""
         signature = operation.signature
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         # Raises DecodeError for what `read` has to look at again.
@@ -30,7 +30,7 @@ class Arguments:
         self._coerces = policy.coerce is not False
 
     def read(self, input: Any) -> tuple[Mapping[str, Any], Any]:
-        """The input as it is read, and the handler's arguments, or a VALIDATION_ERROR."""
+        """Validate the input; return it with the handler's arguments, or raise VALIDATION_ERROR."""
         if not isinstance(input, Mapping):
             raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
         given = dict(input)

@@ -37,7 +37,7 @@ def loop_is_running() -> bool:
 
 @types.coroutine
 def go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Await a coroutine that has been driven up to its first wait."""
+    """Await a coroutine that has already run up to its first wait."""
     while True:
         try:
             sent = yield waits_for

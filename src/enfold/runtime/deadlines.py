@@ -58,7 +58,7 @@ this_thread: Final = _Thread()
 
 
 def timekeeper() -> Timekeeper:
-    """The timekeeper of the running loop. A thread runs one loop at a time, so each thread has one."""
+    """Return the timekeeper of the running loop. A thread runs one loop at a time, so each thread has one."""
     loop = asyncio.get_running_loop()
     keeper = this_thread.keeper
     if keeper is None or keeper.loop is not loop:
@@ -67,7 +67,7 @@ def timekeeper() -> Timekeeper:
 
 
 def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
-    """The timekeeper of the running loop, with its timer started, and the current task."""
+    """Return the timekeeper of the running loop, with its timer started, and the current task."""
     # Asking for the running loop costs as much as all the rest. While the timer of this thread's timekeeper is set, its
     # loop ran a moment ago, and if that loop has a current task, it runs now.
     keeper = this_thread.keeper

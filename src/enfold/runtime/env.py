@@ -37,7 +37,7 @@ def build_env(
     *,
     raise_on_error: bool = False,
 ) -> Env:
-    """The operations of a registry for one handler.
+    """Return the operations of a registry as a handler calls them: `env.namespace.operation(input)`.
 
     `enforce` checks access on every nested call; `namespaces` are the only ones that can be reached, with what lies
     below them; `raise_on_error` raises where an MCP server's tool says that it failed.
@@ -97,7 +97,7 @@ class Env:
         return self[name]
 
     def __getitem__(self, name: str) -> Env:
-        """As an attribute, for names that are no Python names: `env["my-api"]["get-user"]`."""
+        """Return a namespace or operation whose name is not a Python name: `env["my-api"]["get-user"]`."""
         path = f"{self._path}.{name}" if self._path else name
         return Env(self._nesting, path)
 

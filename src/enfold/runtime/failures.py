@@ -49,7 +49,7 @@ class Failures:
         return CallError("TIMEOUT", f"{self._spec.id} took longer than it may", retryable=self._spec.idempotent)
 
     def for_caller(self, error: CallError) -> CallError:
-        """The error as callers may see it: with the declared row of its code, and without words that are to be hidden."""
+        """Return the error as callers may see it: with its declared properties, and redacted if errors are hidden."""
         error.row = self._spec.declared_row(error.code) or error.row
         if error.details:
             from enfold.schema.plain import plain_details  # which the first result loads, too
@@ -60,7 +60,7 @@ class Failures:
         return error
 
     def with_ids(self, error: CallError, context: Context | None) -> CallError:
-        """The error with the ids of operation and request; one of a nested call keeps its operation id, and names it."""
+        """Add the ids of operation and request to an error; one of a nested call keeps and names its operation id."""
         self.for_caller(error)
         if error.operation_id is None:
             error.operation_id = self._spec.id
@@ -71,7 +71,7 @@ class Failures:
         return error
 
     def failure_of(self, error: BaseException, context: Context | None, has_passed: bool = False) -> CallError:
-        """The error for whatever ended a handler or a middleware; a cancellation from outside is raised again."""
+        """Return the CallError for an exception of a handler or middleware; re-raise a cancellation from outside."""
         if has_passed and is_cancellation(error):
             if context is not None:
                 context.cancel()
@@ -83,7 +83,7 @@ class Failures:
         return self._unexpected(RuntimeError(_STRAY_CANCELLATION) if is_cancellation(error) else error, context)
 
     def _unexpected(self, error: BaseException, context: Context | None) -> CallError:
-        """The error for an unexpected exception; the stack goes to the log under the same request id."""
+        """Return the error for an unexpected exception, and log its traceback under the same request id."""
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
         facts = (self._spec.id, context.request_id, of)

@@ -156,7 +156,7 @@ class Funnel:
     # the context and the time of a call
 
     def begin(self, context: Context) -> Context:
-        """The context of one call, whose time begins now; TIMEOUT if its caller's time is over."""
+        """Start the clock of a call and return its context; raise TIMEOUT if the caller's deadline has passed."""
         context = context.enter(self.spec.timeout, self._env)
         if context.is_late:
             raise self.failures.with_ids(self.failures.timed_out(context), context)
@@ -171,7 +171,7 @@ class Funnel:
         return self._limit(deadline)
 
     def _enter(self, context: Context | None) -> Context:
-        """The context that the handler gets: a middleware may have begun it already, and run the handler before."""
+        """Return the context for the handler; a middleware may have started it, and run the handler before."""
         context = context or Context()
         begun = context.call
         if begun is None or begun.has_started:
@@ -186,7 +186,7 @@ class Funnel:
         return self._services.make_env(context, self._policy)
 
     def _deadline(self, context: Context | None) -> float | None:
-        """When the handler's time is over; None where it has no limit, or a step around it keeps the limit."""
+        """Return the deadline of the handler; None without a limit, or if an outer step enforces it."""
         if context is not None:
             return None if context.call is not None and context.call.is_limited else context.deadline
         timeout = self.spec.timeout
@@ -200,7 +200,7 @@ class Funnel:
         return limit_running_task(deadline)
 
     async def _in_time(self, awaitable: Awaitable[T], context: Context | None) -> T:
-        """Await something until the deadline of the call; TIMEOUT after it."""
+        """Await something until the deadline of the call; raise TIMEOUT after it."""
         deadline = self._deadline(context)
         if deadline is None:
             return await awaitable

@@ -67,7 +67,7 @@ class Lifetime:
         return bool(self._on_stop)
 
     async def start(self) -> None:
-        """Add a user; the first one runs the `on_start` hooks. Operations that block the event loop are warned of."""
+        """Add a user; the first one runs the `on_start` hooks. Warns of operations that block the event loop."""
         from enfold.observability.loop_watch import watch_running_loop  # for servers alone
 
         self._users += 1
@@ -118,7 +118,7 @@ class Lifetime:
             self._stop_watching = None
 
     async def during(self, work: Awaitable[T]) -> T:
-        """Await a piece of work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""
+        """Await some work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""
         try:
             return await work
         finally:

@@ -50,7 +50,7 @@ def is_large(result: Any) -> bool:
 
 
 def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
-    """The pipeline of one operation; its schema is compiled when the first result comes. It may raise LargeMisfitError.
+    """Build the pipeline of one operation; its schema is compiled for the first result. May raise LargeMisfitError.
 
     The signature of its function, if it has one, chooses the engine that makes its results plain.
     """
@@ -83,7 +83,7 @@ def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | N
 
 
 def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
-    """The pipeline for a caller who only writes results: `data` is anything that `enfold.schema.structs.encode` writes.
+    """Build the pipeline for a caller that only writes results: `data` is anything that `structs.encode` accepts.
 
     If the engine of the result's type writes JSON itself, `data` is that text.
     """
@@ -115,7 +115,7 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
 
 
 def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], bytes] | None:
-    """A function that writes results of the declared type as JSON text and tests the text, if both are possible."""
+    """Return a function that encodes results of the declared type and validates the text, if both are possible."""
     converter = None if signature is None or tests.of_text is None else signature.make_converter()
     if converter is None or tests.of_text is None:
         return None
@@ -180,7 +180,7 @@ class _SlowPath:
         return local_envelope(self._plain(result), self._spec.id)
 
     def _plain(self, result: Any) -> Any:
-        """The result as plain data: by its type's engine if that one is final, else by `to_plain`."""
+        """Convert the result to plain data: with its type's engine if that is final, else with `to_plain`."""
         if self.typed is not None and self.typed.is_final and not is_plain(result):
             try:
                 plain = self.typed.convert(result)
@@ -216,7 +216,7 @@ class _SlowPath:
         return repaired.data, repaired.warnings
 
     def _bytes_mismatch(self, size: int) -> tuple[ResultWarning, ...]:
-        """The warning if the schema allows no text: raw bytes are base64 text on every wire."""
+        """Return a warning if the schema allows no text: raw bytes are base64 text on every wire."""
         is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema.mismatches(""))
         return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
@@ -287,7 +287,7 @@ def _is_content(result: Any) -> bool:
 
 
 def _detected(mapping: Any) -> ResponseEnvelope[Any]:
-    """The envelope that a mapping describes, with a warning: data from elsewhere could claim a false origin."""
+    """Read the envelope that a mapping describes, with a warning: data from elsewhere could claim a false origin."""
     envelope = from_wire(mapping)
     return msgspec.structs.replace(envelope, warnings=(ResultWarning("detected", ""), *envelope.warnings))
 
@@ -326,7 +326,7 @@ def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
 
 
 def _softened(warning: ResultWarning) -> ResultWarning:
-    """The warning for data that names its own schema: a mismatch with ours does not make it a failure."""
+    """Return the warning for data that names its own schema: a mismatch with ours is not a failure."""
     is_root = warning.code == ROOT_MISMATCH
     return msgspec.structs.replace(warning, code="type_mismatch") if is_root else warning
 

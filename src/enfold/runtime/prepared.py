@@ -67,7 +67,7 @@ class PreparedOperation:
         user: tuple[Middleware, ...] = (),
         ingress: Ingress = Ingress(),  # noqa: B008  # frozen
     ) -> None:
-        """`user` is the middleware around its calls, the outermost first."""
+        """`user` is the middleware around its calls, outermost first."""
         self.operation = operation
         # The same with all of its middleware, for another registry that takes it.
         self.whole = operation if user == operation.middleware else operation.replace(middleware=user)
@@ -89,7 +89,7 @@ class PreparedOperation:
         self.needs_context = funnel.takes_context or policy.payloads is not None or is_task or bool(user)
 
     def variant(self, spec: OperationSpec | None = None, policy: Policy = INHERIT, **ingress: Any) -> PreparedOperation:
-        """The same operation with another spec or policy, or for calls that come in another way (fields of `Ingress`)."""
+        """Return the same operation with another spec, policy, or way in (fields of `Ingress`)."""
         return PreparedOperation(
             self.operation if spec is None else self.operation.replace(spec=spec),
             policy.over(self._policy),
@@ -139,5 +139,5 @@ class PreparedOperation:
         return self._stack
 
     def error_for_caller(self, error: CallError) -> CallError:
-        """The error as callers may see it: with the declared row of its code, and without words that are to be hidden."""
+        """Return the error as callers may see it: with its declared properties, and redacted if errors are hidden."""
         return self._funnel.failures.for_caller(error)

@@ -1,4 +1,4 @@
-"""Ids to operations: registering, looking up, running, and live views. It knows no source and no surface."""
+"""`OperationRegistry` and its live views: register, look up and run operations. Independent of sources and surfaces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _SEES_ALL: Final = Identity("", frozenset({EVERYTHING}))
 
 
 class Registry(ABC):
-    """What a registry and its views share: finding operations and running them."""
+    """The interface that a registry and its views share: find operations and run them."""
 
     services: Services  # passed on to calls and surfaces
     lifetime: Lifetime
@@ -78,20 +78,20 @@ class Registry(ABC):
 
     @abstractmethod
     def _operations(self) -> Mapping[str, PreparedOperation]:
-        """The users' operations by id."""
+        """Return the users' operations by id."""
 
     @abstractmethod
     def _reserved(self) -> Mapping[str, PreparedOperation]:
-        """The operations of the namespace `enfold` by id; `list` gives them only when that namespace is asked for."""
+        """Return the operations of the namespace `enfold` by id; `list` shows them only for that namespace."""
 
     @abstractmethod
     def application(self, title: str | None = None, version: str | None = None) -> Application:
-        """The application as clients see it; a `title` or `version` given to a surface wins over the registry's."""
+        """Return the name and version that clients see; a `title` or `version` of a surface takes precedence."""
 
     @property
     @abstractmethod
     def sources(self) -> SourceTable:
-        """Where the operations come from, and the current state of each source."""
+        """The sources of the operations, and the current state of each."""
 
     @property
     @abstractmethod
@@ -101,24 +101,26 @@ class Registry(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """A number that grows with every change."""
+        """A number that increases with every change."""
 
     @abstractmethod
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after every change; call what is returned to stop."""
+        """Call a function after every change. Returns a function that stops this."""
 
     # finding
 
     def get(self, operation_id: str) -> Operation:
-        """The operation of an id."""
+        """Return the operation with this id; raise OPERATION_NOT_FOUND if there is none."""
         if operation_id.startswith("/"):
             raise TypeError("get() finds an operation by its id: register a function with @ops.query")
         return self._find(operation_id).operation
 
     def get_spec(self, operation_id: str) -> OperationSpec:
+        """Return the spec of the operation with this id."""
         return self._find(operation_id).spec
 
     def get_handler(self, operation_id: str) -> Callable[..., Any]:
+        """Return the handler of the operation with this id; raise OPERATION_NOT_FOUND if it has none."""
         handler = self._find(operation_id).operation.handler
         if handler is None:
             raise _no_handler(operation_id)
@@ -131,7 +133,13 @@ class Registry(ABC):
         tag: str | None = None,
         type: OperationType | str | None = None,
     ) -> Specs:
-        """The specs in order of registration; `namespace` includes those below it. `enfold` is listed only by its name."""
+        """List specs in order of registration.
+
+        Args:
+            namespace: Only operations in this namespace and below it. `enfold` is listed only if you name it.
+            tag: Only operations with this tag.
+            type: Only queries, mutations or subscriptions.
+        """
         wants_reserved = namespace is not None and is_reserved(namespace)
         operations = self._reserved() if wants_reserved else self._operations()
         return [
@@ -143,11 +151,11 @@ class Registry(ABC):
         ]
 
     def visible(self, identity: Identity | None, *, namespace: str | None = None) -> Specs:
-        """The specs this caller may see: those they may call with at least some inputs."""
+        """List the specs that this caller may see: those they may call with at least some inputs."""
         return [spec for spec in self.list(namespace=namespace) if may_list(spec.access_control, identity)]
 
     def find(self, name: str, identity: Identity | None = None) -> OperationSpec:
-        """The spec of an id, or of a short name that only one of the operations has that the caller may see.
+        """Find a spec by its id, or by a short name that is unique among the operations the caller may see.
 
         A caller without an identity finds guarded operations too: the call then says that a token is needed. If nothing is
         found, the error suggests the nearest name that the caller may see. Operations of `enfold` have no short names.
@@ -177,7 +185,7 @@ class Registry(ABC):
         return bool(away) and any(name in names for names in away.values())
 
     def unknown(self, name: str, identity: Identity | None) -> CallError:
-        """The error for a name that does not exist. One that is hidden from the caller gets the same error."""
+        """Return the error for an unknown name. A name that is hidden from the caller gets the same error."""
         if is_reserved(name):
             ids = {spec.id: spec.id for spec in self.visible(identity, namespace=name.partition(".")[0])}
         else:
@@ -197,7 +205,7 @@ class Registry(ABC):
         return isinstance(operation_id, str) and self._look_up(operation_id) is not None
 
     def needs_loop(self, operation_id: str) -> bool:
-        """Whether running it takes an event loop, even when a `def` is run in place."""
+        """Whether running the operation needs an event loop, even if a `def` runs inline."""
         return self._find(operation_id).needs_loop or self.lifetime.needs_loop
 
     def _look_up(self, operation_id: str) -> PreparedOperation | None:
@@ -211,7 +219,7 @@ class Registry(ABC):
         return prepared
 
     def error_for_caller(self, operation_id: str, error: CallError) -> CallError:
-        """The error of an ended call as its caller may see it; if the operation is gone, the registry's policy decides."""
+        """Return the error as its caller may see it; if the operation is gone, the registry's policy decides."""
         prepared = self._look_up(operation_id)
         if prepared is not None:
             return prepared.error_for_caller(error)
@@ -222,7 +230,7 @@ class Registry(ABC):
     # running
 
     def prepared(self, operation_id: str, *, for_writing: bool = False) -> PreparedOperation:
-        """One operation ready to run, for a surface that keeps it until the registry changes.
+        """Return an operation ready to run, for a surface that keeps it until the registry changes.
 
         With `for_writing`, for a caller who only writes results, `data` may be JSON text (`msgspec.Raw`) instead of a value.
         """
@@ -234,7 +242,15 @@ class Registry(ABC):
     async def execute(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
-        """Run a query or mutation. Access is checked only in a `guarded()` view: code of the process may call everything."""
+        """Run a query or mutation and return its envelope; raise CallError if it fails.
+
+        Access is not checked: code in this process may call everything. Use `guarded()` for callers from outside.
+
+        Args:
+            operation_id: The full id, such as `shop.add`.
+            input: The arguments by name.
+            context: The caller's identity, deadline and idempotency key; a new one by default.
+        """
         prepared = self._operations().get(operation_id)
         if prepared is None or prepared.operation.handler is None:
             prepared = self.prepared(operation_id)  # which raises the right error
@@ -245,7 +261,7 @@ class Registry(ABC):
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
-        """`execute` for a program without an event loop: a `def` runs in place, an `async def` in a loop of its own."""
+        """Run `execute` in a program without an event loop: a `def` runs inline, an `async def` in a new loop."""
         from enfold.runtime.coroutines import drive  # loaded with the first operation
 
         context = context or Context()
@@ -257,16 +273,16 @@ class Registry(ABC):
     def subscribe(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """Run a subscription: an envelope for each item, each with its own timestamp."""
+        """Run a subscription. Yields an envelope with its own timestamp for each item."""
         return self.prepared(operation_id).subscribe(input, context)
 
     def require_authentication(self) -> None:
-        """Note that a surface has callers with identities: one mounted below it, without its own, must not be open to all."""
+        """Record that a surface authenticates its callers, so that one mounted below it is not open to everyone."""
         self.services.has_identities = True
         self.reserved.refresh()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Give an observer the record of every call that ends, on any surface; call what is returned to stop."""
+        """Call an observer with a `CallRecord` after every call, on any surface. Returns a function that stops this."""
         return self.observers.observe(observer)
 
     # live views
@@ -274,7 +290,7 @@ class Registry(ABC):
     def guarded(
         self, *, has_identities: bool = True, may_be_mounted: bool = False, surface: str | None = None
     ) -> Registry:
-        """The same operations for callers from outside: `execute` and `subscribe` check access first.
+        """Return a view for callers from outside: `execute` and `subscribe` check access first.
 
         Without `has_identities` no caller has an identity: then the operations of `enfold` are open to all, unless the
         surface `may_be_mounted` below one whose callers have them. A `surface` that gives its name reports its calls to the
@@ -283,33 +299,33 @@ class Registry(ABC):
         return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted, surface))
 
     def mount(self, prefix: str) -> View:
-        """The same operations, each id below a prefix."""
+        """Return a view in which every id starts with a prefix."""
         operation_id(prefix, "x")  # raises if the prefix is not legal
         check_namespace(prefix)
         return View(self, lambda spec: spec.replace(namespace=_join(prefix, spec.namespace)))
 
     def public(self) -> View:
-        """The operations that are declared `public`: they need no token, even where all others do."""
+        """Return a view with the operations declared `public`, which need no token even where all others do."""
         return View(self, lambda spec: spec if spec.access_control.public else None, has_reserved=False)
 
     def only(self, predicate: Callable[[OperationSpec], bool]) -> View:
-        """The operations for which the predicate is true."""
+        """Return a view with the operations for which the predicate is true."""
         return View(self, lambda spec: spec if predicate(spec) else None)
 
     def rename(self, mapping: Mapping[str, str]) -> View:
-        """The same operations, some under another id."""
+        """Return a view in which some operations have another id."""
         for new in mapping.values():
             operation_id(*_split(new))
             check_namespace(_split(new)[0])
         return View(self, lambda spec: _renamed(spec, mapping))
 
     def with_policy(self, policy: Policy) -> View:
-        """The same operations under another policy, which wins over their own."""
+        """Return a view with another policy, which overrides those of the operations."""
         return View(self, lambda spec: spec, policy)
 
 
 def _on_registry(method: F) -> F:
-    """A method of a registry that says what to do where it is called on the class: `@OperationRegistry.query`."""
+    """Make a method fail with advice when it is called on the class: `@OperationRegistry.query`."""
 
     @wraps(method)
     def checked(*given: Any, **options: Any) -> Any:
@@ -324,7 +340,11 @@ def _on_registry(method: F) -> F:
 
 
 class OperationRegistry(Registry):
-    """One registry of typed operations."""
+    """Holds operations by id, and runs them.
+
+    Register functions with the decorators `query`, `mutation` and `subscription`, or import operations from a source with
+    `register_all`. Surfaces such as `to_http` and `to_mcp` serve a registry.
+    """
 
     def __init__(
         self,
@@ -340,10 +360,19 @@ class OperationRegistry(Registry):
         title: str = "",
         version: str = "",
     ) -> None:
-        """`namespace` is that of functions registered here; `title` and `version` are what clients see of the application.
+        """Create an empty registry. Everything but the names and `threads` is a policy, which operations may override.
 
-        Without a title that is the namespace, else the name of the file that makes the registry; without a version, that of
-        the distribution that this file comes from. The rest are policies, which an operation may override.
+        Args:
+            namespace: The namespace of the functions that you register here.
+            normalize: What to do with a result that does not match its schema: `"repair"`, `"typebox"` or `"off"`.
+            strict_output: Treat a result that does not match its schema as a failure.
+            coerce: Convert text arguments to the declared type where nothing is lost (`"10"` to 10).
+            extras: Keep or strip properties of results that the schema does not know.
+            expose_errors: Show callers the text of unexpected exceptions.
+            detect: `"instances"` trusts only `ResponseEnvelope` objects, not mappings that look like one.
+            threads: The maximum number of worker threads for `def` handlers.
+            title: The application's name for clients; by default the namespace, else the name of the calling file.
+            version: The application's version for clients; by default that of the distribution of the calling file.
         """
         # With the first registry: many only import us.
         from enfold.observability.observers import Observers
@@ -404,9 +433,9 @@ class OperationRegistry(Registry):
         return self.reserved.operations()
 
     def run(self, arguments: Sequence[str] | None = None, **options: Any) -> NoReturn:
-        """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`.
+        """Run the `enfold` command for this registry: `python shop.py serve`, `python shop.py call …`.
 
-        `arguments` are the words of a command; without them, those that the script was started with.
+        `arguments` are those of the command; by default, those of the script.
         """
         if options or isinstance(arguments, str):
             raise TypeError(
@@ -436,11 +465,11 @@ class OperationRegistry(Registry):
         return made
 
     def register_spec(self, spec: OperationSpec) -> None:
-        """Register the contract alone; until its handler comes, a call is OPERATION_NOT_FOUND."""
+        """Register a spec without a handler; until it has one, a call raises OPERATION_NOT_FOUND."""
         self.register(Operation(spec, None))
 
     def register_handler(self, operation_id: str, handler: Callable[..., Any]) -> None:
-        """Give a registered spec its handler, called as `handler(input, context)`."""
+        """Register the handler of a spec; it is called as `handler(input, context)`."""
         prepared = self._entries.get(operation_id)
         if prepared is None:
             raise LookupError(f"There is no spec {operation_id}: register it before its handler")
@@ -449,7 +478,7 @@ class OperationRegistry(Registry):
         self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
 
     def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
-        """Register all of them, or none if an id is taken; a source whose operations come and go keeps them current.
+        """Register all operations, or none if an id is taken; a source that changes keeps its operations current.
 
         The operations in `instead_of` are removed in the same step.
         """
@@ -477,7 +506,7 @@ class OperationRegistry(Registry):
         self._put(operation)
 
     def unregister_all(self, operations: Iterable[Operation]) -> None:
-        """Remove these operations in one step; one that was replaced meanwhile stays."""
+        """Remove operations in one step; one that has been replaced stays."""
         gone = self._own_ids(operations)
         for own_id in gone:
             del self._entries[own_id]
@@ -491,6 +520,7 @@ class OperationRegistry(Registry):
         }
 
     def unregister(self, operation_id: str) -> Operation:
+        """Remove an operation and return it."""
         prepared = self._entries.pop(operation_id, None)
         if prepared is None:
             raise LookupError(f"There is no operation {operation_id} to unregister")
@@ -502,7 +532,7 @@ class OperationRegistry(Registry):
         self._changed()
 
     def _prepare(self, operation: Operation) -> PreparedOperation:
-        """An operation of a user, with the middleware of the registry around its own."""
+        """Prepare a user's operation, with the middleware of the registry around its own."""
         return self._with_middleware(operation, (*self._middleware, *operation.middleware))
 
     def _prepare_reserved(self, operation: Operation) -> PreparedOperation:
@@ -527,7 +557,7 @@ class OperationRegistry(Registry):
         self._sources = table
 
     def threads(self) -> Threads:
-        """The worker threads for `def` handlers, shared by all operations; made when first needed."""
+        """Return the worker threads for `def` handlers, shared by all operations and created on first use."""
         from enfold.runtime.threads import Threads  # with the first `def` that needs a thread
 
         if self._pool is None:
@@ -678,7 +708,7 @@ class Guard(msgspec.Struct, frozen=True):
     surface: str | None = None  # the name of the surface that serves the view
 
     def ingress(self) -> dict[str, Any]:
-        """How calls of the view come in: fields of `enfold.runtime.Ingress`."""
+        """Return how calls of the view come in: fields of `enfold.runtime.Ingress`."""
         named = {} if self.surface is None else {"surface": self.surface, "is_observed": False}
         return {"is_guarded": True, **named}
 
@@ -695,7 +725,7 @@ class View(Registry):
         guard: Guard | None = None,
         has_reserved: bool = True,
     ) -> None:
-        """`map_spec` gives the spec that an operation has in this view; None leaves it out."""
+        """`map_spec` returns the spec of an operation in this view, or None to leave it out."""
         self._base = base
         self.services = base.services
         self.lifetime = base.lifetime
@@ -745,7 +775,7 @@ class View(Registry):
         return self._reserved_cache[1]
 
     def _reserved_variant(self, prepared: PreparedOperation) -> PreparedOperation:
-        """The reserved operation as this view has it: a guard may change who may call it, nothing else changes."""
+        """Return a reserved operation for this view: a guard may change who may call it, nothing else changes."""
         spec, access = prepared.spec, prepared.spec.access_control
         if self._guard is not None and isinstance(access, ReservedAccess):
             guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.services.has_identities)
@@ -774,12 +804,12 @@ class View(Registry):
 
 
 def _raise(problem: str) -> None:
-    """What a new view does with an operation that cannot be in it."""
+    """Refuse an operation that a new view cannot contain."""
     raise ValueError(problem)
 
 
 def _log_omission(problem: str) -> None:
-    """What a view does with an operation that was registered later and cannot be in it: the others stay."""
+    """Log that a view leaves out an operation that was registered later; the others stay."""
     from enfold.log import Log  # most views leave nothing out
 
     Log("enfold.runtime.registry").warning("%s: left out", problem)
@@ -799,7 +829,7 @@ def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) ->
 
 
 def _with_selection(operation: Operation, text: str) -> Operation:
-    """The operation, once its default selection has been checked against its output schema."""
+    """Return the operation after checking its default selection against its output schema."""
     from enfold.search.selection import selection_of  # which few operations need
 
     try:

@@ -46,7 +46,7 @@ def reserved_operation(
     scopes: tuple[str, ...] = (READ,),
     **fields: Any,
 ) -> Operation:
-    """A function as an operation of `enfold`; `scopes` are required where callers have identities, `fields` go into the spec."""
+    """Turn a function into an operation of `enfold`; `scopes` are required where callers have identities."""
     namespace, _, name = id.rpartition(".")
     access = ReservedAccess(required_scopes=scopes) if scopes else OPEN
     return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
@@ -69,7 +69,7 @@ class Reserved:
         self._made: dict[str, PreparedOperation] | None = None
 
     def offer(self, part: str, make: Make) -> None:
-        """Add the operations of a part of the program, in place of what the same part offered before."""
+        """Add the operations of a part of the program; they replace what the same part offered before."""
         self._offers[part] = make
         if self._made is not None:
             self._made = None
@@ -84,7 +84,7 @@ class Reserved:
         return part in self._offers
 
     def operations(self) -> Mapping[str, PreparedOperation]:
-        """The operations by id."""
+        """Return the operations by id."""
         if self._made is None:
             offered = [operation for make in self._offers.values() for operation in make()]
             self._made = {operation.spec.id: self._prepare(operation) for operation in offered}

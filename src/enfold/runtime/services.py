@@ -22,7 +22,7 @@ class OtherProcesses(Protocol):
     """The other worker processes of this server. They answer questions by name, with plain data."""
 
     async def ask(self, name: str) -> list[Any]:
-        """The answers of all; a process that is gone or slow is left out."""
+        """Ask all siblings and return their answers; one that is gone or slow is left out."""
 
     async def listen(self, name: str, callback: Callable[[Any], None]) -> None:
         """Call back with each message that they publish under this name, until cancelled."""
@@ -61,7 +61,7 @@ class Services:
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}  # numbers of this moment, such as tasks by state
 
     def open_idempotency_store(self) -> IdempotencyStore:
-        """The configured idempotency store, or one in memory, which all surfaces share."""
+        """Return the configured idempotency store, or one in memory that all surfaces share."""
         if self.idempotency_store is None:
             self.idempotency_store = self.new_idempotency_store() or _memory_store()
         return self.idempotency_store

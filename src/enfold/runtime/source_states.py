@@ -135,7 +135,7 @@ class SourceTable:
         return self._states[name]
 
     def name_of(self, kind: str, name: str) -> str:
-        """The name of an operation's source in this table; an origin without a name means the first source of its kind."""
+        """Return the name of an operation's source; an origin without a name means the first of its kind."""
         return name or next((state.name for state in self._states.values() if state.kind == kind), kind)
 
     @property
@@ -144,7 +144,7 @@ class SourceTable:
         return [source for source in self if source.required and source.state != "up"]
 
     def history(self, name: str) -> list[SourceEvent]:
-        """The last changes of a source's state, the oldest first."""
+        """Return the last changes of a source's state, oldest first."""
         return list(self._history.get(name, ()))
 
     def can_reconnect(self, name: str) -> bool:
@@ -199,7 +199,7 @@ class SourceTable:
         return made
 
     def follow(self, name: str, kind: SourceKind, source: Watched) -> Callable[[], None]:
-        """Add a source and keep its state current; call what is returned to stop doing so.
+        """Add a source and keep its state current. Returns a function that stops this.
 
         Its loss and its return are logged; for peers the transport logs them.
         """
@@ -231,7 +231,7 @@ class SourceTable:
         return stop
 
     def _free_name(self, name: str) -> str:
-        """The name, with a number behind it if another followed source has the same."""
+        """Return the name, with a number appended if another source already has it."""
         numbered = (f"{name} {number}" for number in range(2, len(self._followed) + 3))
         return next(each for each in (name, *numbered) if each not in self._followed)
 

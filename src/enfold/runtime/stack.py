@@ -55,7 +55,7 @@ def build_stack(
 def _steps(
     funnel: Funnel, policy: Policy, services: Services, user: tuple[Middleware, ...], *, is_guarded: bool
 ) -> Iterator[Step]:
-    """The middleware of one operation, from the outermost to the innermost: this is the order of every call."""
+    """Return the middleware of one operation, outermost first: this is the order of every call."""
     spec, select = funnel.spec, Select(funnel.spec)
     if is_guarded and not spec.access_control.is_open:
         yield Step(CheckAccess(), True)

@@ -1,4 +1,4 @@
-"""Functions as a source: found in a module, a file, a folder or under an entry point's name. Importing is all it does."""
+"""Functions as a source: from a module, a file, a folder or an entry point. Finding them only imports modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FoundOperations", "TargetError", "from_functions", "load_target", "s
 
 
 class TargetError(LookupError):
-    """A target that names nothing we can serve; the sentence says what is wrong with it."""
+    """A target that cannot be loaded or served; the message says why."""
 
 
 def from_functions(
@@ -36,10 +36,17 @@ def from_functions(
     policy: Policy = INHERIT,
     **fields: Any,
 ) -> FoundOperations:
-    """The operations of functions, of a module's public functions, or of what `package.module:name` names.
+    """Turn functions, the public functions of modules, or `package.module:name` into operations.
 
-    `include` and `exclude` are patterns over names (`get_*`), or functions of the spec; `rename` maps a function's name
-    to ours; `fields` are fields of every spec.
+    Args:
+        targets: Functions, modules, or import paths such as `package.module:name`.
+        namespace: The namespace of the operations.
+        type: `query`, `mutation` or `subscription`; by default guessed from each function.
+        include: Patterns of names (`get_*`), or a function of the spec that says whether to keep it.
+        exclude: The same, for operations to leave out.
+        rename: New names by function name.
+        policy: Policies of these operations.
+        fields: Fields of every spec, such as `tags`.
     """
     from enfold.sources.options import Selection
 
@@ -70,7 +77,7 @@ class FoundOperations(list[Operation]):
 
 
 def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOperations:
-    """The operations of every Python file in a folder, below the namespace of the file's name.
+    """Find the operations of every Python file in a folder; each namespace is the file's name.
 
     Files and folders that begin with `_` or `.` are left out; a registry found in a file gives its operations as
     they are. `options` are those of `from_functions`.
@@ -100,7 +107,7 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 
 def load_target(target: str) -> Registry:
-    """The registry a target names: `app.py`, `app.py:ops`, `package.module` or `package.module:ops`."""
+    """Load the registry of a target: `app.py`, `app.py:ops`, `package.module` or `package.module:ops`."""
     place, name = _split_target(target)
     module = _load(place)
     if name:
@@ -117,7 +124,7 @@ def load_target(target: str) -> Registry:
 
 
 def load_object(target: str) -> Any:
-    """What a target names: `module:name` or `file.py:name`."""
+    """Load the object of a target: `module:name` or `file.py:name`."""
     place, name = _split_target(target)
     if not name:
         raise TargetError(f"{target} must name something of a program, as in app.py:name or module:name")
@@ -219,7 +226,7 @@ def _functions_of(target: Callable[..., Any] | ModuleType | str) -> Iterator[tup
 
 
 def _public_functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """What the module itself defines and does not hide; `__all__`, where there is one, decides."""
+    """Return the public functions that the module itself defines; `__all__` decides if there is one."""
     listed = getattr(module, "__all__", None)
     for name, value in vars(module).items():
         if not isinstance(value, FunctionType):

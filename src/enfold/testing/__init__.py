@@ -49,7 +49,7 @@ SURFACES: Final[dict[str, Open]] = {
 
 
 def open_client(surface: str, registry: Registry, **options: Any) -> AbstractAsyncContextManager[Client]:
-    """The client of a surface by its name; `options` are those of the function that opens it."""
+    """Open the test client of a surface by name; `options` are those of the function that opens it."""
     if surface not in SURFACES:
         raise ValueError(f"There is no surface {surface!r} to test: use one of {', '.join(SURFACES)}")
     return SURFACES[surface](registry, **options)

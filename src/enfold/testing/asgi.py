@@ -34,7 +34,7 @@ _DEFAULT_HEADERS: Final = {"host": "localhost:8000", "content-type": "applicatio
 
 @asynccontextmanager
 async def http(registry: Registry, **options: Any) -> AsyncIterator[HTTPClient]:
-    """The HTTP surface; `options` are those of `to_http`. Identities come as bearer tokens.
+    """Open a client of the HTTP surface; `options` are those of `to_http`. Identities are sent as bearer tokens.
 
     Anonymous callers are accepted, unless the test passes `tokens`.
     """
@@ -47,7 +47,7 @@ async def http(registry: Registry, **options: Any) -> AsyncIterator[HTTPClient]:
 
 @asynccontextmanager
 async def living(app: ASGIApp) -> AsyncIterator[None]:
-    """An app between its start and its end, as a server would have it."""
+    """Run the lifespan of an app, as a server does."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     task = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, events.get, answers.put))
@@ -123,7 +123,7 @@ class Conversation:
         self._events.put_nowait({"type": "http.disconnect"})
 
     async def began(self) -> Conversation:
-        """Wait for the status and the headers of the answer."""
+        """Wait for the status and headers of the response."""
         await self._began.wait()
         if not self.status:
             await self.task  # raises what ended it
@@ -131,12 +131,12 @@ class Conversation:
         return self
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The pieces of the answer as they come."""
+        """Yield the chunks of the response as they arrive."""
         while (chunk := await self._chunks.get()) is not None:
             yield chunk
 
     async def body(self) -> bytes:
-        """The whole answer."""
+        """Return the whole response body."""
         await self.began()
         whole = b"".join([chunk async for chunk in self.chunks()])
         await self.task
@@ -146,7 +146,7 @@ class Conversation:
         return json.loads(await self.body())
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """The events of an answer that is a stream."""
+        """Yield the events of a streaming response."""
         decoder = EventDecoder()
         async for chunk in self.chunks():
             for event in decoder.feed(chunk):
@@ -224,7 +224,7 @@ async def _reply(answer: Conversation, format: Format) -> Reply:
 
 
 def ids_in(document: dict[str, Any]) -> list[str]:
-    """The ids of the operations in an OpenAPI document of ours."""
+    """Return the operation ids of an OpenAPI document made by Enfold."""
     calls = [path["post"] for path in document["paths"].values() if "post" in path]
     return [call["operationId"] for call in calls if "x-mcp-tool" in call]
 
@@ -237,7 +237,7 @@ class NamedCallers:
         self._identities: dict[str, Identity] = {}
 
     def header(self, identity: Identity | None) -> dict[str, str]:
-        """The authorization header; none for an anonymous caller."""
+        """Return the authorization header; empty for an anonymous caller."""
         return {} if identity is None else {"authorization": f"Bearer {self._token(identity)}"}
 
     def _token(self, identity: Identity) -> str:
@@ -264,7 +264,7 @@ _MCP_HEADERS: Final = {
 
 @asynccontextmanager
 async def mcp(registry: Registry, *, revision: str = LATEST.name, **options: Any) -> AsyncIterator[MCPClient]:
-    """The MCP server below the HTTP surface, as `enfold serve` has it; `options` are those of `to_mcp`.
+    """Open a client of the MCP server, mounted as in `enfold serve`; `options` are those of `to_mcp`.
 
     Tools go by their ids, as on the other surfaces, unless `tool_names` says otherwise.
     """
@@ -305,7 +305,7 @@ class MCPClient(SurfaceClient):
     async def ask(
         self, method: str, params: Mapping[str, Any] | None = None, *, identity: Identity | None = None
     ) -> Any:
-        """The result of any request of the protocol; an error of the protocol is raised."""
+        """Send any request of the protocol and return its result; raise protocol errors."""
         message = await _last(await self._post(method, params or {}, identity))
         if "error" in message:
             raise _protocol_error(message["error"])
@@ -322,7 +322,7 @@ class MCPClient(SurfaceClient):
         return await self._send(method, params, {**headers, "mcp-session-id": await self._session(caller)})
 
     async def _session(self, caller: dict[str, str]) -> str:
-        """The session of a caller, begun with their first request."""
+        """Return the session of a caller; it begins with their first request."""
         key = caller.get("authorization", "")
         if key not in self._sessions:
             hello = {"protocolVersion": self.revision.name, "capabilities": {}, "clientInfo": _CLIENT}
@@ -337,7 +337,7 @@ class MCPClient(SurfaceClient):
 
 
 async def _last(answer: Conversation) -> Any:
-    """The response itself, which comes last where others come before it."""
+    """Return the response itself, which is the last message."""
     if answer.headers.get("content-type") == "application/json":
         return await answer.json()
     return [json.loads(event.data) async for event in answer.events() if event.data.strip()][-1]
@@ -366,6 +366,6 @@ def _read_result(result: Any, format: Format, shape: str | None) -> ResponseEnve
 
 
 def _protocol_error(error: Any) -> CallError:
-    """An error of the protocol as a code of ours: with wrong parameters there is no such tool."""
+    """Translate a protocol error to a code; invalid parameters mean an unknown tool."""
     code = "OPERATION_NOT_FOUND" if error["code"] == INVALID_PARAMS else "UNKNOWN_ERROR"
     return CallError(code, error["message"], {"code": error["code"], "data": error.get("data")})

@@ -75,10 +75,10 @@ class Client(Protocol):
         """Call a query or mutation; a failure is a reply too."""
 
     def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
-        """The items of a subscription; a failure is raised. Surfaces without streams collect them first."""
+        """Yield the items of a subscription; raise its failure. Surfaces without streams collect them first."""
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
-        """The ids of the operations that this caller is shown."""
+        """Return the ids of the operations that this caller sees."""
 
 
 class SurfaceClient(ABC):
@@ -94,13 +94,13 @@ class SurfaceClient(ABC):
     async def _call(self, request: CallRequest) -> Reply: ...
 
     async def _subscribe(self, request: CallRequest) -> Envelopes:
-        """The items as they come collected, in one list."""
+        """Collect the items in one list."""
         for item in (await self._call(request)).data:
             yield local_envelope(item, request.operation)
 
 
 def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
-    """The reply in an answer of HTTP or CGI; a failure whose body reads as a success fails the test."""
+    """Read the reply of an HTTP or CGI response; an error status with a success body fails the test."""
     try:
         envelope = read_wire(wire, format, headers.get("enfold-shape"))
     except CallError as error:
@@ -113,7 +113,7 @@ def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Form
 
 
 def read_wire(wire: Any, format: Format, shape: str | None) -> ResponseEnvelope[Any]:
-    """The envelope of what a surface wrote, and said about its shape."""
+    """Read the envelope from what a surface wrote; `shape` is what it said about it."""
     return format.read(wire) if format.shape is None else format.read(wire, shape)
 
 

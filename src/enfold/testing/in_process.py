@@ -31,7 +31,7 @@ Join: TypeAlias = Callable[[Identity | None], Transport]
 
 @asynccontextmanager
 async def direct(registry: Registry) -> AsyncIterator[DirectClient]:
-    """The registry itself, with its access rules; what `on_start` opens is closed at the end."""
+    """Open a client of the registry itself, with its access rules; what `on_start` opens is closed at the end."""
     await registry.lifetime.start()
     try:
         yield DirectClient(registry)
@@ -70,7 +70,7 @@ class DirectClient(SurfaceClient):
 async def calls(
     registry: Registry, transport: Transport | None = None, join: Join | None = None, **options: Any
 ) -> AsyncIterator[CallsClient]:
-    """The call protocol: a worker, and a peer for each caller; `options` are those of `serve_calls`.
+    """Open a client of the call protocol: a worker, and a peer for each caller; `options` are those of `serve_calls`.
 
     They meet on a bus in memory. A worker on another `transport` needs `join`, which gives the transport of a caller.
     """
@@ -131,7 +131,7 @@ class CallsClient(SurfaceClient):
 
 @asynccontextmanager
 async def cgi(registry: Registry, **options: Any) -> AsyncIterator[CGIClient]:
-    """The CGI program, run in a thread with a loop of its own; `options` are those of `to_cgi`."""
+    """Open a client of the CGI program, run in a thread with its own loop; `options` are those of `to_cgi`."""
     yield CGIClient(registry, options)
 
 
@@ -160,14 +160,14 @@ class CGIClient(SurfaceClient):
     async def request(
         self, path: str, body: bytes = b"", *, identity: Identity | None = None, **variables: str
     ) -> tuple[int, dict[str, str], Any]:
-        """The status, the headers and the JSON of any request; `variables` are those of its environment."""
+        """Send any request and return status, headers and JSON; `variables` are those of its environment."""
         environ = {"PATH_INFO": path, "CONTENT_LENGTH": str(len(body)), **variables}
         if identity is not None:
             environ["REMOTE_USER"] = identity.id
         return _read(await self.run(environ, body, identity))
 
     async def run(self, environ: dict[str, str], body: bytes, identity: Identity | None, /) -> bytes:
-        """What the program writes to stdout."""
+        """Run the program and return its stdout."""
         out = BytesIO()
         program = partial(to_cgi, environ=environ, stdin=BytesIO(body), stdout=out, **self._options)
         await asyncio.to_thread(program, self._registry, identify=lambda _: identity)
@@ -183,7 +183,7 @@ def _read(answer: bytes) -> tuple[int, dict[str, str], Any]:
 
 @asynccontextmanager
 async def command_line(registry: Registry, **options: Any) -> AsyncIterator[ShellClient]:
-    """The command line; `options` are those of `run_command_line`. The status of a reply is its exit code."""
+    """Open a client of the command line; `options` are those of `run_command_line`. The status is the exit code."""
     yield ShellClient(registry, options)
 
 
@@ -216,17 +216,17 @@ class ShellClient(SurfaceClient):
             raise _error_in(messages)
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
-        """As `enfold list` prints them, which is a command beside this surface."""
+        """List as `enfold list` prints, which is a command beside this surface."""
         return [spec.id for spec in self._registry.visible(identity)]
 
     async def _printed(self, request: CallRequest, format: str) -> tuple[int, Sequence[Any], str]:
-        """The exit code, the lines on stdout as JSON, and the text on stderr."""
+        """Return the exit code, the lines of stdout as JSON, and the text on stderr."""
         words, given = (request.operation, "@-", "--format", format), msgspec.json.encode(request.input).decode()
         status, out, messages = await self.run(*words, stdin=given, identity=request.identity)
         return status, [json.loads(line) for line in out.split("\n") if line], messages
 
     async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:
-        """The exit code, stdout and stderr of a command line."""
+        """Run a command line and return its exit code, stdout and stderr."""
         out, messages = StringIO(), StringIO()
         status = await run_command_line(
             self._registry,
@@ -246,5 +246,5 @@ def _error_in(messages: str) -> CallError:
 
 
 def _with_code(error: CallError, messages: str) -> CallError:
-    """The error as the format has it, with the code on stderr, which not every format has a place for."""
+    """Return the error as the format has it, with the code on stderr, which some formats lack."""
     return CallError(_error_in(messages).code, error.message, error.details, error.retryable)
