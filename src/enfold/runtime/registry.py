@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from functools import cached_property, wraps
 from typing import (
     TYPE_CHECKING,
@@ -285,6 +294,20 @@ class Registry(ABC):
         """Call an observer with a `CallRecord` after every call, on any surface. Returns a function that stops this."""
         return self.observers.observe(observer)
 
+    # serving
+
+    async def __call__(
+        self, scope: MutableMapping[str, Any], receive: Callable[..., Any], send: Callable[..., Any]
+    ) -> None:
+        """Serve as an ASGI app, that of `App(registry).http()`: `uvicorn module:ops`."""
+        await self._asgi_app(scope, receive, send)
+
+    @cached_property
+    def _asgi_app(self) -> Callable[..., Awaitable[None]]:
+        from enfold.app.app import App  # upwards, like `run`: only a server needs the surfaces
+
+        return App(self).http()
+
     # live views
 
     def guarded(
@@ -457,6 +480,10 @@ class OperationRegistry(Registry):
     @_on_registry
     def register(self, operation: Operation | Callable[..., Any], **options: Unpack[OperationOptions]) -> Operation:
         """Register an operation, or a function with the options of a decorator."""
+        if isinstance(operation, Registry):
+            raise TypeError(
+                "A registry is not an operation: register all of its operations with register_all(registry)"
+            )
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
         check_namespace(made.spec.namespace)
         if made.spec.id in self._entries:
