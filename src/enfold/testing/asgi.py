@@ -13,7 +13,7 @@ import msgspec
 
 from enfold.auth.tokens import Verifier, new_token
 from enfold.envelope import ResponseEnvelope, local_envelope
-from enfold.errors import CallError
+from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.mcp.json_rpc import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, SHAPE_KEY, VERSION_KEY
 from enfold.mcp.revisions import KNOWN, LATEST, LATEST_HANDSHAKE
@@ -23,7 +23,6 @@ from enfold.sources.decoders import EventDecoder, ServerSentEvent
 from enfold.surfaces.asgi import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.results import ERROR_KEY
 from enfold.testing.client import CallRequest, Envelopes, Reply, SurfaceClient, read_answer, read_wire
 
 Headers: TypeAlias = Mapping[str, str | None]

@@ -100,6 +100,18 @@ async def test_answers_and_memory_last_over_many_rounds(make_client: MakeClient,
     assert last["structuredContent"] == {"result": "Ann and Bob: 7"}
 
 
+async def test_an_operation_that_was_found_by_search_asks_and_gets_its_answer(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
+    client = stateless(make_client, ops, expose="search")
+    first = await client.call("call_operation", {"id": "greet"})
+    assert list(first["inputRequests"]) == ["name"]
+    last = await client.call(
+        "call_operation", {"id": "greet"}, inputResponses={"name": ANN}, requestState=first["requestState"]
+    )
+    assert last["structuredContent"] == {"result": "Hello, Ann"}
+
+
 async def test_several_questions_are_asked_at_once(make_client: MakeClient, ops: OperationRegistry) -> None:
     client = stateless(make_client, ops)
     first = await client.call("both")

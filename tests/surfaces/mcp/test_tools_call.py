@@ -131,9 +131,11 @@ async def test_a_call_without_the_name_of_a_tool_names_what_is_missing(
 ) -> None:
     ops.query(name="one")(lambda: 1)
     prompt(ops, name="greeting")(lambda: "Hello")
-    for method, kind in (("tools/call", "tool"), ("prompts/get", "prompt")):
-        answer = await make_client(ops, spoken).ask(method, params)
-        assert answer["error"] == {"code": -32602, "message": f"{method} needs the name of a {kind}"}
+    for method in ("tools/call", "prompts/get"):
+        error = (await make_client(ops, spoken).ask(method, params))["error"]
+        assert error["code"] == -32602
+        assert error["message"].startswith(f"The params of {method} are not valid: ")
+        assert "name`" in error["message"]
 
 
 async def test_what_a_caller_may_not_call_is_denied(make_client: MakeClient, ops: OperationRegistry) -> None:

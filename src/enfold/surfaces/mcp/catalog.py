@@ -70,10 +70,8 @@ class Catalog:
         self._prompts = _by_name_and_id(self.prompts)
         self.addresses = shown.addresses = Addresses(found)
 
-    def tool(self, name: object) -> MCPTool | None:
+    def tool(self, name: str) -> MCPTool | None:
         """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
-        if not isinstance(name, str):
-            return None
         return self._tools.get(name) or (self._reserved_by_name.get(name) if name.startswith(RESERVED) else None)
 
     def tools_in(self, namespace: str) -> list[MCPTool]:
@@ -91,8 +89,8 @@ class Catalog:
     def _reserved_by_name(self) -> dict[str, MCPTool]:
         return _by_name_and_id(self.reserved_tools)
 
-    def prompt(self, name: object) -> Prompt | None:
-        return self._prompts.get(name) if isinstance(name, str) else None
+    def prompt(self, name: str) -> Prompt | None:
+        return self._prompts.get(name)
 
     def completion(self, spec: OperationSpec, argument: str) -> OperationSpec | None:
         """The operation that completes an argument of a prompt or resource."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -26,6 +26,7 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     RPCRequest,
 )
+from enfold.mcp.messages import Params, Resumable
 from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
 from enfold.mcp.tasks import StateSigner
 from enfold.observability.records import OK
@@ -216,6 +217,12 @@ class ClientExchange(msgspec.Struct, eq=False):
     def is_stateless(self) -> bool:
         return self.caller.revision.is_stateless
 
+    def cacheable(self, result: dict[str, Any], ttl_ms: int, *, is_private: bool) -> dict[str, Any]:
+        """The result with what a stateless client needs to know to keep it for a while."""
+        if self.is_stateless:
+            result |= {"ttlMs": ttl_ms, "cacheScope": "private" if is_private else "public"}
+        return result
+
     # telling
 
     def notify(self, told: Progress | LogMessage) -> None:
@@ -281,6 +288,20 @@ def _log_data(told: LogMessage) -> Any:
     return {"message": told.message, "data": told.data} if told.message else told.data
 
 
+# --- methods --------------------------------------------------------------------------------------------------------
+
+
+class Method(msgspec.Struct, frozen=True):
+    """How the requests of a method are answered: by a function of the server, the exchange and the parameters."""
+
+    answer: Callable[[Any, ClientExchange, Any], Any]
+    params: type[Params] = Params
+    kind: Literal["quick", "slow", "call"] = "quick"  # quick ones need no event loop, calls run an operation
+    capability: str = ""  # of ours, without which there is no such method
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------------
+
 LIFETIME: Final = 3600.0  # seconds in which a user may answer
 MAX_STATE: Final = 1_000_000
 
@@ -301,16 +322,13 @@ class Rounds:
     def __init__(self, secret: bytes | None = None) -> None:
         self._signer = StateSigner(secret or os.urandom(32))
 
-    def restore(self, exchange: ClientExchange) -> None:
+    def restore(self, exchange: ClientExchange, params: Resumable) -> None:
         """Restore the answers of earlier rounds, and add those that come with this one."""
-        params = exchange.params
-        if params.get("requestState") is not None:
-            state = self._open(params["requestState"], exchange)
+        if params.request_state is not None:
+            state = self._open(params.request_state, exchange)
             exchange.answers |= state.answers
             exchange.memory |= state.memory
-        given = params.get("inputResponses") or {}
-        if not isinstance(given, dict):
-            raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object")
+        given = params.input_responses or {}
         exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
 
     def questions(self, exchange: ClientExchange, needed: NeedsInput) -> dict[str, Any]:
@@ -323,7 +341,7 @@ class Rounds:
         state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
         return self._signer.sign(msgspec.json.encode(state))
 
-    def _open(self, token: object, exchange: ClientExchange) -> RequestState:
+    def _open(self, token: str, exchange: ClientExchange) -> RequestState:
         state = self._verified(token)
         if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
             raise _refusal("it belongs to another request")
@@ -331,8 +349,8 @@ class Rounds:
             raise _refusal("it has expired")
         return state
 
-    def _verified(self, token: object) -> RequestState:
-        if not isinstance(token, str) or len(token) > MAX_STATE:
+    def _verified(self, token: str) -> RequestState:
+        if len(token) > MAX_STATE:
             raise _refusal("it is not a state of this server")
         content = self._signer.content_of(token)
         if content is None:

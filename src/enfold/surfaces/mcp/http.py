@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.auth.challenges import WELL_KNOWN
 from enfold.auth.tokens import Verifier, no_identity
-from enfold.errors import CallError
+from enfold.errors import ERROR_KEY, CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import (
     HEADER_MISMATCH,
@@ -47,9 +47,7 @@ from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, Post
-from enfold.surfaces.mcp.results import ERROR_KEY
-from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
-from enfold.surfaces.mcp.service import MCPSettings
+from enfold.surfaces.mcp.server import MCPServer, MCPSettings, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession, event_place
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
 

@@ -36,6 +36,7 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
+from enfold.mcp.messages import Cancelled, read_notice
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
 from enfold.operations import Identity
 from enfold.surfaces.asgi import (
@@ -53,8 +54,8 @@ from enfold.surfaces.asgi import (
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller, revision_for
+from enfold.surfaces.mcp.results import protocol_error
 from enfold.surfaces.mcp.server import MCPServer
-from enfold.surfaces.mcp.service import protocol_error
 from enfold.surfaces.mcp.sessions import EventStream, HTTPSession, Sessions
 from enfold.surfaces.request import is_json
 from enfold.surfaces.responses import check_length, not_acceptable, unsupported_body
@@ -354,8 +355,8 @@ def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> No
         return
     if message.method is UNSET:
         session.questions.resolve(message)
-    elif message.method == "notifications/cancelled":
-        session.cancel(message.params.get("requestId"))
+    elif message.method == "notifications/cancelled" and (cancelled := read_notice(message.params, Cancelled)):
+        session.cancel(cancelled.request_id)
 
 
 EVENTS: Final = b"text/event-stream"

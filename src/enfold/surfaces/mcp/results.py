@@ -12,8 +12,9 @@ from enfold.envelope.content import ContentBlock, TextContent, json_text
 from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.json_pointer import escape
-from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY, INTERNAL_ERROR, INVALID_PARAMS, SHAPE_KEY, ProtocolError
 from enfold.mcp.revisions import LATEST, Revision
+from enfold.operations import new_request_id
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwritable
@@ -21,10 +22,8 @@ from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwrit
 if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
     from enfold.surfaces.mcp.exchange import ClientExchange
-    from enfold.surfaces.mcp.service import Service
+    from enfold.surfaces.mcp.server import MCPServer
 
-
-__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "with_recorded_id", "with_run_id", "write_result"]
 
 Result: TypeAlias = dict[str, Any]
 
@@ -35,7 +34,7 @@ RUN_KEY: Final = "enfold/runId"
 
 
 def write_result(
-    service: Service,
+    server: MCPServer,
     exchange: ClientExchange,
     tool: MCPTool,
     envelope: ResponseEnvelope[Any],
@@ -47,7 +46,7 @@ def write_result(
 
     `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
     """
-    revision, most = exchange.caller.revision, service.settings.max_result_tokens
+    revision, most = exchange.caller.revision, server.settings.max_result_tokens
     if most is not None:
         promised = None if exchange.is_relayed else tool.promised(revision)
         envelope, missing = limit_result(envelope, most, promised)
@@ -203,6 +202,26 @@ def failure(error: CallError, format: Format, operation_id: str) -> Result:
         "_meta": {ERROR_KEY: msgspec.Raw(encode_failure(told))},
     }
 
+
+# --- errors of the protocol -----------------------------------------------------------------------------------------
+
+_CALLER_IS_WRONG: Final = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
+
+
+def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolError:
+    """A failure as an error of the protocol, which has ours in its data."""
+    code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
+    told = {**error.to_wire(), "requestId": error.request_id or request_id or new_request_id()}
+    return ProtocolError(code, error.message, {ERROR_KEY: told})
+
+
+def too_many(what: str, most: int) -> ProtocolError:
+    """The refusal of more than a limit allows."""
+    message = f"There are at most {most} {what}"
+    return protocol_error(CallError("RESOURCE_EXHAUSTED", message, {"reason": what}, retryable=False))
+
+
+# --- results within a limit -----------------------------------------------------------------------------------------
 
 Missing: TypeAlias = dict[str, Any]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from enfold.envelope import MCPResponseMeta
+import msgspec
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError, invalid_argument, safe_code
+from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
 from enfold.mcp.json_rpc import (
+    FORMAT_KEY,
+    IDEMPOTENCY_KEY,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -19,76 +25,417 @@ from enfold.mcp.json_rpc import (
     AnyResponse,
     OutgoingMessage,
     ProtocolError,
+    RPCNotification,
     RPCResponse,
     error_response,
 )
-from enfold.mcp.offers import fields_of_result, prompt_messages, resource_contents
-from enfold.mcp.revisions import STATELESS, negotiate
-from enfold.mcp.tasks import TASK_METHODS, TASKS
+from enfold.mcp.messages import Listen, Resumable, read_params
+from enfold.mcp.revisions import Revision, urgency_of
+from enfold.mcp.tasks import TASK_METHODS
 from enfold.observability.observers import Watch
 from enfold.observability.records import INPUT_REQUIRED, OK, SpanStart
-from enfold.operations import OperationSpec
-from enfold.operations.access import may_list
-from enfold.operations.outcomes import NeedsInput
+from enfold.operations import Context, Identity, OperationSpec
+from enfold.operations.access import check_access, may_call, may_list
+from enfold.operations.context import Invocation
+from enfold.operations.outcomes import NeedsInput, envelope_of
 from enfold.operations.questions import MissingCapabilityError
-from enfold.surfaces.mcp import tools
-from enfold.surfaces.mcp.catalog import Prompt
-from enfold.surfaces.mcp.exchange import ClientExchange, Rounds, Session, check_level, revision_for
-from enfold.surfaces.mcp.service import Result, Service, arguments_of, cacheable, uri_of
-from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Release
-from enfold.surfaces.mcp.uris import with_prefix, without_prefix
+from enfold.runtime.registry import Registry, not_found
+from enfold.surfaces.limits import Limits
+from enfold.surfaces.mcp.catalog import (
+    DEFAULT_BUDGET,
+    PREFIX,
+    Catalog,
+    MCPTool,
+    Prompt,
+    Resource,
+    ToolNames,
+    read_exposure,
+)
+from enfold.surfaces.mcp.exchange import ClientExchange, Method, Rounds, Session, read_text_clients
+from enfold.surfaces.mcp.methods import IN_SESSION, STATELESS_ONES
+from enfold.surfaces.mcp.results import Result, protocol_error, too_many
+from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Following, Release
+from enfold.surfaces.mcp.uris import ResourceMatch
 
 if TYPE_CHECKING:
+    from enfold.operations.operation import RecordedRun
+    from enfold.provenance import Recorder
+    from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
     from enfold.surfaces.mcp.tasks import TaskUpdates
 
-
+T = TypeVar("T", MCPTool, Resource, Prompt)
 Send: TypeAlias = Callable[[OutgoingMessage], None]
 
+MAX_URI: Final = 8_192  # characters
+MAX_INSTRUCTIONS: Final = 8_000  # characters
+MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 
-class MCPServer(Service):
-    """A registry as an MCP server."""
+
+class MCPSettings(msgspec.Struct, frozen=True):
+    """What the operator chose."""
+
+    name: str | None = None  # of the application, where it is not the registry's own
+    version: str | None = None
+    instructions: str | None = None
+    format: str = DEFAULT_FORMAT
+    tool_names: ToolNames = "safe"
+    page_size: int = 1_000
+    page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
+    ttl_ms: int = 0  # how long a client may keep a list without asking again
+    collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
+    secret: bytes | None = None  # signs request states; several processes share one
+    session_prefix: str = ""  # tells several processes whose session it is
+    recorder: Any = None  # a provenance.Recorder, where callers may ask for records
+    limits: Limits = Limits()
+    tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
+    expose: Any = "all"  # all, search or auto; or one of these for each namespace
+    pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
+    budget: int = DEFAULT_BUDGET  # tokens, as they are estimated, that a list may cost with `auto`
+    max_result_tokens: int | None = None  # as they are estimated; a longer result is cut where its schema allows it
+    max_instructions: int = MAX_INSTRUCTIONS  # characters of the instructions of sources; 0 for none
+    clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
+
+
+class MCPServer:
+    """A registry as an MCP server: what it offers now, and how requests are answered."""
+
+    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
+        find_format(settings.format)  # an unknown format is refused here
+        self.registry = registry = registry.guarded(has_identities=has_identities, may_be_mounted=True, surface="mcp")
+        self.settings = settings
+        self.knows_callers = has_identities
+        self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
+        self._search: SearchTools | None = None
+        if not self._exposure.is_all:
+            from enfold.surfaces.mcp.search_tools import (
+                SearchTools,  # which a server that lists all its tools can do without
+            )
+
+            self._search = SearchTools(registry, settings.format)
+        self._search_tools: list[MCPTool] = []
+        self.text_clients = read_text_clients(settings.clients)
+        self._clashes: list[str] = []
+        self._catalog = self._new_catalog()
+        self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
+        self.following = Following(registry, self.changes.resource_updated)
+        # The tools that were called, as they are until the registry changes.
+        self.known_tools: dict[str, MCPTool] = {}
+        registry.watch(self._forget_tools)
+        registry.watch(self.changes.lists_changed)
+
+    @cached_property
+    def info(self) -> dict[str, str]:
+        """The name and version of the server, for the client."""
+        return msgspec.structs.asdict(self.registry.application(self.settings.name, self.settings.version))
+
+    def _forget_tools(self) -> None:
+        self.known_tools = {}
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is offered now."""
+        if self._catalog.version != self.registry.version:
+            self._catalog = self._new_catalog()
+        return self._catalog
+
+    def _new_catalog(self) -> Catalog:
+        catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
+        clashes = catalog.addresses.clashes[:MAX_REPORTED]
+        for clash in clashes:
+            if clash not in self._clashes:
+                Log("enfold.mcp").warning("%s", clash)
+        self._clashes = clashes
+        self._search_tools = [] if self._search is None else self._search.tools(catalog)
+        return catalog
+
+    def tools_for(self, exchange: ClientExchange) -> list[MCPTool]:
+        """The tools that are listed to a client, as far as it may call them: all, or some and what finds the others."""
+        tools = self.catalog.tools
+        if self._search is None:
+            return tools
+        from enfold.search.signatures import estimate_tokens  # where not all are listed
+
+        identity = exchange.identity
+        tools = [tool for tool in tools if may_list(tool.spec.access_control, identity)]
+        shown = self._exposure.shown(tools, lambda tool: estimate_tokens(tool.text(exchange.revision)))
+        return tools if len(shown) == len(tools) else [*self._search_tools, *shown]
+
+    def search_tool(self, name: str) -> MCPTool | None:
+        """One of the tools that find and call others, where there are such."""
+        return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
+
+    def relay_target(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
+        """The operation that a call of `call_operation` is to run."""
+        if self._search is None:
+            raise not_found(asked["id"])
+        return self._search.target(asked, exchange.identity)
+
+    def instructions_for(self, identity: Identity | None) -> str | None:
+        """The instructions for a client: the operator's text, or those of the sources whose operations it sees."""
+        if self.settings.instructions is not None:
+            return self.settings.instructions
+        told = [] if self._search is None else [self._search.instructions()]
+        sources = [source for source in self.registry.sources if source.instructions]
+        if sources and self.settings.max_instructions:
+            told += [
+                f"## {source.name}\n\n{source.instructions}"
+                for source in sources
+                if self._sees_source(identity, source.name)
+            ]
+        return _joined(told, self.settings.max_instructions) if told else None
+
+    @property
+    def has_private_instructions(self) -> bool:
+        """Whether clients of different rights may be told different things."""
+        return self.knows_callers and any(source.instructions for source in self.registry.sources)
+
+    def _sees_source(self, identity: Identity | None, name: str) -> bool:
+        """Whether a caller may use at least one operation of a source."""
+        name_of = self.registry.sources.name_of
+        return any(
+            may_list(operation.spec.access_control, identity)
+            for operation in self.registry
+            if name_of(operation.origin.kind, operation.origin.name) == name
+        )
+
+    def capabilities(self) -> Result:
+        catalog = self.catalog
+        has_resources, has_prompts = bool(catalog.resources or catalog.templates), bool(catalog.prompts)
+        capabilities: Result = {"tools": {"listChanged": True}, "logging": {}}
+        if has_resources:
+            capabilities["resources"] = {"subscribe": True, "listChanged": True}
+        if has_prompts:
+            capabilities["prompts"] = {"listChanged": True}
+        if has_resources or has_prompts:
+            capabilities["completions"] = {}
+        return capabilities
+
+    # lists
+
+    def listed(
+        self,
+        exchange: ClientExchange,
+        cursor: str | None,
+        name: str,
+        offers: Iterable[T],
+        among: Iterable[T] | None = None,
+    ) -> Result:
+        """The page of a list that a client asks for, with only what it may use; `among` is what others may be shown."""
+        offers = list(offers)
+        visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.identity)]
+        rest = _after(visible, cursor)
+        page = self._page(rest, exchange.revision)
+        result: Result = {name: page}
+        if len(page) < len(rest):
+            result["nextCursor"] = rest[len(page) - 1].spec.id
+        everything = offers if among is None else among
+        is_same = all(offer.spec.access_control.is_open for offer in everything)
+        is_private = exchange.revision.is_text_alone or not is_same
+        return exchange.cacheable(result, self.settings.ttl_ms, is_private=is_private)
+
+    def unknown_name(
+        self, exchange: ClientExchange, kind: str, name: str, offers: Iterable[MCPTool | Prompt]
+    ) -> ProtocolError:
+        """The error for a name that nothing has, or that is hidden from the caller: the same, with the nearest they may use."""
+        identity = exchange.identity
+        exchange.operation, exchange.code = None, "OPERATION_NOT_FOUND"
+        from enfold.errors import nearest_id  # for what is not there
+
+        near = nearest_id(name, [each.name for each in offers if may_list(each.spec.access_control, identity)])
+        hint = "" if near is None else f". Did you mean {near}?"
+        return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name:.200}{hint}")
+
+    def _page(self, offers: list[T], revision: Revision) -> list[msgspec.Raw]:
+        """The first of some offers, as many as one answer may hold."""
+        page: list[msgspec.Raw] = []
+        size = 0
+        for offer in offers[: self.settings.page_size]:
+            text = offer.text(revision)
+            size += len(text)
+            if page and size > self.settings.page_bytes:
+                break
+            page.append(msgspec.Raw(text))
+        return page
+
+    # resources
+
+    def resource(self, exchange: ClientExchange, uri: str) -> ResourceMatch:
+        """The resource at a URI that the caller may read; every method about a resource asks here.
+
+        A resource that they may not read is not found; an ambiguous URI is an error that says how to name the server.
+        """
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, match.resource)]
+        if not found:
+            exchange.code = "OPERATION_NOT_FOUND"
+            code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
+            raise ProtocolError(code, "Resource not found", {"uri": uri})
+        if len(found) > 1:
+            choice = " or ".join(self.catalog.addresses.alternatives(uri, found))
+            raise ProtocolError(INVALID_PARAMS, f"Several servers have this URI: use {choice}", {"uri": uri})
+        self.check_access(exchange, found[0].resource.spec, found[0].arguments)
+        return found[0]
+
+    def may_read(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a URI is that of one resource, and the caller may read it."""
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(identity, match.resource)]
+        return len(found) == 1 and may_call(found[0].resource.spec.access_control, identity, found[0].arguments)
+
+    def may_be_told(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a changed part of a followed resource may be named to a caller: it is no resource itself, or they may read it."""
+        return not self.catalog.addresses.find(uri) or self.may_read(identity, uri)
+
+    def offer(self, exchange: ClientExchange, uri: str) -> Resource | None:
+        """The resource or template that is listed to the caller with exactly this URI."""
+        found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.identity, each)]
+        return found[0] if len(found) == 1 else None
+
+    def check_subscriptions(self, uris: Collection[str]) -> None:
+        """Refuse to follow more resources for one client than it may, or what has a very long name."""
+        if any(len(uri) > MAX_URI for uri in uris):
+            raise ProtocolError(INVALID_PARAMS, f"The URI of what is followed is at most {MAX_URI} characters long")
+        if len(uris) > self.settings.limits.subscriptions:
+            raise too_many("subscriptions", self.settings.limits.subscriptions)
+
+    def notify_of_changes(
+        self, session: Session, identity: Identity | None, send: Callable[[OutgoingMessage], None]
+    ) -> Callable[[], None]:
+        """Notify a client that made a handshake of every change that it may know of; what is returned ends it."""
+        end = self.changes.listen(
+            ChangeListener(send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri))
+        )
+
+        def pass_on(source: str, params: dict[str, Any]) -> None:
+            wanted = session.log_level if session.has_set_level else None
+            is_wanted = wanted is not None and urgency_of(str(params.get("level"))) >= urgency_of(wanted)
+            if is_wanted and self._sees_source(identity, source):
+                send(RPCNotification("notifications/message", {"logger": source, **params}))
+
+        end_logs = self.registry.sources.watch_logs(pass_on)
+
+        def end_all() -> None:
+            end()
+            end_logs()
+
+        return end_all
+
+    async def follow(self, match: ResourceMatch, uri: str) -> Release:
+        """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""
+        operation_id = self.catalog.updates(match.resource)
+        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, match.prefix)
+
+    # running
+
+    def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
+        identity = exchange.identity
+        context = Context(identity=identity, timeout=timeout, notify=exchange.notify, invocation=Invocation(exchange))
+        if IDEMPOTENCY_KEY in exchange.meta:
+            context.unused_key = self.key_of(exchange)
+        exchange.context = context
+        if self.may_record(exchange):
+            context.recording = exchange.recording = self._recording(exchange, spec, identity)
+        return context
+
+    def key_of(self, exchange: ClientExchange) -> str:
+        """The key under which the client may repeat the call."""
+        key = exchange.meta[IDEMPOTENCY_KEY]
+        if not isinstance(key, str):
+            raise invalid_argument(IDEMPOTENCY_KEY, "type", "string", f"_meta[{IDEMPOTENCY_KEY!r}] must be a string")
+        from enfold.operations.idempotency import checked_key  # few calls have a key
+
+        return checked_key(key, exchange.identity, vouched=self.knows_callers)
+
+    def may_record(self, exchange: ClientExchange) -> bool:
+        """Whether the call may have to be recorded: its caller asks for it, or the operator wants every call recorded."""
+        recorder: Recorder | None = self.settings.recorder
+        return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
+
+    def _recording(
+        self, exchange: ClientExchange, spec: OperationSpec, identity: Identity | None
+    ) -> RecordedRun | None:
+        from enfold.provenance import options_from_meta
+
+        recorder: Recorder = self.settings.recorder
+        writer = find_format(exchange.meta.get(FORMAT_KEY, self.settings.format))
+        caller = identity.id if identity else ""
+        asked = options_from_meta(exchange.meta)
+        return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
+
+    async def run(
+        self, exchange: ClientExchange, spec: OperationSpec, arguments: Result
+    ) -> ResponseEnvelope[Any] | NeedsInput:
+        """Run an operation whose failure is an error of the protocol, because its result has no match for one."""
+        exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
+        context = self.context(exchange, spec)
+        try:
+            outcome = await self.registry.prepared(spec.id).execute(arguments, context)
+        except MissingCapabilityError:
+            raise
+        except CallError as error:
+            exchange.code = safe_code(error.code)
+            raise protocol_error(error, context.request_id) from error
+        if isinstance(outcome, NeedsInput):
+            return outcome
+        exchange.envelope = envelope_of(outcome)
+        return exchange.envelope
+
+    def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
+        """Refuse a caller who may not run an operation with these arguments."""
+        try:
+            check_access(spec, exchange.identity, arguments)
+        except CallError as error:
+            exchange.code = safe_code(error.code)
+            raise protocol_error(error) from error
+
+    # answering
 
     @cached_property
     def _rounds(self) -> Rounds:
         return Rounds(self.settings.secret)
 
     def is_quick(self, method: str) -> bool:
-        """Whether the method runs no handler, so that it can be answered without an event loop."""
-        return method not in _SLOW_WITH_SESSION and method not in TASK_METHODS and method != "subscriptions/listen"
+        """Whether the method can be answered without an event loop."""
+        found = IN_SESSION.get(method)
+        return found.kind == "quick" if found is not None else method not in (*TASK_METHODS, "subscriptions/listen")
+
+    def _method(self, exchange: ClientExchange) -> Method:
+        """The method that a request names, of its revision."""
+        name, is_stateless = exchange.method, exchange.caller.revision.is_stateless
+        method = (STATELESS_ONES if is_stateless else IN_SESSION).get(name)
+        if method is None and is_stateless and name in TASK_METHODS:
+            from enfold.surfaces.mcp.tasks import METHODS  # which need asyncio
+
+            method = METHODS[name]
+        if method is None:
+            raise ProtocolError(METHOD_NOT_FOUND, f"There is no method {name[:100]}")
+        if method.capability and method.capability not in self.capabilities():
+            raise ProtocolError(METHOD_NOT_FOUND, f"This server has no {method.capability}: {name}")
+        return method
 
     def respond_now(self, exchange: ClientExchange) -> AnyResponse:
-        """The message that answers a request whose method runs no handler."""
-        method = (_QUICK_STATELESS if exchange.is_stateless else _QUICK).get(exchange.method)
-        if method is None:
-            missing = ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
-            return error_response(exchange.id, missing)
+        """The message that answers a quick method."""
         try:
-            return self._response(exchange, method(self, exchange))
+            method = self._method(exchange)
+            params = read_params(exchange.method, exchange.params, method.params)
+            return self._response(exchange, method.answer(self, exchange, params))
         except ProtocolError as error:
             return error_response(exchange.id, error)
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers any request: its result, an error, or questions that the client must answer first."""
-        is_stateless = exchange.caller.revision.is_stateless
-        method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
-        if method is None:
-            if not is_stateless or exchange.method not in TASK_METHODS:
-                return self.respond_now(exchange)
-            from enfold.surfaces.mcp.tasks import METHODS  # which need asyncio
-
-            method = METHODS[exchange.method]
+        if self.is_quick(exchange.method):
+            return self.respond_now(exchange)
         observers, watch = self.registry.observers, None
-        if observers.is_on and exchange.method in _SLOW:
+        if observers.is_on and exchange.method in OBSERVED:
             watch = observers.begin(partial(_span, exchange))
         try:
-            if exchange.method != "tasks/update" and (
-                "inputResponses" in exchange.params or "requestState" in exchange.params
-            ):
-                self._rounds.restore(exchange)
-            outcome = await method(self, exchange)
+            method = self._method(exchange)
+            params = read_params(exchange.method, exchange.params, method.params)
+            if isinstance(params, Resumable) and (params.input_responses or params.request_state) is not None:
+                self._rounds.restore(exchange, params)
+            outcome = await method.answer(self, exchange, params)
             if isinstance(outcome, NeedsInput):
                 exchange.code = INPUT_REQUIRED
-                return self._response(exchange, self._rounds.questions(exchange, outcome))
+                outcome = self._rounds.questions(exchange, outcome)
             return self._response(exchange, outcome)
         except MissingCapabilityError as missing:
             exchange.code = missing.code
@@ -120,13 +467,11 @@ class MCPServer(Service):
 
     async def subscribe(self, exchange: ClientExchange, send: Send) -> Callable[[], None]:
         """Send the notifications that a `subscriptions/listen` asks for, as far as they are offered; what is returned ends them."""
-        asked = exchange.params.get("notifications")
-        if not isinstance(asked, dict):
-            raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications")
+        asked = read_params(exchange.method, exchange.params, Listen).notifications
         offered = self.capabilities()
-        kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
-        updates = await self._follow_tasks(exchange, asked["taskIds"]) if "taskIds" in asked else None
-        followed = await self._follow_readable(exchange, asked.get("resourceSubscriptions"))
+        kinds = sorted(kind for kind in KINDS if kind in offered and asked.wants_list(kind))
+        updates = None if asked.task_ids is None else await self._follow_tasks(exchange, asked.task_ids)
+        followed = await self._follow_readable(exchange, asked.uris)
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
@@ -142,7 +487,7 @@ class MCPServer(Service):
             endings.append(updates.end)
         return _call_all(*endings)
 
-    async def _follow_tasks(self, exchange: ClientExchange, task_ids: object) -> TaskUpdates:
+    async def _follow_tasks(self, exchange: ClientExchange, task_ids: list[Any]) -> TaskUpdates:
         from enfold.surfaces.mcp.tasks import follow_tasks  # which needs asyncio
 
         try:
@@ -150,15 +495,13 @@ class MCPServer(Service):
         except MissingCapabilityError as missing:
             raise _missing_capability(exchange, missing) from None
 
-    async def _follow_readable(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
+    async def _follow_readable(self, exchange: ClientExchange, uris: list[str]) -> dict[str, Release]:
         """Follow the resources that a client asks for and may read; what ends each, by URI."""
         followed: dict[str, Release] = {}
-        identity = exchange.identity
-        asked = [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else []
-        self.check_subscriptions(asked)
+        self.check_subscriptions(uris)
         try:
-            for uri in asked:
-                if uri not in followed and self.may_read(identity, uri):
+            for uri in uris:
+                if uri not in followed and self.may_read(exchange.identity, uri):
                     followed[uri] = await self.follow(self.resource(exchange, uri), uri)
         except BaseException:  # the client has left
             _call_all(*followed.values())()
@@ -200,6 +543,8 @@ def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
     )
 
 
+OBSERVED: Final = frozenset(name for name, method in STATELESS_ONES.items() if method.kind == "call")
+
 _CODES: Final = {
     METHOD_NOT_FOUND: "OPERATION_NOT_FOUND",
     RESOURCE_NOT_FOUND: "OPERATION_NOT_FOUND",
@@ -225,208 +570,22 @@ def _missing_capability(exchange: ClientExchange, missing: MissingCapabilityErro
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 
 
-# --- the handshake, and what stands in its place ------------------------------------------------------------------
+def _joined(texts: list[str], limit: int) -> str:
+    """The texts below each other; each is cut to its share of the limit where together they are longer."""
+    share = limit // len(texts)
+    whole = sum(map(len, texts)) <= limit
+    return "\n\n".join(text if whole or len(text) <= share else f"{text[: share - 1]}…" for text in texts)
 
 
-def _initialize(service: Service, exchange: ClientExchange) -> Result:
-    revision = negotiate(exchange.params.get("protocolVersion"))
-    session, capabilities = exchange.caller, exchange.params.get("capabilities")
-    if isinstance(session, Session):
-        session.revision = revision_for(revision, exchange.params.get("clientInfo"), service.text_clients)
-        session.capabilities = capabilities if isinstance(capabilities, dict) else {}
-    result = {"protocolVersion": revision.name, "capabilities": service.capabilities(), "serverInfo": service.info}
-    return _with_instructions(service, exchange, result)
+def _is_visible(identity: Identity | None, resource: Resource) -> bool:
+    return may_list(resource.spec.access_control, identity)
 
 
-def _discover(service: Service, exchange: ClientExchange) -> Result:
-    versions = [revision.name for revision in STATELESS]
-    capabilities = service.capabilities()
-    if service.settings.tasks is not None:
-        capabilities["extensions"] = {TASKS: {}}
-    result = _with_instructions(service, exchange, {"supportedVersions": versions, "capabilities": capabilities})
-    return cacheable(exchange, result, service.settings.ttl_ms, is_private=service.has_private_instructions)
-
-
-def _with_instructions(service: Service, exchange: ClientExchange, result: Result) -> Result:
-    instructions = service.instructions_for(exchange.identity)
-    return result if instructions is None else {**result, "instructions": instructions}
-
-
-def _set_level(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
-    exchange.caller.log_level = check_level(exchange.params.get("level"))
-    if isinstance(exchange.caller, Session):
-        exchange.caller.has_set_level = True
-    return {}
-
-
-# --- resources -------------------------------------------------------------------------------------------------------
-
-
-def list_resources(service: Service, exchange: ClientExchange) -> Result:
-    service.check_offered(exchange, "resources")
-    return service.listed(exchange, "resources", service.catalog.resources)
-
-
-def list_templates(service: Service, exchange: ClientExchange) -> Result:
-    service.check_offered(exchange, "resources")
-    return service.listed(exchange, "resourceTemplates", service.catalog.templates)
-
-
-async def read_resource(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
-    service.check_offered(exchange, "resources")
-    uri = uri_of(exchange)
-    match = service.resource(exchange, uri)
-    spec = match.resource.spec
-    envelope = await service.run(exchange, spec, dict(match.arguments))
-    if isinstance(envelope, NeedsInput):
-        return envelope
-    blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
-    contents = resource_contents(spec, without_prefix(uri, match.prefix), envelope.data, blocks)
-    result: Result = {**fields_of_result(envelope), "contents": [_named_as(each, match.prefix) for each in contents]}
-    return cacheable(exchange, result, 0, is_private=True)
-
-
-def _named_as(content: Result, prefix: str) -> Result:
-    return {**content, "uri": with_prefix(content.get("uri", ""), prefix)} if prefix else content
-
-
-async def subscribe(service: Service, exchange: ClientExchange) -> Result:
-    service.check_offered(exchange, "resources")
-    session, uri = exchange.caller, uri_of(exchange)
-    match = service.resource(exchange, uri)
-    if isinstance(session, Session) and uri not in session.followed:
-        service.check_subscriptions([*session.followed, uri])
-        release = await service.follow(match, uri)
-        if session.is_over or uri in session.followed:  # meanwhile
-            release()
-        else:
-            session.followed[uri] = release
-    return {}
-
-
-async def unsubscribe(service: Service, exchange: ClientExchange) -> Result:
-    service.check_offered(exchange, "resources")
-    session, uri = exchange.caller, uri_of(exchange)
-    if isinstance(session, Session) and uri in session.followed:
-        session.followed.pop(uri)()
-    else:
-        service.resource(exchange, uri)
-    return {}
-
-
-MAX_COMPLETIONS: Final = 100
-
-
-def list_prompts(service: Service, exchange: ClientExchange) -> Result:
-    service.check_offered(exchange, "prompts")
-    return service.listed(exchange, "prompts", service.catalog.prompts)
-
-
-async def get_prompt(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
-    service.check_offered(exchange, "prompts")
-    prompt = _prompt(service, exchange, exchange.params.get("name"))
-    envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
-    if isinstance(envelope, NeedsInput):
-        return envelope
-    described = {"description": prompt.spec.description} if prompt.spec.description else {}
-    return {**described, **fields_of_result(envelope), "messages": prompt_messages(envelope.data)}
-
-
-def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
-    prompt = service.catalog.prompt(name)
-    if prompt is None or not may_list(prompt.spec.access_control, exchange.identity):
-        raise service.unknown_name(exchange, "prompt", name, service.catalog.prompts)
-    return prompt
-
-
-# --- completion ---------------------------------------------------------------------------------------------------
-
-
-async def complete(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
-    """Values for an argument: those an operation proposes, or those its schema lists."""
-    service.check_offered(exchange, "completions")
-    reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
-    if not isinstance(reference, dict) or not isinstance(argument, dict):
-        raise ProtocolError(INVALID_PARAMS, "completion/complete needs a ref and an argument")
-    spec = _referenced_spec(service, exchange, reference)
-    name, value = str(argument.get("name", "")), str(argument.get("value", ""))
-    service.check_access(exchange, spec, {**_others(exchange), name: value})
-    proposed = await _proposed_values(service, exchange, spec, name, value)
-    if isinstance(proposed, NeedsInput):
-        return proposed
-    values, counts = proposed
-    shown = values[:MAX_COMPLETIONS]
-    return {"completion": {"total": len(values), "hasMore": len(values) > len(shown), **counts, "values": shown}}
-
-
-def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
-    if reference.get("type") == "ref/prompt":
-        return _prompt(service, exchange, reference.get("name")).spec
-    offer = service.offer(exchange, reference.get("uri"))
-    if offer is None:
-        raise ProtocolError(INVALID_PARAMS, f"Unknown resource: {reference.get('uri')!s:.200}")
-    return offer.spec
-
-
-async def _proposed_values(
-    service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
-) -> tuple[list[str], Result] | NeedsInput:
-    """The values, and what another server said of their number."""
-    found = service.catalog.completion(spec, name)
-    if found is None:
-        return _enum_values(spec, name, value), {}
-    envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
-    if isinstance(envelope, NeedsInput):
-        return envelope
-    values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
-    return values, fields_of_result(envelope)
-
-
-def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:
-    """The values of an argument that has only a few, as far as they begin like what is typed."""
-    part = spec.input_schema.get("properties", {}).get(argument)
-    values = part.get("enum", []) if isinstance(part, dict) else []
-    return [each for each in values if isinstance(each, str) and each.lower().startswith(value.lower())]
-
-
-def _completion_input(exchange: ClientExchange, found: OperationSpec, argument: str, value: str) -> Result:
-    """Of what is known, what the function asks for."""
-    known = {"argument": argument, "value": value, "arguments": _others(exchange)}
-    return {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
-
-
-def _others(exchange: ClientExchange) -> dict[str, Any]:
-    context = exchange.params.get("context")
-    others = context.get("arguments") if isinstance(context, dict) else None
-    return others if isinstance(others, dict) else {}
-
-
-# --- methods ------------------------------------------------------------------------------------------------------
-
-Quick: TypeAlias = Callable[[Service, ClientExchange], Result]
-Slow: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result | NeedsInput]]
-
-_LISTS: Final[dict[str, Quick]] = {
-    "tools/list": tools.list_tools,
-    "resources/list": list_resources,
-    "resources/templates/list": list_templates,
-    "prompts/list": list_prompts,
-}
-_QUICK: Final[dict[str, Quick]] = {
-    **_LISTS,
-    "initialize": _initialize,
-    "ping": lambda _service, _exchange: {},
-    "logging/setLevel": _set_level,
-}
-_QUICK_STATELESS: Final[dict[str, Quick]] = {**_LISTS, "server/discover": _discover}
-_SLOW: Final[dict[str, Slow]] = {
-    "tools/call": tools.call_tool,
-    "resources/read": read_resource,
-    "prompts/get": get_prompt,
-    "completion/complete": complete,
-}
-_SLOW_WITH_SESSION: Final[dict[str, Slow]] = {
-    **_SLOW,
-    "resources/subscribe": subscribe,
-    "resources/unsubscribe": unsubscribe,
-}
+def _after(offers: list[T], cursor: str | None) -> list[T]:
+    """The offers after the one that the cursor names."""
+    if cursor is None:
+        return offers
+    start = next((number for number, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
+    if not start:
+        raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
+    return offers[start:]

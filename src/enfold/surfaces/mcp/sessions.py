@@ -52,8 +52,8 @@ class HTTPSession(Session, eq=False, kw_only=True):
     def is_idle(self) -> bool:
         return not self.running and self.notifications is None
 
-    def cancel(self, request_id: object) -> None:
-        running = self.running.get(request_id) if isinstance(request_id, int | str) else None
+    def cancel(self, request_id: RequestId) -> None:
+        running = self.running.get(request_id)
         if running is not None:
             running.stop()
 

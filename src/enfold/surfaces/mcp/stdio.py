@@ -28,12 +28,12 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
+from enfold.mcp.messages import Cancelled, read_notice
 from enfold.operations import Identity
 from enfold.runtime.registry import Registry
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange, Session, read_caller
-from enfold.surfaces.mcp.server import MCPServer
-from enfold.surfaces.mcp.service import MCPSettings
+from enfold.surfaces.mcp.server import MCPServer, MCPSettings
 
 if TYPE_CHECKING:
     import asyncio
@@ -161,12 +161,13 @@ class StdioChannel:
         if message.method is UNSET:
             self._session.questions.resolve(message)
         elif message.method == "notifications/cancelled" and message.is_notification:
-            self._cancel(message.params.get("requestId"))
+            self._cancel(message.params)
         elif not self._handle_quickly(message) and message.is_request:
             self._start(message)
 
-    def _cancel(self, request_id: object) -> None:
-        task = self._running.get(request_id) if isinstance(request_id, int | str) else None
+    def _cancel(self, params: dict[str, Any]) -> None:
+        cancelled = read_notice(params, Cancelled)
+        task = None if cancelled is None else self._running.get(cancelled.request_id)
         if task is not None:
             task.cancel()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.envelope import ResponseEnvelope
 from enfold.envelope.content import json_text
@@ -15,23 +15,25 @@ from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.log import Log
 from enfold.mcp.json_rpc import (
+    FORMAT_KEY,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     ProtocolError,
 )
+from enfold.mcp.messages import AboutTask, Params, UpdateTask, read_params
 from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
 from enfold.operations.questions import MissingCapabilityError
-from enfold.surfaces.mcp.exchange import ClientExchange
-from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_recorded_id, write_result
-from enfold.surfaces.mcp.service import Result, Service, too_many
+from enfold.surfaces.mcp.exchange import ClientExchange, Method
+from enfold.surfaces.mcp.results import Result, failure, too_many, with_recorded_id, write_result
 from enfold.surfaces.mcp.subscriptions import ChangeListener
 from enfold.surfaces.tasks import flat_task, input_requests
 from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.model import Status
 
-Method: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
+if TYPE_CHECKING:
+    from enfold.surfaces.mcp.server import MCPServer
 
 STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again whose store was away
 
@@ -45,67 +47,65 @@ def check_declared(exchange: ClientExchange) -> None:
         raise MissingCapabilityError(("extensions", TASKS))
 
 
-def task_reference(service: Service, exchange: ClientExchange, task: Task) -> Result:
+def task_reference(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
     """The result of a call that goes on as a task."""
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
-    told = flat_task(task) if task.elsewhere is not None else _task_details(service, exchange, task)
+    told = flat_task(task) if task.elsewhere is not None else _task_details(server, exchange, task)
     return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
 
 
 # --- the methods --------------------------------------------------------------------------------------------------
 
 
-async def _get(service: Service, exchange: ClientExchange) -> Result:
-    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
-    return _task_details(service, exchange, handle.last or await handle.state())
+async def _get(server: MCPServer, exchange: ClientExchange, params: AboutTask) -> Result:
+    handle = await _task_handle(server, exchange, params.task_id)
+    return _task_details(server, exchange, handle.last or await handle.state())
 
 
-async def _update(service: Service, exchange: ClientExchange) -> Result:
-    given = exchange.params.get("inputResponses")
-    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
-    if not isinstance(given, dict):
-        raise ProtocolError(INVALID_PARAMS, "tasks/update needs inputResponses, an object")
-    await handle.answer({key: answer for key, answer in given.items() if isinstance(answer, dict)})
+async def _update(server: MCPServer, exchange: ClientExchange, params: UpdateTask) -> Result:
+    handle = await _task_handle(server, exchange, params.task_id)
+    await handle.answer({key: answer for key, answer in params.input_responses.items() if isinstance(answer, dict)})
     return {}
 
 
-async def _cancel(service: Service, exchange: ClientExchange) -> Result:
-    await (await _task_handle(service, exchange, exchange.params.get("taskId"))).cancel()
+async def _cancel(server: MCPServer, exchange: ClientExchange, params: AboutTask) -> Result:
+    await (await _task_handle(server, exchange, params.task_id)).cancel()
     return {}
 
 
-def _for_clients_with_tasks(method: Method) -> Method:
-    """The method with its failures as errors of the protocol; first of all it refuses clients that do not declare tasks."""
+def _method(answer: Callable[..., Coroutine[Any, Any, Result]], type: type[AboutTask]) -> Method:
+    """A method that has its failures as errors of the protocol, and first of all refuses clients that do not declare tasks."""
 
-    async def answer(service: Service, exchange: ClientExchange) -> Result:
-        _tasks_of(service, exchange)
+    async def answer_about_task(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
+        del params  # read below, once it is known that there are tasks
+        _tasks_of(server, exchange)
         check_declared(exchange)
         try:
-            return await method(service, exchange)
+            return await answer(server, exchange, read_params(exchange.method, exchange.params, type))
         except CallError as error:
             raise _refusal(error) from error
 
-    return answer
+    return Method(answer_about_task, kind="slow")
 
 
-METHODS: Final[dict[str, Method]] = {
-    "tasks/get": _for_clients_with_tasks(_get),
-    "tasks/update": _for_clients_with_tasks(_update),
-    "tasks/cancel": _for_clients_with_tasks(_cancel),
+METHODS: Final = {
+    "tasks/get": _method(_get, AboutTask),
+    "tasks/update": _method(_update, UpdateTask),
+    "tasks/cancel": _method(_cancel, AboutTask),
 }
 
 
-def _tasks_of(service: Service, exchange: ClientExchange) -> Tasks:
-    tasks: Tasks | None = service.settings.tasks
+def _tasks_of(server: MCPServer, exchange: ClientExchange) -> Tasks:
+    tasks: Tasks | None = server.settings.tasks
     if tasks is None:
         raise ProtocolError(METHOD_NOT_FOUND, f"This server has no tasks: {exchange.method}")
     return tasks
 
 
-async def _task_handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
-    if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
+async def _task_handle(server: MCPServer, exchange: ClientExchange, task_id: str) -> TaskHandle:
+    if len(task_id) > MAX_TASK_ID:
         raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
-    return await _tasks_of(service, exchange).get(task_id, identity=exchange.identity)
+    return await _tasks_of(server, exchange).get(task_id, identity=exchange.identity)
 
 
 def _refusal(error: CallError) -> ProtocolError:
@@ -117,23 +117,23 @@ def _refusal(error: CallError) -> ProtocolError:
 # --- a task as a client sees it -----------------------------------------------------------------------------------
 
 
-def _task_details(service: Service, exchange: ClientExchange, task: Task) -> Result:
+def _task_details(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
     """The task with its result, its error, or its questions."""
     told = flat_task(task)
     if task.status is Status.INPUT_REQUIRED:
         told["inputRequests"] = input_requests(task)
     elif task.status is Status.COMPLETED or task.status is Status.FAILED:
-        told |= _outcome(service, exchange, task)
+        told |= _outcome(server, exchange, task)
     return told
 
 
-def _outcome(service: Service, exchange: ClientExchange, task: Task) -> Result:
+def _outcome(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
     """How it ended; here a call that failed is a completed one, whose result says so."""
-    tool = service.catalog.tool(task.operation)
+    tool = server.catalog.tool(task.operation)
     asked = _asked_format(exchange)
     try:
-        envelope = service.settings.tasks.outcome(task)
-        result = _plain(envelope) if tool is None else write_result(service, exchange, tool, envelope, asked)
+        envelope = server.settings.tasks.outcome(task)
+        result = _plain(envelope) if tool is None else write_result(server, exchange, tool, envelope, asked)
         with_recorded_id(result, envelope)
     except CallError as error:
         if error.details.get("reason") == "capability":
@@ -141,7 +141,7 @@ def _outcome(service: Service, exchange: ClientExchange, task: Task) -> Result:
         if task.elsewhere is not None and "rpc_code" in error.details:
             return {"status": "failed", "error": _protocol_error(error)}
         error.request_id = error.request_id or task.order.request_id
-        chosen = asked or (find_format(service.settings.format) if tool is None else tool.format)
+        chosen = asked or (find_format(server.settings.format) if tool is None else tool.format)
         result = failure(error, chosen, task.operation)
     return {"status": "completed", "result": result}
 
@@ -174,8 +174,8 @@ def _protocol_error(error: CallError) -> Result:
 class TaskUpdates:
     """The tasks that a client follows on its stream: which were granted, and their notifications once it is open."""
 
-    def __init__(self, service: Service, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
-        self._service = service
+    def __init__(self, server: MCPServer, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
+        self._server = server
         self._exchange = exchange
         self._handles = handles
         self._watchers: list[asyncio.Task[None]] = []
@@ -198,7 +198,7 @@ class TaskUpdates:
         while True:
             try:
                 async for task in handle.watch():
-                    listener.notify("notifications/tasks", _task_details(self._service, self._exchange, task))
+                    listener.notify("notifications/tasks", _task_details(self._server, self._exchange, task))
             except CallError as error:
                 _log.debug("A task cannot be told of now: %s", error)
                 if error.code == "UNAVAILABLE":
@@ -207,13 +207,13 @@ class TaskUpdates:
             return
 
 
-async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskUpdates:
+async def follow_tasks(server: MCPServer, exchange: ClientExchange, asked: list[Any]) -> TaskUpdates:
     """Of the tasks that a client asks to follow those that are its own; another's are passed over like wrong ids."""
-    _tasks_of(service, exchange)
+    _tasks_of(server, exchange)
     check_declared(exchange)
-    ids = dict.fromkeys(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else {}
-    if len(ids) > service.settings.limits.subscriptions:
-        raise too_many("subscriptions", service.settings.limits.subscriptions)
+    ids = dict.fromkeys(each for each in asked if isinstance(each, str))
+    if len(ids) > server.settings.limits.subscriptions:
+        raise too_many("subscriptions", server.settings.limits.subscriptions)
     handles: dict[str, TaskHandle] = {}
     try:
         _asked_format(exchange)
@@ -221,10 +221,10 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
         raise _refusal(error) from error
     for task_id in ids:
         try:
-            handles[task_id] = await _task_handle(service, exchange, task_id)
+            handles[task_id] = await _task_handle(server, exchange, task_id)
         except CallError as error:
             if error.code != "TASK_NOT_FOUND":
                 raise _refusal(error) from error
         except ProtocolError:  # no id at all
             continue
-    return TaskUpdates(service, exchange, handles)
+    return TaskUpdates(server, exchange, handles)

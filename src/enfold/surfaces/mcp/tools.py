@@ -8,7 +8,8 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
-from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
+from enfold.mcp.json_rpc import FORMAT_KEY, IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
+from enfold.mcp.messages import CallTool, Page
 from enfold.mcp.tasks import declares_tasks
 from enfold.operations import Context, new_request_id
 from enfold.operations.access import is_hidden
@@ -17,81 +18,82 @@ from enfold.operations.questions import MissingCapabilityError
 from enfold.runtime.prepared import PreparedOperation
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.exchange import ClientExchange
-from enfold.surfaces.mcp.results import FORMAT_KEY, failure, with_run_id, write_result
-from enfold.surfaces.mcp.service import Result, Service, arguments_of
+from enfold.surfaces.mcp.results import Result, failure, with_run_id, write_result
 
 if TYPE_CHECKING:
+    from enfold.surfaces.mcp.server import MCPServer
     from enfold.tasks import Task, Tasks
 
 SELECT_KEY: Final = "enfold/select"
 
 
-def list_tools(service: Service, exchange: ClientExchange) -> Result:
+def list_tools(server: MCPServer, exchange: ClientExchange, params: Page) -> Result:
     """The tools that the client may call, or a search in their place; those of the namespace `enfold` must be asked for."""
     namespace = exchange.meta.get(NAMESPACE_KEY)
     if namespace is not None:
-        return service.listed(exchange, "tools", service.catalog.tools_in(str(namespace)))
-    return service.listed(exchange, "tools", service.tools_for(exchange), service.catalog.tools)
+        return server.listed(exchange, params.cursor, "tools", server.catalog.tools_in(str(namespace)))
+    return server.listed(exchange, params.cursor, "tools", server.tools_for(exchange), server.catalog.tools)
 
 
-async def call_tool(service: Service, exchange: ClientExchange) -> Result | NeedsInput:
+async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallTool) -> Result | NeedsInput:
     """Run an operation: its result, which may tell of a failure; a reference to a task; or questions for the client."""
-    name = exchange.params.get("name")
-    tool = (service.known_tools.get(name) if type(name) is str else None) or _find_tool(service, exchange)
+    tool = server.known_tools.get(params.name) or _find_tool(server, exchange, params.name)
     exchange.operation = tool.prepared.operation
     if tool.is_relay:
-        return await _call_operation(service, exchange, tool)
-    _check_call(service, exchange, tool)
+        return await _call_operation(server, exchange, tool, params)
+    _check_call(server, exchange, tool, params)
     asked: Format | None = None
     try:
         if FORMAT_KEY in exchange.meta:
             asked = find_format(str(exchange.meta[FORMAT_KEY]))
-        outcome, truncated = await _run(service, exchange, tool, asked)
+        outcome, truncated = await _run(server, exchange, tool, params, asked)
         if isinstance(outcome, NeedsInput):
             return outcome
         if isinstance(outcome, Deferred):
-            return _task_reference(service, exchange, outcome)
+            return _task_reference(server, exchange, outcome)
         exchange.envelope = outcome
-        result = write_result(service, exchange, tool, outcome, asked, truncated=truncated)
+        result = write_result(server, exchange, tool, outcome, asked, truncated=truncated)
     except CallError as error:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
-def _check_call(service: Service, exchange: ClientExchange, tool: MCPTool) -> None:
+def _check_call(server: MCPServer, exchange: ClientExchange, tool: MCPTool, params: CallTool) -> None:
     """Refuse a tool that is hidden from its caller, and arguments that differ from their HTTP headers."""
     if not tool.prepared.is_open and is_hidden(tool.spec.access_control, exchange.identity):
-        raise service.unknown_name(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
+        raise server.unknown_name(exchange, "tool", params.name, server.catalog.tools)
     if tool.mirrors and exchange.is_stateless and exchange.headers is not None and not exchange.is_relayed:
         from enfold.mcp.headers import check_argument_headers  # over HTTP alone
 
-        check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
+        check_argument_headers(tool.mirrors, exchange.headers, params.arguments or {})
 
 
-async def _run(service: Service, exchange: ClientExchange, tool: MCPTool, asked: Format | None) -> tuple[Outcome, bool]:
+async def _run(
+    server: MCPServer, exchange: ClientExchange, tool: MCPTool, params: CallTool, asked: Format | None
+) -> tuple[Outcome, bool]:
     """The outcome of a call, and whether it is a part of a stream that has more items."""
     prepared = tool.prepared if asked is None else tool.prepared_for(asked)
-    arguments, tasks = arguments_of(exchange), service.settings.tasks
+    arguments, tasks = _arguments(params), server.settings.tasks
     is_task = tool.spec.durable != "never" and tasks is not None and _becomes_task(exchange, tool)
     if is_task and (not tool.spec.asks_first or IDEMPOTENCY_KEY in exchange.meta):
-        return Deferred(await _order_task(service, exchange, tool, arguments)), False
+        return Deferred(await _order_task(server, exchange, tool, arguments)), False
     if prepared.is_stream:
-        return await _collect(service, exchange, tool, arguments)
+        return await _collect(server, exchange, tool, arguments)
     context = None
-    if is_task or _needs_context(service, exchange, prepared):
-        context = _context(service, exchange, tool)
+    if is_task or _needs_context(server, exchange, prepared):
+        context = _context(server, exchange, tool)
         context.accepts_task = is_task
         if not is_task and tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
             tasks.offer_to_take(prepared, context)
     return await prepared.execute(arguments, context), False
 
 
-def _needs_context(service: Service, exchange: ClientExchange, prepared: PreparedOperation) -> bool:
+def _needs_context(server: MCPServer, exchange: ClientExchange, prepared: PreparedOperation) -> bool:
     return (
         prepared.needs_context
         or not prepared.is_open
-        or service.settings.recorder is not None
+        or server.settings.recorder is not None
         or IDEMPOTENCY_KEY in exchange.meta
         or SELECT_KEY in exchange.meta
     )
@@ -106,11 +108,11 @@ def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
     return _takes_tasks(exchange)
 
 
-async def _order_task(service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Task:
+async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Task:
     """Order a task, which is stored when this returns."""
     answers, capabilities = exchange.answers, exchange.capabilities
-    context = _context(service, exchange, tool)
-    tasks: Tasks = service.settings.tasks
+    context = _context(server, exchange, tool)
+    tasks: Tasks = server.settings.tasks
     handle = await tasks.order(tool.id, arguments, context, answers=answers, capabilities=capabilities)
     return handle.last or await handle.state()
 
@@ -119,28 +121,28 @@ def _takes_tasks(exchange: ClientExchange) -> bool:
     return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
 
 
-def _task_reference(service: Service, exchange: ClientExchange, deferred: Deferred) -> Result:
+def _task_reference(server: MCPServer, exchange: ClientExchange, deferred: Deferred) -> Result:
     from enfold.surfaces.mcp.tasks import task_reference  # which needs asyncio
 
-    return task_reference(service, exchange, deferred.task)
+    return task_reference(server, exchange, deferred.task)
 
 
 async def _collect(
-    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result
+    server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: Result
 ) -> tuple[Outcome, bool]:
     """The items of a stream as one result: as many as come before its own timeout, or ours where it has none."""
     from enfold.surfaces.collection import collect  # most tools give one result
 
-    timeout = service.settings.collect_for if tool.spec.timeout is None else None
-    context = _context(service, exchange, tool, timeout)
-    collected = await collect(service.registry, tool.id, arguments, context)
+    timeout = server.settings.collect_for if tool.spec.timeout is None else None
+    context = _context(server, exchange, tool, timeout)
+    collected = await collect(server.registry, tool.id, arguments, context)
     return collected.outcome, collected.truncated
 
 
-def _context(service: Service, exchange: ClientExchange, tool: MCPTool, timeout: float | None = None) -> Context:
+def _context(server: MCPServer, exchange: ClientExchange, tool: MCPTool, timeout: float | None = None) -> Context:
     """The context of a call, with what its `_meta` asks for."""
     exchange.subject = tool.id
-    context = service.context(exchange, tool.spec, timeout)
+    context = server.context(exchange, tool.spec, timeout)
     context.select = _selection(exchange, tool)
     return context
 
@@ -159,19 +161,20 @@ def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
     return text
 
 
-async def _call_operation(service: Service, exchange: ClientExchange, relay: MCPTool) -> Result | NeedsInput:
+async def _call_operation(
+    server: MCPServer, exchange: ClientExchange, relay: MCPTool, params: CallTool
+) -> Result | NeedsInput:
     """Run the operation that `call_operation` names, as if it had been called by its own name."""
     try:
-        asked = envelope_of(await relay.prepared.execute(arguments_of(exchange), None)).data
+        asked = envelope_of(await relay.prepared.execute(_arguments(params), None)).data
         if isinstance(asked, msgspec.Raw):
             asked = msgspec.json.decode(asked)
-        spec = service.relay_target(asked, exchange)
+        spec = server.relay_target(asked, exchange)
     except CallError as error:
         return _failed(error, relay.format, relay, is_stateless=exchange.is_stateless)
-    exchange.params = {**exchange.params, "name": spec.id, "arguments": asked["arguments"] or {}}
     exchange.meta = {**exchange.meta, SELECT_KEY: asked["select"]}
     exchange.is_relayed = True
-    return await call_tool(service, exchange)
+    return await call_tool(server, exchange, CallTool(name=spec.id, arguments=asked["arguments"]))
 
 
 def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> Result:
@@ -184,10 +187,15 @@ def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bo
     return failure(error, format, tool.id)
 
 
-def _find_tool(service: Service, exchange: ClientExchange) -> MCPTool:
-    name = exchange.params.get("name")
-    tool = service.catalog.tool(name) or service.search_tool(name)
+def _arguments(params: CallTool) -> Result:
+    if params.arguments is not None and not isinstance(params.arguments, dict):
+        raise invalid_argument("", "type", "object", "Invalid arguments format: they must be an object")
+    return params.arguments or {}
+
+
+def _find_tool(server: MCPServer, exchange: ClientExchange, name: str) -> MCPTool:
+    tool = server.catalog.tool(name) or server.search_tool(name)
     if tool is None:
-        raise service.unknown_name(exchange, "tool", name, service.catalog.tools)
-    service.known_tools[str(name)] = tool
+        raise server.unknown_name(exchange, "tool", name, server.catalog.tools)
+    server.known_tools[name] = tool
     return tool

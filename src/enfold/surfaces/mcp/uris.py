@@ -71,10 +71,10 @@ class Addresses:
     def _labelled(self, uri: str, resource: Resource) -> str:
         return with_prefix(uri, f"{self._labels[resource.spec.namespace]}+")
 
-    def listed(self, uri: object) -> list[Resource]:
+    def listed(self, uri: str) -> list[Resource]:
         """The resources and templates that are listed with exactly this URI, or are called so by their sources."""
         found = [each for offered in self._resources.values() for each in offered if each.uri == uri]
-        return found or list(self._resources.get(uri, ()) if isinstance(uri, str) else ())
+        return found or list(self._resources.get(uri, ()))
 
     def of_server(self, namespace: str, uri: str) -> str:
         """The URI under which a server's own resource is listed, as a tool of that server has to name it."""
