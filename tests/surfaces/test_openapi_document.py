@@ -159,12 +159,12 @@ def test_a_caller_sees_what_he_may_call() -> None:
 
 
 def test_every_status_is_there() -> None:
-    statuses = ["200", "400", "401", "403", "404", "406", "413", "415", "429", "499", "500", "502", "503", "504"]
+    own = ["200", "400", "401", "403", "404", "406", "409"]
+    statuses = [*own, "410", "412", "413", "415", "422", "429", "499", "500", "502", "503", "504"]
     assert list(operation("shop.add")["responses"]) == statuses
     assert list(operation("shop.add", "get")["responses"]) == [
         status for status in statuses if status not in ("413", "415")
     ]
-    assert "409" in operation("shop.create")["responses"]  # what may be sent with an idempotency key
 
 
 def test_codes_of_an_operations_own_stand_at_their_status() -> None:
@@ -199,8 +199,9 @@ def test_every_failure_has_the_one_error_component_as_its_body(format: str) -> N
         for status, response in item["responses"].items()
         if int(status) >= 400
     ]
-    bodies = [each["content"]["application/json"]["schema"] for each in failures]
+    bodies = [each["content"][FORMATS[format].error_media_type]["schema"] for each in failures]
     assert bodies == [{"$ref": "#/components/schemas/Error"}] * len(failures)
+    assert all("application/problem+json" in each["content"] for each in failures)
     assert document["components"]["schemas"]["Error"] == FORMATS[format].error_schema
 
 
@@ -218,7 +219,7 @@ def test_a_class_is_one_component_wherever_it_stands_and_results_are_named_by_it
     document = to_openapi(desk.ops, everything=True)
     schemas = document["components"]["schemas"]
     assert {name for name in schemas if not name.startswith("desk_")} == {
-        *("Customer", "Page", "Order", "Line", "Error"),
+        *("Customer", "Page", "Order", "Line", "Error", "Problem"),
         *("CustomerResult", "CustomerListResult", "PageResult", "OrderResult", "OrderListResult"),
         *("IntegerResult", "BooleanResult"),
     }
@@ -269,7 +270,7 @@ def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
         ops.register_spec(spec(name, output_schema=schema))
     schemas = to_openapi(ops, everything=True)["components"]["schemas"]
     named = {"shop_other_output_Author", "shop_other_output_Publisher"}
-    assert {name for name in schemas if not name.endswith(("Result", "_input", "Error"))} == {
+    assert {name for name in schemas if not name.endswith(("Result", "_input", "Error", "Problem"))} == {
         "Author",
         "Publisher",
         "Book",

@@ -16,13 +16,14 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.operations import OperationSpec
 
-__all__ = ["DEFAULT_FORMAT", "FORMATS", "Format", "Verbs", "find_format", "register_format"]
+__all__ = ["DEFAULT_FORMAT", "FORMATS", "JSON", "Format", "Verbs", "find_format", "register_format"]
 
 Schema: TypeAlias = dict[str, Any]
 
 DEFAULT_FORMAT: Final = "result"
+JSON: Final = "application/json"
 
-_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", "annotated", "plain")
+_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", "annotated", "plain", "problem")
 
 
 class Verbs(Protocol):
@@ -49,6 +50,7 @@ class Format(msgspec.Struct, frozen=True):
     # How `write` wrote a result, where readers cannot see it; surfaces send it beside the result.
     shape: Callable[[ResponseEnvelope[Any], OperationSpec | None], str] | None = None
     error_schema: Schema = {}  # of the output of `write_error`
+    error_media_type: str = JSON  # of failures over HTTP; with its own, `write_error` gets status and request id
     holds_errors: bool = True  # failed results are described in the body; otherwise HTTP responds with 502
     takes_structs: bool = False  # `write` does not inspect the data, which may then be a struct
     is_content: bool = False  # `write` returns the blocks of an MCP result: `{"content": [...], "isError": bool}`
@@ -63,7 +65,15 @@ class Format(msgspec.Struct, frozen=True):
 
 # What a module may declare: two functions, and constants in upper case.
 _FUNCTIONS: Final = ("success_schema", "shape")
-_FACTS: Final = ("ERROR_SCHEMA", "HOLDS_ERRORS", "TAKES_STRUCTS", "IS_CONTENT", "HAS_PREFIXES", "IS_WRAPPER")
+_FACTS: Final = (
+    "ERROR_SCHEMA",
+    "ERROR_MEDIA_TYPE",
+    "HOLDS_ERRORS",
+    "TAKES_STRUCTS",
+    "IS_CONTENT",
+    "HAS_PREFIXES",
+    "IS_WRAPPER",
+)
 
 
 class _Formats(Mapping[str, Format]):

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError, invalid_argument, safe_code
-from enfold.formats import find_format
+from enfold.formats import JSON, Format, find_format
 from enfold.observability.records import code_of
 from enfold.operations import Context, Identity, OperationSpec, OperationType
 from enfold.operations.access import check_access, may_list
@@ -32,6 +32,7 @@ from enfold.surfaces.request import (
     accepts_json,
     invalid_body,
     is_json,
+    prefers_problem,
     query_reader,
     query_value,
     read_idempotency_key,
@@ -44,6 +45,7 @@ from enfold.surfaces.responses import (
     encode_failure,
     encode_result,
     error_headers,
+    for_http,
     not_acceptable,
     status_of,
     unsupported_body,
@@ -250,15 +252,34 @@ class Functions:
         is_bare = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
         if is_bare and (context is None or context.reply_headers is None) and request.format.shape is None:
             return Response(text)
-        return _answer_with_headers(text, envelope, request)
+        return self._answer_with_headers(text, envelope, request)
 
     def answer_with_result(self, envelope: ResponseEnvelope[Any], request: Request) -> Response:
         """The answer that holds the result of a task, as a call would have it."""
-        answer = _answer_with_headers(encode_result(request.format.write, envelope, request.spec), envelope, request)
+        answer = self._answer_with_headers(
+            encode_result(request.format.write, envelope, request.spec), envelope, request
+        )
         if envelope.provenance is None or request.run_header():
             return answer
         run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
         return msgspec.structs.replace(answer, headers=[*answer.headers, run_id])
+
+    def _answer_with_headers(self, text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
+        """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
+        request.code, request.warnings = code_of(envelope), envelope.warnings
+        headers = request.reply_headers()
+        if envelope.warnings:
+            first = safe_code(envelope.warnings[0].code)
+            headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
+        if envelope.is_error and not request.format.holds_errors:
+            error, writer = error_of(envelope), self._failure_format(request)
+            if writer.error_media_type != JSON:
+                text = self._failure_text(writer, request, error, 502)
+            headers.append((b"enfold-code", safe_code(error.code).encode()))
+            return Response(text, 502, headers, writer.error_media_type.encode())
+        if request.format.shape is not None:
+            headers += _shape_headers(request.format.name, request.format.shape(envelope, request.spec))
+        return Response(text, 200, headers)
 
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
@@ -338,7 +359,7 @@ class Functions:
         collected = await collect(self.registry, route.spec.id, given, context)
         envelope = envelope_of(collected.outcome)
         text = encode_result(request.format.write, envelope, route.spec)
-        answer = _answer_with_headers(text, envelope, request)
+        answer = self._answer_with_headers(text, envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Response:
@@ -406,31 +427,36 @@ class Functions:
         if request.request_id is None:
             request.request_id = error.request_id  # the log has the details under this id
         status = status_of(error, request.spec, has_identity=request.identity is not None)
-        text = self.failure_text(request, error) if wire is None else encode_failure(wire)
-        return Response(text, status, [*error_headers(error, status), *request.reply_headers()])
+        headers = [*error_headers(error, status), *request.reply_headers()]
+        if wire is not None:
+            return Response(encode_failure(wire), status, headers)
+        writer = self._failure_format(request)
+        text = self._failure_text(writer, request, error, status)
+        return Response(text, status, headers, writer.error_media_type.encode())
 
     def failure_text(self, request: Request, error: CallError) -> bytes:
+        """The failure of a stream that has begun, in the format of its items."""
         request.code = safe_code(error.code)
-        shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
-        return encode_failure(request.format.write_error(shown, "" if request.spec is None else request.spec.id))
+        status = status_of(error, request.spec, has_identity=request.identity is not None)
+        return self._failure_text(request.format, request, error, status)
+
+    def _failure_format(self, request: Request) -> Format:
+        """The format that the caller has named, or problem details where `Accept` prefers them."""
+        accept = request.headers.get(b"accept")
+        if accept is None or request.format is not self.format or not prefers_problem(accept):
+            return request.format
+        return find_format("problem")
+
+    def _failure_text(self, writer: Format, request: Request, error: CallError, status: int) -> bytes:
+        if writer.has_prefixes:
+            error = with_prefix(error, self._dialect.prefix)
+        if writer.error_media_type != JSON:
+            error = for_http(error, status, request.known_id())
+        return encode_failure(writer.write_error(error, "" if request.spec is None else request.spec.id))
 
 
 NO_STORE: Final = (b"cache-control", b"no-store")
 _TRUNCATED: Final = (b"enfold-truncated", b"true")
-
-
-def _answer_with_headers(text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
-    """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
-    request.code, request.warnings = code_of(envelope), envelope.warnings
-    headers = request.reply_headers()
-    if envelope.warnings:
-        first = safe_code(envelope.warnings[0].code)
-        headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
-    if envelope.is_error and not request.format.holds_errors:
-        return Response(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
-    if request.format.shape is not None:
-        headers += _shape_headers(request.format.name, request.format.shape(envelope, request.spec))
-    return Response(text, 200, headers)
 
 
 def _shape_headers(format: str, shape: str) -> list[tuple[bytes, bytes]]:

@@ -24,7 +24,7 @@ from enfold.schema.advertised import Advertising
 from enfold.schema.keywords import with_references
 from enfold.schema.nodes.reference import digest, unquote
 from enfold.search.selection import narrowed
-from enfold.surfaces.request import ArgumentKind, argument_kinds
+from enfold.surfaces.request import PROBLEM, ArgumentKind, argument_kinds
 from enfold.surfaces.responses import declared_status
 
 __all__ = ["to_openapi"]
@@ -38,11 +38,14 @@ _DESCRIPTIONS: Final = {
     400: "Invalid request",
     401: "A bearer token is missing or not valid",
     403: "The caller may not do this, or the host or the origin is not allowed",
-    404: "There is no such operation",
+    404: "There is no such operation, or a service behind this one answered 404",
     406: "The answer has no form that Accept allows",
-    409: "The outcome of the first call with this idempotency key is unknown",
+    409: "The outcome of the first call with this idempotency key is unknown, or a service behind this one answered 409",
+    410: "A service behind this one answered 410",
+    412: "A service behind this one answered 412",
     413: "The body is too large",
     415: "The body is not JSON",
+    422: "A service behind this one answered 422",
     429: "Too many calls",
     499: "The caller gave up",
     500: "Internal server error",
@@ -52,7 +55,6 @@ _DESCRIPTIONS: Final = {
 }
 _INLINE: Final = (400, 500)
 _OF_A_BODY: Final = (413, 415)
-_OF_A_MUTATION: Final = (409,)
 _OF_TASKS: Final = (400, 401, 403, 404, 406, 429, 500, 503)
 
 
@@ -255,7 +257,6 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
     if components.runs_as_task(spec):
         responses["202"] = _ACCEPTED
     left_out: tuple[int, ...] = () if with_body else _OF_A_BODY
-    left_out += () if spec.type is OperationType.MUTATION else _OF_A_MUTATION
     for status in _DESCRIPTIONS:
         if status not in left_out:
             responses[str(status)] = components.failure(status) if status in _INLINE else components.shared(status)
@@ -359,6 +360,7 @@ _MORE_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry
 _DEFINITION: Final = re.compile(r"#/\$defs/([^/]*)(.*)", re.DOTALL)
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 _ERROR: Final = "Error"
+_PROBLEM: Final = "Problem"
 
 
 class _Components:
@@ -369,7 +371,9 @@ class _Components:
         self.has_tasks = has_tasks
         self.portable = Advertising().portable  # generators of clients compile patterns too
         self._schemas: dict[str, Schema] = dict(_TASK_SCHEMAS) if has_tasks else {}
-        self._origins = {name: name for name in (_ERROR, *_TASK_SCHEMAS)}  # what each name stands for; these are ours
+        self._origins = {
+            name: name for name in (_ERROR, _PROBLEM, *_TASK_SCHEMAS)
+        }  # what each name stands for; these are ours
         self._titles: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
         self._result = "".join(word.capitalize() for word in format.name.split("_"))
@@ -392,8 +396,16 @@ class _Components:
         return {
             "description": _DESCRIPTIONS.get(status, "The operation failed"),
             "headers": {name: _header(name) for name in names},
-            "content": {"application/json": {"schema": self.error}},
+            "content": self._error_content,
         }
+
+    @property
+    def _error_content(self) -> Schema:
+        """The body of a failure, and that for callers who accept problem details."""
+        content = {self.format.error_media_type: {"schema": self.error}}
+        if PROBLEM not in content:
+            content[PROBLEM] = {"schema": self._put(_PROBLEM, find_format("problem").error_schema)}
+        return content
 
     @property
     def error(self) -> Schema:

@@ -121,6 +121,8 @@ CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
 SELECT_HEADER: Final = b"enfold-select"
 
+PROBLEM: Final = "application/problem+json"
+
 MAX_WAIT: Final = 60.0  # seconds that a caller may prefer to wait for a better answer
 
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -192,7 +194,16 @@ def is_json(content_type: bytes) -> bool:
 
 
 def accepts_json(accept: bytes) -> bool:
-    return accept in (b"*/*", b"application/json") or _preference("application/json", _ranges(accept))[0] > 0
+    """Whether a result may be JSON; who names the JSON of failures takes that of results, too."""
+    ranges = _ranges(accept)
+    return _preference("application/json", ranges)[0] > 0 or ranges.get(PROBLEM, 0.0) > 0
+
+
+def prefers_problem(accept: bytes) -> bool:
+    """Whether a failure is to be problem details (RFC 9457): they are named, and not below JSON."""
+    ranges = _ranges(accept)
+    weight = ranges.get(PROBLEM, 0.0)
+    return weight > 0 and weight >= _preference("application/json", ranges)[0]
 
 
 def prefers_page(accept: bytes) -> bool:

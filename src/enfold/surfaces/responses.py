@@ -62,11 +62,13 @@ def status_of(error: CallError, operation: OperationSpec | None, *, has_identity
     if error.code == "ACCESS_DENIED" and not has_identity and error.details.get("reason") not in _NOT_ABOUT_IDENTITY:
         return 401
     if error.code == "EXECUTION_ERROR" and _is_upstream(error):
-        return 502
+        return error.details["status"] if error.details["status"] in KEPT_STATUSES else 502
     declared = None if operation is None else operation.declared_row(error.code)
     return (declared or error.row).http_status
 
 
+# Of an upstream: they tell about the caller's input. `Enfold-Code` tells them from ours.
+KEPT_STATUSES: Final = (400, 404, 409, 410, 412, 422)
 # No token helps a request that names another host, or a page of another origin.
 _NOT_ABOUT_IDENTITY: Final = ("host", "origin")
 
@@ -93,6 +95,14 @@ def error_headers(error: CallError, status: int) -> list[tuple[bytes, bytes]]:
     if status in (429, 503) and isinstance(wait, int | float) and 0 <= wait < 1e9:
         headers.append(("retry-after", str(ceil(wait))))
     return [(name.encode(), value.encode()) for name, value in headers]
+
+
+def for_http(error: CallError, status: int, request_id: str) -> CallError:
+    """The error as a format of HTTP tells it, with its status and the id of the request."""
+    told = CallError(error.code, error.message, error.details, error.retryable)
+    told.row = msgspec.structs.replace(error.row, http_status=status)
+    told.request_id = request_id
+    return told
 
 
 def with_prefix(error: CallError, prefix: str) -> CallError:

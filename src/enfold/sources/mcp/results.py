@@ -40,7 +40,8 @@ def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any =
     schema: Schema = advertised if isinstance(advertised, dict) else {}
     marks = fields_of(meta)
     is_plain = marks.get(FORMAT_KEY) == "plain"
-    is_wrapped = schema.get(WRAPPED) is True or "result" in (marks.get(FORMAT_KEY), marks.get(SHAPE_KEY))
+    is_result = marks.get(FORMAT_KEY) in ("result", "problem") or marks.get(SHAPE_KEY) == "result"
+    is_wrapped = schema.get(WRAPPED) is True or is_result
     if is_wrapped or (reads == "result" and not is_plain):
         return ResultShape(_inner_schema(schema), is_wrapped=True, is_plain=is_plain, null_is_data=null_is_data)
     if is_plain and "anyOf" in schema and (inner := _inner_union(schema)) is not None:
