@@ -31,7 +31,7 @@ BODILESS: Final = frozenset({204, 304})  # responses without a body and Content-
 
 
 def header_table(scope: Scope) -> Headers:
-    """The headers by name; one that comes in several lines is the list of them."""
+    """Return the headers by name; a repeated one is a list."""
     lines: Sequence[Header] = scope["headers"]
     headers: Headers = dict(lines)
     if len(headers) != len(lines):
@@ -42,12 +42,12 @@ def header_table(scope: Scope) -> Headers:
 
 
 def origin_of(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-    """The URL of the server as the client sees it; check the host first."""
+    """Return the server's URL as the client sees it; check the host first."""
     return f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
 
 
 def root_of(scope: Scope) -> str:
-    """The path below which the client sees us, or the app that has mounted us."""
+    """Return the path under which the client sees us, or the app that mounts us."""
     root: str = scope.get(ABOVE, scope.get("root_path", ""))
     return root
 
@@ -64,7 +64,7 @@ async def until_disconnected(scope: Scope, headers: Headers, receive: Receive) -
 
 
 def with_headers(send: Send, headers: Sequence[Header]) -> Send:
-    """A `send` that adds headers to the answer."""
+    """Return a `send` that adds headers to the response."""
 
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -155,7 +155,7 @@ class RequestWatcher(msgspec.Struct, eq=False):
     # the body
 
     async def body(self, limit: int) -> bytes | bytearray:
-        """The whole body; never more is in memory than the limit and one piece."""
+        """Read the whole body; at most the limit plus one chunk is in memory."""
         self._is_reading, receive = True, self.receive
         if self._is_slow:
             self._start_body_timer()
@@ -252,7 +252,7 @@ class Exchange(RequestWatcher, eq=False, kw_only=True):
 async def answer_other(
     scope: Scope, receive: Receive, send: Send, lifetime: Lifetime, stop: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer what is no request, for an app in which nothing is mounted."""
+    """Handle messages other than requests, for an app without mounts."""
     if scope["type"] == "lifespan":
         await run_lifespan(scope, receive, send, lifetime, stop)
     else:
@@ -272,7 +272,7 @@ async def run_lifespan(
     stop: Callable[[], None],
     apps: Iterable[ASGIApp] = (),
 ) -> None:
-    """Answer the server's start and stop; `stop` is called before the mounted `apps` stop."""
+    """Handle the server's startup and shutdown; `stop` is called before the mounted `apps` stop."""
     mounted = [_Mounted(app, scope) for app in apps]
     await receive()
     try:

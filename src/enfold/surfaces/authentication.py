@@ -39,7 +39,7 @@ class Authentication:
         self._servers = tuple(authorization_servers)
 
     async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
-        """The identity that the token of a request stands for, None without one; a refusal may wait for as long as its client does."""
+        """Return the identity of the request's token, None without one; a rejection may be delayed."""
         if self.authenticator is None or b"authorization" not in headers:
             return None
         gone = partial(until_disconnected, scope, headers, receive)
@@ -54,7 +54,7 @@ class Authentication:
         refuse: Callable[[], None],
         verifier: Verifier | None = None,
     ) -> AbstractContextManager[None]:
-        """For as long as a stream is open: `refuse` is called when its token no longer lets the caller in.
+        """Call `refuse` if the token of a stream's caller becomes invalid while the stream is open.
 
         `verifier` is that of an app above this one, where that one has let them in.
         """
@@ -63,7 +63,7 @@ class Authentication:
         return while_admitted(verifier or own, token, identity, refuse)
 
     def with_challenge(self, own: Sequence[Header], scope: Scope, headers: Headers, path: str = "") -> Sequence[Header]:
-        """The headers of a refusal; a challenge among them also names the scopes, and where to read who gives tokens."""
+        """Return the headers of a rejection; a challenge also names the scopes and the metadata of token issuers."""
         short = dict(own).get(_CHALLENGE)
         if short is None:
             return own
@@ -75,13 +75,13 @@ class Authentication:
         return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, detailed.encode())]
 
     def metadata(self, scope: Scope, headers: Headers, path: str, name: str) -> bytes:
-        """The document that tells a client who gives tokens for what is at a path."""
+        """Return the document that tells clients which issuers' tokens a path accepts (RFC 9728)."""
         issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
         scopes = scopes_of(self.registry.list())
         resource = "".join(self._origin_and_path(scope, headers, path))
         return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, name=name))
 
     def _origin_and_path(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
-        """Where the client sees us, and the path below that."""
+        """Return the origin that the client sees, and the path below it."""
         root = root_of(scope)
         return f"{origin_of(scope, headers)}{root}", quote(path.removeprefix(root), safe="/:@!$&()*+,;=~")

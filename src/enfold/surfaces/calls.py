@@ -114,7 +114,7 @@ class Serving:
         await self.handler.registry.lifetime.stop()
 
     async def _follow(self) -> None:
-        """Offer what is registered later, and withdraw what is taken away."""
+        """Offer operations that are registered later, and withdraw those that are removed."""
         while True:
             await self._change.wait()
             self._change.clear()
@@ -137,7 +137,7 @@ class Serving:
             _log.warning("%s cannot be offered: %s", operation_id, error)
 
     def _servable(self) -> Iterable[OperationSpec]:
-        """The operations to offer; those imported from this very transport are left out, or calls would go round in circles."""
+        """Return the operations to offer, without those imported from the same transport, which would loop."""
         for operation in self.handler.registry:
             if operation.handler is not None and not is_reached_over(operation, self._transport):
                 yield operation.spec

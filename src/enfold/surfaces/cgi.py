@@ -40,7 +40,7 @@ _MAX_DIGITS: Final = 100  # of a number that a web server could mean
 
 
 def _web_user(name: str) -> Identity:
-    """The identity of a user of the web server; a reserved id is refused."""
+    """Return the identity of a web server's user; reject a reserved id."""
     if name in RESERVED_IDS:
         raise CallError("ACCESS_DENIED", f"The id {name!r} is reserved for this server", {"reason": "reserved_id"})
     return Identity(name)
@@ -59,7 +59,7 @@ def to_cgi(
     stdin: BinaryIO | None = None,
     stdout: BinaryIO | None = None,
 ) -> int:
-    """Answer the request that a web server put into the environment; the exit code is always 0.
+    """Answer the request that a web server put into the environment. The exit code is always 0.
 
     `identify` says who is behind the name that the web server vouches for in `identity_variable`; `tasks` opens what runs
     operations that must be tasks, for as long as one of them is waited for.
@@ -90,7 +90,7 @@ def _span(request: Request) -> SpanStart:
 
 
 def refuse() -> int:
-    """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
+    """Answer for a program that failed to start; the reason goes only to the web server's log."""
     functions = Functions(OperationRegistry(), FunctionSettings(DEFAULT_FORMAT, 0, None), _DIALECT)
     request = _read_request(os.environ, sys.stdin.buffer, functions)
     failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))
@@ -102,7 +102,7 @@ def refuse() -> int:
 
 
 def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> Request:
-    """One request, as RFC 3875 puts it into the environment."""
+    """Read one request from the environment (RFC 3875)."""
     headers = {
         name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
         for name, value in variables.items()
@@ -121,13 +121,13 @@ def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Func
 
 
 def _path_of(given: str) -> str:
-    """The path as HTTP has it: here an operation may be named without `functions/` before it."""
+    """Return the path as HTTP has it: in CGI, `functions/` before an operation is optional."""
     is_page = given in ("openapi.json", "call")
     return f"/{given}" if is_page else f"/functions/{given.removeprefix('functions/')}"
 
 
 def _bytes_of(text: str) -> bytes:
-    """The bytes that the web server gave, which Python took for UTF-8."""
+    """Return the bytes that the web server passed, which Python decoded as UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -156,7 +156,7 @@ class _Stdin:
 
 
 def _read_object(text: bytes | bytearray) -> dict[str, Any]:
-    """The arguments on stdin; an empty body is no argument at all."""
+    """Read the arguments from stdin; an empty body has none."""
     if not text.strip():
         return {}
     try:
@@ -188,7 +188,7 @@ _DIALECT: Final = Dialect(
 def _answer(
     functions: Functions, request: Request, identify: Callable[[], Identity | None], tasks: OpenTasks | None
 ) -> Response:
-    """The answer to a request; whatever goes wrong on the way becomes one too."""
+    """Return the response to a request; any failure becomes one too."""
     hosts = Hosts(["*"])  # which hosts there are is up to the web server; pages of other origins are refused
     try:
         read_format(request)
@@ -213,7 +213,7 @@ def _choose(prepared: PreparedOperation) -> Run:
 
 
 def _run(router: Router[Request], lifetime: Lifetime, request: Request, tasks: OpenTasks | None) -> Response:
-    """The router's answer; an event loop runs only where the operation needs one."""
+    """Return the router's response; start an event loop only if the operation needs one."""
     found = router.find(request)
     work: Any = router.answer(found, request)
     if isinstance(found, Route):
@@ -225,7 +225,7 @@ def _run(router: Router[Request], lifetime: Lifetime, request: Request, tasks: O
 
 
 async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[Response]) -> Response:
-    """The answer of what may have to be a task, which is then run here."""
+    """Return the response of an operation that may become a task, which then runs here."""
     if tasks is None:
         return await work
     async with tasks():
@@ -257,7 +257,7 @@ def _phrase(status: int) -> str:
 
 @contextmanager
 def _own_output(given: BinaryIO | None) -> Iterator[BinaryIO]:
-    """Where the answer goes. What a handler or a child of it writes to stdout goes to the web server's log instead."""
+    """Return the stream for the response. What handlers or their child processes print goes to the web server's log."""
     with redirect_stdout(sys.stderr):
         if given is not None:
             yield given

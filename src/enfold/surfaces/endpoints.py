@@ -104,7 +104,7 @@ class Routes:
         self.known = {}
 
     def find(self, path: str, identity: Identity | None) -> Route:
-        """The route of an operation's path; an error where the caller may see none."""
+        """Return the route of an operation's path; raise if the caller may not see the operation."""
         name = path.removeprefix(PREFIX)
         spec = self._registry.find(name, identity)
         route = self.known.get(path)
@@ -128,7 +128,7 @@ class Routes:
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
-    """The HTTP methods of an operation: GET only where it does not change anything."""
+    """Return the HTTP methods of an operation: GET only if it changes nothing."""
     return ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")
 
 
@@ -195,7 +195,7 @@ class Functions:
     # before the call
 
     def find(self, request: Request) -> Route | None:
-        """The route of a request's path; None where it is not the path of an operation.
+        """Return the route of a request's path; None if it is not the path of an operation.
 
         A known route need not be visible to the caller: `admit` checks that.
         """
@@ -282,13 +282,13 @@ class Functions:
         return Response(text, 200, headers)
 
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
-        """The arguments in the body, or in the query string."""
+        """Read the arguments from the body or the query string."""
         if request.method != "POST":
             return route.read_query(request.query)
         return await self.body_object(request)
 
     def context(self, route: Route, request: Request) -> Context:
-        """The context of a call, of what the headers ask for."""
+        """Create the context of a call from its headers."""
         headers = request.headers
         resumes = headers.get(b"last-event-id") if route.spec.resumable else None
         context = Context(
@@ -307,7 +307,7 @@ class Functions:
         return context
 
     def _key(self, request: Request) -> str | None:
-        """The key under which the call may be repeated; a program that ends with its request keeps nothing."""
+        """Return the idempotency key; None in a program that ends with its request."""
         key = read_idempotency_key(request.headers)
         if key is None:
             return None
@@ -352,7 +352,7 @@ class Functions:
         )
 
     async def collect(self, route: Route, request: Request) -> Response:
-        """A subscription as one answer, the list of its items."""
+        """Run a subscription and return all items as one list."""
         from enfold.surfaces.collection import collect
 
         given, context = await self.arguments(route, request), self.context(route, request)
@@ -391,7 +391,7 @@ class Functions:
     # other answers
 
     def search(self, request: Request) -> Awaitable[Response]:
-        """The operations that fit a query, of those that the caller may call."""
+        """Search the operations that the caller may call."""
         return self.call(self._search, request)
 
     @cached_property
@@ -402,7 +402,7 @@ class Functions:
         return routes.route_to(registry.get_spec("operations"))
 
     def document(self, request: Request, place: str) -> Response:
-        """The OpenAPI document of what the caller may call."""
+        """Return the OpenAPI document of the operations that the caller may call."""
         from enfold.surfaces.openapi import Excerpt, to_openapi
 
         document = to_openapi(
@@ -422,7 +422,7 @@ class Functions:
         return Response(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
 
     def failure(self, request: Request, error: CallError, wire: Any = None) -> Response:
-        """A failure in the format that the caller asked for; `wire` where it has been written already."""
+        """Build a failure in the caller's format; `wire` if it is written already."""
         request.code = safe_code(error.code)
         if request.request_id is None:
             request.request_id = error.request_id  # the log has the details under this id
@@ -460,7 +460,7 @@ _TRUNCATED: Final = (b"enfold-truncated", b"true")
 
 
 def _shape_headers(format: str, shape: str) -> list[tuple[bytes, bytes]]:
-    """How the format wrote the value; a text is wrapped in JSON here."""
+    """Return the headers that say how the format wrote the value; text is wrapped in JSON here."""
     told = "result" if shape == "text" else shape
     return [(b"enfold-format", format.encode()), (b"enfold-shape", told.encode())]
 
@@ -470,7 +470,7 @@ def _has_body(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def search_registry(registry: Registry) -> Registry:
-    """A registry with one operation, `operations`, which searches the other."""
+    """Return a registry with one operation, `operations`, which searches another registry."""
     finder = Finder(registry)
     own = OperationRegistry()
 

@@ -78,7 +78,7 @@ class Hosts:
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
     def preflight_headers(self, headers: Mapping[bytes, bytes], methods: Iterable[str]) -> list[Header]:
-        """What a browser wants to know before it sends the real request."""
+        """Return the headers that a browser asks for before the actual request (CORS preflight)."""
         if b"access-control-request-method" not in headers or not self.is_listed(headers.get(b"origin", b"")):
             return []
         return [

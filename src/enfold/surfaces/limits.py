@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_limits(given: Mapping[str, object]) -> Limits:
-    """The defaults with these values; an unknown name or a number that is not above zero is a VALIDATION_ERROR."""
+    """Return the defaults with these values; raise VALIDATION_ERROR for an unknown name or a number not above zero."""
     for name, number in given.items():
         if name not in Limits.__struct_fields__:
             from enfold.errors import nearest  # for a mistake alone
@@ -55,7 +55,7 @@ def read_limits(given: Mapping[str, object]) -> Limits:
 
 
 def divided(limits: Limits, count: int, number: int) -> Limits:
-    """The limits of one of several worker processes: its share of those that apply to all of them together."""
+    """Return the limits of one of several worker processes: its share of limits that apply to all together."""
     whole = {name: max(1, (getattr(limits, name) + number) // count) for name in _set_among_shared(limits)}
     per_second = limits.calls_per_second
     return msgspec.structs.replace(limits, **whole, calls_per_second=None if per_second is None else per_second / count)

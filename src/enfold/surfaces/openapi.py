@@ -81,7 +81,7 @@ def to_openapi(
     version: str | None = None,
     has_tasks: bool = False,
 ) -> dict[str, Any]:
-    """The document for one caller: only what this identity may call, or, for the owner, everything.
+    """Build the OpenAPI document for one caller: what this identity may call, or everything.
 
     `has_tasks` says that durable operations run as tasks for callers who ask for it.
     """
@@ -113,7 +113,7 @@ def to_openapi(
 
 
 def _notes(registry: Registry, specs: list[OperationSpec], *, with_facts: bool) -> dict[str, Schema]:
-    """What the document says of each operation in words of its own: the names that it has elsewhere, and its facts."""
+    """Return the vendor extensions of each operation: its names elsewhere, and its properties."""
     # Names are given over all operations, so that each has the same name for every caller.
     tools, short = tool_names(registry), _short_paths(specs)
     notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
@@ -123,7 +123,7 @@ def _notes(registry: Registry, specs: list[OperationSpec], *, with_facts: bool) 
 
 
 def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
-    """Where an operation is also found by its name alone: what this caller sees has that name once."""
+    """Return the operations that are also found by their name alone, because it is unique for this caller."""
     names = Counter(name for spec in specs for name in {spec.id, spec.name})
     return {
         spec.id: {"x-short-path": f"/functions/{spec.name}"}
@@ -133,7 +133,7 @@ def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
 
 
 def _facts(spec: OperationSpec, registry: Registry) -> Schema:
-    """What a person wants to know of an operation, and a generator of clients has no use for."""
+    """Return the properties of an operation that people want to see and client generators ignore."""
     return {
         **_kind(spec, registry),
         "x-enfold-destructive": spec.destructive,
@@ -142,7 +142,7 @@ def _facts(spec: OperationSpec, registry: Registry) -> Schema:
 
 
 def _kind(spec: OperationSpec, registry: Registry) -> Schema:
-    """What an operation is, and its source by the name that it has in `enfold.sources`."""
+    """Return the kind of an operation, and the name of its source in `enfold.sources`."""
     origin, kind = registry.get(spec.id).origin, kind_of(spec)
     return {
         **({} if kind == "tool" else {"x-mcp-kind": kind}),
@@ -181,7 +181,7 @@ def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
 
 
 def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:
-    """The headers by which a caller asks for more than the answer."""
+    """Return the headers with which a caller asks for more than the response."""
     resumes = [_LAST_EVENT_ID] if spec.resumable else []
     return [*resumes, _PREFER] if components.runs_as_task(spec) else resumes
 
@@ -206,7 +206,7 @@ def _tags(spec: OperationSpec) -> tuple[str, ...]:
 
 
 def _security(access: AccessControl) -> list[Schema]:
-    """One way for each scope of which any will do; the scopes are named as roles of the token."""
+    """Return one alternative per scope of which any suffices; scopes are roles of the token."""
     required = list(access.required_scopes)
     return [{BEARER: [*required, scope]} for scope in access.required_scopes_any] or [{BEARER: required}]
 
@@ -282,12 +282,12 @@ def _success(spec: OperationSpec, components: _Components) -> Schema:
 
 
 def _unmarked(schema: Schema) -> Schema:
-    """The schema without what only MCP clients look for."""
+    """Remove keywords that only MCP clients use."""
     return {key: value for key, value in schema.items() if key != WRAPPED}
 
 
 def _stream_content(item: Schema, event_name: str, components: _Components) -> Schema:
-    """What one event or one line holds: an item, which may be a failed result, or how the stream ended."""
+    """Return the schema of one event or line: an item, a failed result, or the end of the stream."""
     failure = components.error
     end = {"type": "object", "properties": {"complete": {"const": True}}, "required": ["complete"]}
     properties = components.format.error_schema.get("properties", {})
@@ -318,7 +318,7 @@ def _stream_content(item: Schema, event_name: str, components: _Components) -> S
 
 
 def _own_errors(spec: OperationSpec) -> dict[int, list[Schema]]:
-    """The codes an operation declares for itself, by the status they leave with."""
+    """Return the custom error codes of an operation by HTTP status."""
     errors: dict[int, list[Schema]] = {}
     for error in spec.error_schemas:
         if error.code not in CODES:
@@ -390,7 +390,7 @@ class _Components:
         return self.has_tasks and spec.durable != "never"
 
     def failure(self, status: int) -> Schema:
-        """An error response in the format in use."""
+        """Return an error response in the format in use."""
         more = _MORE_HEADERS.get(status)
         names = ("X-Request-Id", "Enfold-Code", *((more,) if more else ()))
         return {
@@ -419,7 +419,7 @@ class _Components:
         return {"$ref": f"#/components/responses/Error{status}"}
 
     def root(self, schema: Schema, owner: str, *, is_result: bool = False) -> Schema:
-        """A reference to the schema of a body, which becomes a component; results of one type share theirs."""
+        """Return a reference to a body's schema, which becomes a component; results of one type share it."""
         schema = self.portable(schema)
         if "$id" in schema:
             return schema  # its references start at itself, wherever it stands
@@ -434,13 +434,13 @@ class _Components:
         return self.add(placed, *([f"{subject}{self._result}"] if subject else []), _legal(owner))
 
     def add(self, placed: Schema, *wanted: str) -> Schema:
-        """A reference to the schema as a component, under the first name that stands for nothing else."""
+        """Return a reference to the schema as a component, under the first name that is free or means the same."""
         origin = digest(placed)
         free = (each for each in wanted if self._origins.setdefault(each, origin) == origin)
         return self._put(next(free, f"{wanted[-1]}_{origin[:16]}"), placed)
 
     def _put(self, name: str, schema: Any) -> Schema:
-        """A reference to a component, which has no title that another has: generators of clients name classes by it."""
+        """Return a reference to a component with a unique title, from which generators name classes."""
         title = schema.get("title") if isinstance(schema, dict) else None
         if isinstance(title, str) and self._titles.setdefault(title, name) != name:
             schema = {key: value for key, value in schema.items() if key != "title"}
@@ -448,7 +448,7 @@ class _Components:
         return {"$ref": f"#/components/schemas/{name}"}
 
     def move(self, schema: Schema, owner: str) -> _Move:
-        """Where the references of a schema lead, after what it defines has become components."""
+        """Turn the definitions of a schema into components; return where its references lead."""
         definitions: Schema = schema.get("$defs", {})
         move = _Move(owner, {name: self._name(name, schema, owner) for name in definitions})
         for name, definition in definitions.items():
@@ -456,7 +456,7 @@ class _Components:
         return move
 
     def _name(self, name: str, schema: Schema, owner: str) -> str:
-        """A name for a definition: its own, unless another schema gives that to something else."""
+        """Name a definition: its own name, unless another schema uses that for something else."""
         origin = digest([name, _meaning(name, schema)])
         for candidate in (_legal(name), _legal(f"{owner}.{name}")):
             if self._origins.setdefault(candidate, origin) == origin:
@@ -465,7 +465,7 @@ class _Components:
 
 
 def _with_named_root(schema: Any) -> Any:
-    """A schema whose root is a class as a reference to a definition of that name, as the class is where others use it."""
+    """Replace a schema whose root is a class with a reference to a definition of that name."""
     name = schema.get("title") if isinstance(schema, dict) else None
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
     if not isinstance(name, str) or schema.get("type") != "object" or "$id" in schema or name in definitions:
@@ -477,7 +477,7 @@ def _with_named_root(schema: Any) -> Any:
 
 
 def _subject(placed: Schema) -> str:
-    """What a result is, in a word: `Customer`, `CustomerList`, `Integer`; empty where no word says all of it."""
+    """Name a result: `Customer`, `CustomerList`, `Integer`; empty if no name fits."""
     properties = placed.get("properties", {})
     if placed.keys() == {"type", "additionalProperties"} and placed["additionalProperties"] is False:
         return "Empty"
@@ -513,7 +513,7 @@ class _Move:
 
 
 def _meaning(name: str, schema: Schema) -> Schema:
-    """All that a definition says: itself and what it leads to, which is the whole schema where it refers to that."""
+    """Return everything a definition means: itself and what it refers to."""
     definitions: Schema = schema["$defs"]
     found: Schema = {}
     waiting = [name]
@@ -540,7 +540,7 @@ def _definition_of(reference: str) -> str:
 
 
 def _legal(name: str) -> str:
-    """A name that every generator of clients takes: some read a dot as a path."""
+    """Return a name that every client generator accepts: some read a dot as a path."""
     return _ILLEGAL.sub("_", name)
 
 
@@ -609,7 +609,7 @@ _TASK_WAIT: Final[Schema] = {
 
 
 def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[str, Schema]:
-    """The paths at which tasks are found; `failures` are the answers of a request that failed, by their status."""
+    """Return the paths of tasks; `failures` are the error responses by status."""
     common: Schema = {"tags": ["tasks"], **({"security": security} if security else {})}
     tasks, answers = (_component(name) for name in ("EnfoldTaskList", "EnfoldTaskAnswers"))
     stream: Schema = {"text/event-stream": {"schema": {"type": "string"}}}

@@ -26,7 +26,7 @@ class Exchange(Protocol):
     """The way that a request came by, as its handlers need it: its body."""
 
     async def body(self, limit: int) -> bytes | bytearray:
-        """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
+        """Read the whole body; raise PAYLOAD_TOO_LARGE if it exceeds the limit."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -66,13 +66,13 @@ class Request(msgspec.Struct, eq=False):
         return None if self.operation is None else self.operation.spec
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
-        """The header that tells the caller under which run id the call was recorded."""
+        """Return the header with the run id under which the call was recorded."""
         if self.recording is None or not self.recording.is_kept:
             return []
         return [(b"enfold-run-id", self.recording.run_id.encode())]
 
     def reply_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that the call adds to its answer: its run id, and what handler and middleware have set."""
+        """Return the headers that the call adds to its response: its run id, and those of handler and middleware."""
         added = {} if self.context is None else self.context.reply_headers or {}
         return [*self.run_header(), *((name.encode(), value.encode()) for name, value in added.items())]
 
@@ -130,7 +130,7 @@ _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
 
 
 def read_timeout(headers: Headers) -> float | None:
-    """The seconds the caller is ready to wait; the operation's own limit stays as it is."""
+    """Return the seconds that the caller waits; the operation's own limit still applies."""
     given = headers.get(b"enfold-timeout-ms")
     if given is None:
         return None
@@ -140,7 +140,7 @@ def read_timeout(headers: Headers) -> float | None:
 
 
 def read_idempotency_key(headers: Headers) -> str | None:
-    """The key under which the caller may repeat the call; one in quotes, as structured fields have it, is the same."""
+    """Return the idempotency key of the headers; quotes (structured fields) are removed."""
     given = headers.get(KEY_HEADER)
     if given is None:
         return None
@@ -157,7 +157,7 @@ class Prefer(NamedTuple):
 
 
 def read_prefer(headers: Headers) -> Prefer:
-    """The preferences that we know; what cannot be read is ignored, as RFC 7240 asks."""
+    """Return the preferences that we support; others are ignored (RFC 7240)."""
     is_async, wait = False, 0.0
     for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
         name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
@@ -168,7 +168,7 @@ def read_prefer(headers: Headers) -> Prefer:
 
 
 def read_wait(text: str, longest: float) -> float:
-    """The seconds that a request waits for news."""
+    """Parse the seconds that a request waits for news."""
     if not _SECONDS.fullmatch(text):
         raise invalid_argument("wait", "type", "a number of seconds")
     return min(float(text), longest)
@@ -184,7 +184,7 @@ def read_format(request: Request) -> None:
 
 
 def query_value(query: bytes, name: str) -> str | None:
-    """What a query string says under a name; what it says last counts."""
+    """Return the last value of a name in a query string."""
     return dict(query_pairs(query)).get(name) if query else None
 
 
@@ -213,7 +213,7 @@ def prefers_page(accept: bytes) -> bool:
 
 
 def stream_type(accept: bytes | None) -> StreamType | None:
-    """How a stream is sent: as events, unless lines are preferred; None where the caller takes neither."""
+    """Choose how to send a stream: events, unless lines are preferred; None if neither is accepted."""
     ranges = _ranges(accept or b"")
     events, lines = _preference("text/event-stream", ranges), _preference("application/x-ndjson", ranges)
     if max(events, lines)[0] <= 0:
@@ -222,7 +222,7 @@ def stream_type(accept: bytes | None) -> StreamType | None:
 
 
 def _ranges(accept: bytes) -> dict[str, float]:
-    """The media ranges of an `Accept` header and their weights; one that says nothing takes everything."""
+    """Return the media ranges of an `Accept` header with their weights; an empty one accepts everything."""
     ranges: dict[str, float] = {}
     for part in (accept.decode("latin-1").lower().strip() or "*/*").split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -238,7 +238,7 @@ def _weight(text: str) -> float:
 
 
 def _preference(kind: str, ranges: Mapping[str, float]) -> tuple[float, int]:
-    """The weight of the most specific range that fits, and how specific it is."""
+    """Return the weight of the most specific matching range, and how specific it is."""
     for specific, name in ((2, kind), (1, f"{kind.partition('/')[0]}/*"), (0, "*/*")):
         if name in ranges:
             return ranges[name], specific
@@ -250,7 +250,7 @@ NOT_AN_OBJECT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def invalid_body(body: bytes | bytearray) -> CallError:
-    """The error for a body that is not JSON, or not an object."""
+    """Return the error for a body that is not JSON, or not an object."""
     why = ": an object of arguments is expected" if _is_json_text(body) else ""
     return invalid_argument("", "type", "a JSON object", f"Invalid JSON body{why}")
 
@@ -270,7 +270,7 @@ MAX_FIELDS: Final = 1_000
 
 
 def query_reader(spec: OperationSpec) -> QueryReader:
-    """What reads one operation's arguments from a query string; the registry converts text to other types."""
+    """Return a function that reads one operation's arguments from a query string; the registry converts types."""
     kinds = argument_kinds(spec)
 
     def read(query: bytes) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def query_reader(spec: OperationSpec) -> QueryReader:
 
 
 def argument_kinds(spec: OperationSpec) -> dict[str, ArgumentKind]:
-    """How each argument that the schema names is written in a query string."""
+    """Return how each argument of the schema is written in a query string."""
     try:
         root = read_nodes(spec.input_schema)[0]
     except TooLargeError:
@@ -290,7 +290,7 @@ def argument_kinds(spec: OperationSpec) -> dict[str, ArgumentKind]:
 
 
 def query_pairs(query: bytes) -> list[tuple[str, str]]:
-    """The names and values of a query string, in their order."""
+    """Return the names and values of a query string, in order."""
     from urllib.parse import parse_qsl  # slow to load, and many programs are only posted to
 
     try:
@@ -358,14 +358,14 @@ _READERS: Final[dict[ArgumentKind, Callable[[list[str]], Any]]] = {
 
 
 def _whole_or_items(values: list[Any]) -> list[Any]:
-    """An array of containers: each of them as JSON text, or all of them in one."""
+    """Read an array of objects or arrays: each as JSON text, or all in one."""
     (first, *others) = values
     is_whole = not others and isinstance(first, list) and all(isinstance(item, dict | list) for item in first)
     return first if is_whole else values
 
 
 def _parse_json(text: str) -> Any:
-    """The JSON value of a text, or the text itself, which the registry then refuses by the argument's name."""
+    """Parse JSON text; return invalid text as it is, so that the registry rejects it by argument name."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -56,7 +56,7 @@ def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
 
 
 def status_of(error: CallError, operation: OperationSpec | None, *, has_identity: bool) -> int:
-    """The status of the table, or the one that the operation declares for a code of its own."""
+    """Return the status of an error: of the table, or as the operation declares it."""
     if isinstance(error, RefusedError):
         return error.status
     if error.code == "ACCESS_DENIED" and not has_identity and error.details.get("reason") not in _NOT_ABOUT_IDENTITY:
@@ -74,7 +74,7 @@ _NOT_ABOUT_IDENTITY: Final = ("host", "origin")
 
 
 def declared_status(operation: OperationSpec, code: str) -> int:
-    """The status an operation declares for a code of its own, or that of the table."""
+    """Return the status that an operation declares for its own code, or that of the table."""
     return (operation.declared_row(code) or code_row(code)).http_status
 
 
@@ -84,7 +84,7 @@ def _is_upstream(error: CallError) -> bool:
 
 
 def error_headers(error: CallError, status: int) -> list[tuple[bytes, bytes]]:
-    """What a client can act upon without reading the body."""
+    """Return the headers that let a client react without reading the body."""
     headers = [("enfold-code", safe_code(error.code))]
     if isinstance(error, RefusedError):
         headers.extend(error.headers)
@@ -106,7 +106,7 @@ def for_http(error: CallError, status: int, request_id: str) -> CallError:
 
 
 def with_prefix(error: CallError, prefix: str) -> CallError:
-    """The error as format `result` tells it: words that are the handler's own are marked as such."""
+    """Prefix the handler's own message, as format `result` does."""
     if error.code in CODES and error.code not in ("EXECUTION_ERROR", "UNKNOWN_ERROR"):
         return error
     told = CallError(error.code, f"{prefix}{error.message}", error.details, error.retryable)
@@ -118,7 +118,7 @@ __all__ = ["UNWRITABLE", "encode", "encode_failure", "encode_result", "unwritabl
 
 
 def encode_result(write: Callable[..., Any], envelope: ResponseEnvelope[Any], *beside: Any) -> bytes:
-    """The JSON of what `write` makes of an envelope, or the failure to write it, which names a place in its data."""
+    """Encode a written envelope as JSON; a failure names the place in its data."""
     try:
         return encode(write(envelope, *beside))
     except UNWRITABLE as error:
@@ -129,14 +129,14 @@ UNWRITABLE: Final = (ValueError, TypeError, RecursionError)
 
 
 def unwritable(data: Any, error: Exception) -> CallError:
-    """The error for a result that has no JSON form."""
+    """Return the error for a result that cannot be written as JSON."""
     from enfold.schema import plain  # few results cannot
 
     return plain.unwritable(data, error)
 
 
 def encode_failure(wire: Any) -> bytes:
-    """The JSON of a failure; nothing that a handler put into it can make the answer fail too."""
+    """Encode a failure as JSON; nothing that a handler put into it can make this fail."""
     try:
         return msgspec.json.encode(wire, enc_hook=str)
     except (ValueError, TypeError, RecursionError):

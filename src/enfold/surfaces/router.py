@@ -46,7 +46,7 @@ class Router(Generic[R_contra]):
         return self.answer(self.find(request), request)
 
     def find(self, request: R_contra) -> Route | Page[R_contra]:
-        """The operation or page at the path of a request, if its method and caller are allowed there."""
+        """Return the operation or page at a path, if its method and caller are allowed."""
         if b"sec-fetch-site" in request.headers and not self._is_closed:
             self._check_site(request)
         found = self._functions.find(request) or self._page(request)
@@ -100,12 +100,12 @@ ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
 def exact(pages: Mapping[str, Page[R_contra]]) -> Pages[R_contra]:
-    """Pages by their paths."""
+    """Serve pages by exact path."""
     return lambda request: pages.get(request.path)
 
 
 def first_of(*finders: Pages[R_contra]) -> Pages[R_contra]:
-    """The first page that one of them finds."""
+    """Return the first page that one of the finders returns."""
 
     def find(request: R_contra) -> Page[R_contra] | None:
         return next((page for find in finders if (page := find(request)) is not None), None)
@@ -114,7 +114,7 @@ def first_of(*finders: Pages[R_contra]) -> Pages[R_contra]:
 
 
 def operation_pages(functions: Functions, *, is_public: bool = False) -> Pages[Request]:
-    """The pages about operations. With `is_public` they are of the public ones, and there only where there are any."""
+    """Return the pages about operations; with `is_public` only about public ones, if there are any."""
 
     async def document(request: Request) -> Response:
         return functions.document(request, request.root)

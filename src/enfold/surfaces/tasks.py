@@ -20,7 +20,7 @@ _OLD: Final = 5_000
 
 
 def flat_task(task: Task) -> dict[str, Any]:
-    """The fields of a task that every surface shows, without its questions and its outcome."""
+    """Return the fields of a task that every surface shows, without questions and outcome."""
     told: dict[str, Any] = {
         "taskId": task.id,
         "status": task.status.value,
@@ -36,7 +36,7 @@ def flat_task(task: Task) -> dict[str, Any]:
 
 
 def shown_task(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
-    """The task with its questions, or with its result or error in this format, as HTTP and the shell show it."""
+    """Return the task with its questions, or its result or error in this format, for HTTP and the shell."""
     told = {**flat_task(task), "operation": task.operation}
     if task.status is Status.INPUT_REQUIRED:
         told["inputRequests"] = input_requests(task)
@@ -55,12 +55,12 @@ def _ended(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
 
 
 def input_requests(task: Task) -> dict[str, Any]:
-    """The questions that wait for an answer, by their keys."""
+    """Return the unanswered questions by key."""
     return {key: {"method": each.method, "params": each.params} for key, each in task.questions.items()}
 
 
 def _poll_interval_ms(task: Task) -> int:
-    """How long to wait before asking again: as another server says of its own, else the longer the older a task is."""
+    """Return how long to wait before polling again: as the upstream says, else longer for older tasks."""
     if task.elsewhere is not None and task.elsewhere.poll_ms is not None:
         return task.elsewhere.poll_ms
     age = (now_ms() - task.created) / 1000

@@ -38,7 +38,7 @@ class RequestCall:
         recorder: Recorder | None = None,
         open_artifacts: OpenArtifacts = iter,
     ) -> None:
-        """`open_artifacts` turns references into artifacts where the caller sits at this machine."""
+        """`open_artifacts` turns references into artifacts for callers on this machine."""
         self._started = time.monotonic()
         self._took: int | None = None
         self._adapter = adapter
@@ -68,11 +68,11 @@ class RequestCall:
     # The two verbs of a format, because a recording writes the answer first, to tell of it as it leaves.
 
     def write(self, envelope: ResponseEnvelope[Any], _: OperationSpec | None = None, /) -> dict[str, Any]:
-        """The answer as the caller prefers it; an envelope that the tool gave itself is passed on as it is."""
+        """Write the response as the caller prefers; an envelope that the tool returned is passed through."""
         return self._write(envelope)
 
     def write_error(self, error: CallError, _: str = "", /) -> dict[str, Any]:
-        """A failure, written as `write` writes an answer."""
+        """Write a failure like `write`."""
         return self._write(error)
 
     def _write(self, outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Words:
     """The words after `call`, sorted: the operation, what is given to it, and our own options."""
 
     def __init__(self, words: list[str], flags: Collection[str] = ()) -> None:
-        """`flags` are the arguments that are true or false: as `--name` they take no value but these two."""
+        """`flags` are the boolean arguments: as `--name` they take no value but true and false."""
         self.operation: str | None = None
         self.given: list[tuple[str, str]] = []  # ("--json" | "word" | "option", text); a flag is a name alone
         self.options: dict[str, str] = {}
@@ -74,7 +74,7 @@ class Words:
             self._read_word(self._rest.pop())
 
     def for_arguments(self, flags: Callable[[], Collection[str]]) -> Words:
-        """The same words, read again once it is known which arguments are true or false."""
+        """Return the same words, read again with the boolean arguments known."""
         return Words(self._all, flags()) if any(kind == "option" for kind, _ in self.given) else self
 
     def _read_word(self, word: str) -> None:
@@ -97,7 +97,7 @@ class Words:
             self.given.append(("word", word))
 
     def _with_value(self, name: str) -> str:
-        """An argument written as `--name value`; `--name` alone where no value follows."""
+        """Return an argument written as `--name value`, or `--name` if no value follows."""
         following = self._rest[-1] if self._rest else "--"
         is_alone = following not in ("true", "false") if name in self._flags else following.startswith("--")
         return name if is_alone else f"{name}={self._rest.pop()}"
@@ -114,14 +114,14 @@ class Words:
 
 
 def nearest_option(name: str) -> str | None:
-    """The option of ours that a word was probably meant to be."""
+    """Return the option that a word was probably meant to be."""
     from enfold.errors import nearest
 
     return nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
 
 
 def seconds(text: str) -> float:
-    """The value of `--timeout`."""
+    """Parse the value of `--timeout`."""
     try:
         given = float(text)
     except ValueError:
@@ -158,7 +158,7 @@ def _unreadable(what: str, error: OSError | ValueError) -> CallError:
 
 
 def _read_file(value: str, stdin: TextIO, file: FileArgument) -> Any:
-    """The content of a file or of standard input as an argument takes it."""
+    """Read a file or standard input as an argument's value."""
     from pathlib import Path  # which takes its time to load
 
     if value == "@-":
@@ -187,7 +187,7 @@ Path: TypeAlias = tuple[str, ...]
 
 
 def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO, spec: OperationSpec) -> dict[str, Any]:
-    """The input that words describe: a name given several times is an array, `person.name` a field of `person`."""
+    """Build the input from words: a repeated name is an array, `person.name` a field of `person`."""
     fields = _Fields(spec.input_schema)
     whole: dict[str, Any] = {}
     named: dict[Path, list[Any]] = {}
@@ -205,7 +205,7 @@ def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO, spec: Operat
 
 
 def flags_of(spec: OperationSpec) -> set[str]:
-    """The arguments that are true or false, as they may be written after `--`."""
+    """Return the boolean arguments, as they may be written after `--`."""
     fields = _Fields(spec.input_schema)
     names = {name for name, _, _ in fields_of(spec.input_schema) if fields.is_flag(name)}
     spelled = names | {name.replace("_", "-") for name in names}
@@ -231,7 +231,7 @@ def _read_named(word: str, stdin: TextIO, fields: _Fields) -> tuple[str, Any]:
 
 
 def _option(text: str, fields: _Fields) -> str:
-    """An argument that was written as an option, as `name=value`."""
+    """Return an argument that was written as an option, as `name=value`."""
     name, equals, value = text.partition("=")
     if equals and fields.has(name):
         return f"{fields.spelled(name)}={value}"
@@ -263,7 +263,7 @@ class _Fields:
         return plain in known or plain.partition(".")[0] in known
 
     def spelled(self, name: str) -> str:
-        """The name as the operation has it: a shell has dashes where Python has underscores."""
+        """Return the operation's spelling of a name: a shell uses dashes where Python has underscores."""
         known = self._properties(self._root)
         top = name.removesuffix(":").partition(".")[0]
         own = top.replace("-", "_")
@@ -275,14 +275,14 @@ class _Fields:
         return any(each.get("type") == "boolean" for each in self._variants(part))
 
     def file(self, name: str) -> FileArgument | None:
-        """How a value takes the bytes of a file; None where it takes text."""
+        """Return how a value takes the bytes of a file; None if it takes text."""
         part: Any = self._root
         for key in self.path(name):
             part = self._below(part, key)
         return file_argument(part, self._root)
 
     def path(self, name: str) -> Path:
-        """The keys that lead to a value; a field whose own name has a dot is one key."""
+        """Return the keys that lead to a value; a field with a dot in its name is one key."""
         part: Any = self._root
         keys: list[str] = []
         while name:
@@ -311,7 +311,7 @@ class _Fields:
         _assign(container, path[-1], self.item_or_array(value, path), path)
 
     def item_or_array(self, value: Any, path: Path) -> Any:
-        """The value; one text or object is put into an array where one is wanted, and the text is none itself."""
+        """Put a single text or object into an array if the schema wants one and does not accept it alone."""
         part: Any = self._root
         for key in path:
             part = self._below(part, key)
@@ -324,7 +324,7 @@ class _Fields:
         return "array" in kinds and all(kind in ("array", "null") for kind in kinds)
 
     def _below(self, part: Any, key: str) -> Any:
-        """The schema of a field, or of an item."""
+        """Return the schema of a field, or of an item."""
         for variant in self._variants(part):
             found = self._properties(variant).get(key)
             found = variant.get("items" if key.isdigit() else "additionalProperties") if found is None else found

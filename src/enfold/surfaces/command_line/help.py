@@ -19,7 +19,7 @@ _MAX_STEPS: Final = 500
 
 
 def operation_help(spec: OperationSpec, caller: str = "call") -> str:
-    """The operation's help; `caller` is what stands before the operation on the user's command line."""
+    """Return the help of an operation; `caller` is the command line before the operation."""
     schema = spec.input_schema
     lines = [f"{spec.id} ({spec.type.value})"]
     if spec.description:
@@ -43,7 +43,7 @@ def _synopsis(schema: dict[str, Any]) -> str:
 
 
 def _spellings(schema: dict[str, Any]) -> str:
-    """How arguments may be written, shown with those of the operation itself."""
+    """Return how arguments may be written, with those of the operation as examples."""
     name = fields_of(schema)[0][0]
     path = next(filter(None, (_nested(each, field, schema) for each, field, _ in fields_of(schema))), None)
     below = f"; a field of an object as {path}=…" if path else ""
@@ -51,7 +51,7 @@ def _spellings(schema: dict[str, Any]) -> str:
 
 
 def _nested(name: str, field: Any, root: dict[str, Any]) -> str | None:
-    """The path of the first field of an argument that has any."""
+    """Return the path of the first field of an argument that has fields."""
     whole = opened(field, root)
     inner = fields_of(opened(_object_in(whole, root), root))
     if not inner:
@@ -60,7 +60,7 @@ def _nested(name: str, field: Any, root: dict[str, Any]) -> str | None:
 
 
 def _rows(part: Any, root: dict[str, Any], depth: int, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """A row for each field of an object, and below it one for each of its own fields."""
+    """Yield a row for each field of an object, followed by rows for its own fields."""
     for name, field, is_required in fields_of(part):
         whole = opened(field, root)
         yield f"{'  ' * depth}{name}  {type_text(field, root)}", " ".join(_notes(whole, is_required))
@@ -70,7 +70,7 @@ def _rows(part: Any, root: dict[str, Any], depth: int, above: tuple[int, ...]) -
 
 
 def _object_in(part: dict[str, Any], root: dict[str, Any]) -> Any:
-    """The object whose fields are worth showing: the part itself, an array's items, or the only one of a union."""
+    """Return the object whose fields to show: the part itself, an array's items, or the only one of a union."""
     if isinstance(part.get("items"), dict):
         return _object_in(opened(part["items"], root), root)
     variants = [opened(each, root) for each in part.get("anyOf") or part.get("oneOf") or ()]
@@ -92,7 +92,7 @@ def _notes(part: dict[str, Any], is_required: bool) -> list[str]:
 
 
 def _example_words(schema: dict[str, Any]) -> list[str]:
-    """The words that call the operation with its required arguments; none where no example can be found."""
+    """Return an example command with the required arguments; empty if there is no example."""
     from enfold.schema.compiled import compile_schema
 
     try:
@@ -137,7 +137,7 @@ class _Sampler:
         return self._of_type(kind[0] if isinstance(kind, list) and kind else kind, part)
 
     def fields(self, part: dict[str, Any]) -> dict[str, Any]:
-        """The required properties of an object."""
+        """Return the required properties of an object."""
         return {name: self.sample(field) for name, field, is_required in fields_of(part) if is_required}
 
     def _of_type(self, kind: Any, part: dict[str, Any]) -> Any:
@@ -173,7 +173,7 @@ _MAX_CHOICES: Final = 12
 
 
 def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
-    """The properties of an object: name, schema, and whether it is required."""
+    """Yield the properties of an object: name, schema, and whether it is required."""
     properties = properties_of(part)
     required = part.get("required") if properties else None
     names = required if isinstance(required, list) else []
@@ -181,7 +181,7 @@ def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
 
 
 def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
-    """A short word for a type: `integer`, `"low" | "high"`, `array of string`."""
+    """Return a short name of a type: `integer`, `"low" | "high"`, `array of string`."""
     name = _name_of(part)
     part = opened(part, root)
     if "const" in part:
@@ -203,7 +203,7 @@ def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
 
 
 def _name_of(part: Any) -> str:
-    """The name of a referenced type: `Address` of `#/$defs/Address`."""
+    """Return the name of a referenced type: `Address` for `#/$defs/Address`."""
     reference = part.get("$ref") if isinstance(part, dict) else None
     return reference.rpartition("/")[2] if isinstance(reference, str) else ""
 
@@ -225,7 +225,7 @@ _LIMITS: Final = {
 
 
 def limits_of(part: dict[str, Any]) -> Iterator[str]:
-    """What a value has to keep to, a few words each."""
+    """Yield the constraints of a value, a few words each."""
     for key, words in _LIMITS.items():
         if isinstance(part.get(key), str | int | float):
             yield words.format(part[key])

@@ -66,7 +66,7 @@ def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unp
 
 
 async def run_command_line(registry: Registry, arguments: Sequence[str], **options: Unpack[ShellOptions]) -> int:
-    """`to_command_line` for a program with an event loop of its own, such as one whose sources hold connections."""
+    """Run `to_command_line` in a program that has an event loop, such as one whose sources hold connections."""
     shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
@@ -110,7 +110,7 @@ class Shell:
         self._line: ProgressLine | None = None  # at a terminal
 
     def prepare(self, arguments: Sequence[str]) -> PreparedCall | int:
-        """The call that the words describe; where they ask for help, it is printed, and the exit code given."""
+        """Return the call that the words describe; if they ask for help, print it and return the exit code."""
         try:
             return self._read(arguments)
         except CallError as error:
@@ -173,7 +173,7 @@ class Shell:
         )
 
     def _context(self, words: Words) -> Context:
-        """The caller and deadline; at a terminal, the user is asked questions and sees progress."""
+        """Create the context of a call; at a terminal, the user answers questions and sees progress."""
         key = words.options.get("--idempotency-key")
         if key is not None:
             from enfold.operations.idempotency import check_key
@@ -201,7 +201,7 @@ class Shell:
         )
 
     def _prepare_tool_request(self, words: Words) -> PreparedCall:
-        """An `mcp.request.v0.1`; its answer is always in the format that goes with it."""
+        """Prepare an `mcp.request.v0.1`; its response always has the matching format."""
         from enfold.formats.mcp_envelope_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.tool_requests import RequestCall
 
@@ -284,7 +284,7 @@ class Shell:
         return 0
 
     async def _execute(self, call: PreparedCall) -> ResponseEnvelope[Any]:
-        """The result of the call; where it is a task's, by its author's wish or under a key, the task is run here."""
+        """Run the call; if it becomes a task, run the task here."""
         if call.context.unused_key is None and call.spec.durable != "required":
             return await self._registry.execute(call.spec.id, call.input, call.context)
         async with self._tasks_of(call):
@@ -328,13 +328,13 @@ class Shell:
         print(f"{Path(file)}: {len(data)} bytes", file=self._messages)
 
     def _print_warnings(self, warnings: Iterable[ResultWarning]) -> None:
-        """A line for each change made to a result, and for each place where it is not what was promised."""
+        """Print a line for each repair of a result and for each mismatch with its schema."""
         for warning in warnings:
             times = f" ({warning.count} times)" if warning.count > 1 else ""
             print(f"warning: {printable(warning.sentence)}{times}", file=self._messages)
 
     def _print(self, text: bytes) -> None:
-        """One line for a program; for a person at a terminal several, where one would be long."""
+        """Print one line for a program; at a terminal, several if one would be long."""
         indent = 2 if len(text) > _LINE and self._out.isatty() else None
         try:
             shown = (text if indent is None else msgspec.json.format(text, indent=indent)).decode()
@@ -376,7 +376,7 @@ def _check_output(file: str, spec: OperationSpec) -> None:
 
 
 def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes | None:
-    """The bytes of a result: an HTTP body, the first image, sound or file of an MCP result, or what a function gave."""
+    """Return the bytes of a result: an HTTP body, the first binary block of an MCP result, or a function's bytes."""
     from binascii import a2b_base64
 
     data = envelope.data
@@ -393,7 +393,7 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
 
 
 def _base64_of(block: Any) -> str | None:
-    """The base64 text of a content block that has one."""
+    """Return the base64 text of a content block that has one."""
     from enfold.envelope.content import AudioContent, EmbeddedResource, ImageContent
 
     if isinstance(block, EmbeddedResource):
@@ -402,7 +402,7 @@ def _base64_of(block: Any) -> str | None:
 
 
 def _open_artifacts(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:
-    """The files that references name, read below the root; without a root nothing is opened."""
+    """Read the files that references name, below the root; without a root nothing is opened."""
     if root is None:
         return list(references)
     from pathlib import Path

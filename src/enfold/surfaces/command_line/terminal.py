@@ -32,7 +32,7 @@ class TerminalPeer:
     """The caller of an operation, who is asked at the terminal what it asks."""
 
     def __init__(self, stdin: TextIO, messages: TextIO, line: ProgressLine | None = None) -> None:
-        """`line` is taken away while they are asked."""
+        """`line` is removed while the user is asked."""
         self._stdin = stdin
         self._messages = messages
         self._line = line
@@ -48,7 +48,7 @@ class TerminalPeer:
         return {key: self.answer(question.method, question.params) for key, question in questions.items()}
 
     def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What the person says: a form filled in, yes or no, or by the end of the input that they do not want to answer."""
+        """Ask the user: a form, yes or no; the end of the input declines."""
         if method != "elicitation/create":
             raise MissingCapabilityError((method.partition("/")[0],))
         with nullcontext() if self._line is None else self._line.paused():
@@ -75,7 +75,7 @@ class TerminalPeer:
         return {"action": "accept", "content": {name: value for name, value in content.items() if value is not None}}
 
     def _field(self, name: str, part: Any, *, is_required: bool) -> Any:
-        """The value of one field; what does not fit is asked for again."""
+        """Ask for one field; an invalid value is asked for again."""
         part = part if isinstance(part, Mapping) else {}
         while True:
             self._write(f"  {printable(str(part.get('title') or name))}{_hint(part)}: ")
@@ -100,7 +100,7 @@ class TerminalPeer:
         """Resources cannot be followed from a shell."""
 
     def close_stream(self) -> None:
-        """There is no connection to let go of."""
+        """Do nothing: there is no connection to close."""
 
 
 def _hint(part: Mapping[str, Any]) -> str:
@@ -185,7 +185,7 @@ class ProgressLine:
             self._is_paused = False
 
     def above(self) -> Any:
-        """The stream of messages for others who write to it meanwhile: the line goes away before they do."""
+        """Return the message stream for other writers; the progress line is removed before they write."""
         return _Above(self, self._messages)
 
     @contextmanager

@@ -36,7 +36,7 @@ class Console:
     """The files of the console, read when one is first asked for."""
 
     def page(self, path: str, root: str, headers: Headers) -> Response | None:
-        """What is at a path of a server that is mounted at `root`; None where that is nothing of the console."""
+        """Return the console's page at a path of a server mounted at `root`; None if there is none."""
         if path in ("", *PARENTS):
             return Response(b"", 307, [(b"location", f"{root}/".encode())])
         asked = _FILE.fullmatch(path)

@@ -152,7 +152,7 @@ class HTTPApp:
         self._observers = functions.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or live through the start and stop of the server."""
+        """Handle one request, or the startup and shutdown of the server."""
         if scope["type"] == "lifespan":
             apps = [mount.app for mount in self._mounts]
             await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
@@ -178,7 +178,7 @@ class HTTPApp:
         return HTTPRequest(method, path, query, headers, exchange, self._functions.format, root)
 
     async def _observed(self, request: HTTPRequest) -> None:
-        """Answer a request, and report it to the observers."""
+        """Handle a request and report it to the observers."""
         span = partial(http_span, request.exchange.scope, request.headers) if _is_call(request) else None
         watch, answer = self._observers.begin(span), None
         try:

@@ -42,7 +42,7 @@ class Mount:
         return None
 
     def _scope(self, scope: Scope, request: Request) -> Scope:
-        """The scope of the mounted app: its root, the caller, and whether callers need an identity."""
+        """Return the scope for a mounted app: its root, the caller, and whether callers need an identity."""
         authenticator = self._authentication.authenticator
         root = scope.get("root_path", "")
         return {
@@ -56,7 +56,7 @@ class Mount:
 
 
 def find_mount(mounts: Iterable[Mount], path: str) -> Mount | None:
-    """The app that a path leads to: the longest prefix counts."""
+    """Return the app mounted at a path: the longest prefix wins."""
     for mount in mounts:
         if mount.has(path):
             return mount
@@ -64,6 +64,6 @@ def find_mount(mounts: Iterable[Mount], path: str) -> Mount | None:
 
 
 def sorted_mounts(mounts: Mapping[str, ASGIApp]) -> list[tuple[str, ASGIApp]]:
-    """Apps by their prefixes, the longest first."""
+    """Return apps by prefix, longest first."""
     prefixed = ((f"/{path.strip('/')}".rstrip("/"), app) for path, app in mounts.items())
     return sorted(prefixed, key=lambda mount: len(mount[0]), reverse=True)

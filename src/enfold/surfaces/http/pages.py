@@ -34,7 +34,7 @@ _VARY: Final = (b"vary", b"accept")
 def service_pages(
     functions: Functions, authentication: Authentication, streams: Streams, console: Console | None
 ) -> Pages[HTTPRequest]:
-    """The pages that are the same for everybody: health, readiness, metadata and the console."""
+    """Return the pages that are the same for all callers: health, readiness, metadata and the console."""
     health = Page(_health, is_public=True, cross_site="allowed")
     ready = Page(_Readiness(authentication, streams).answer, is_public=True, cross_site="allowed")
     fixed = exact({"/healthz": health, "/health": health, "/readyz": ready})
@@ -69,7 +69,7 @@ class _Readiness:
 
 
 def _metadata(functions: Functions, authentication: Authentication) -> Pages[HTTPRequest]:
-    """The document that says who issues tokens (RFC 9728)."""
+    """Return the document that names the token issuers (RFC 9728)."""
 
     async def answer(request: HTTPRequest) -> Response:
         resource = request.path.removeprefix(WELL_KNOWN) or "/"
@@ -81,7 +81,7 @@ def _metadata(functions: Functions, authentication: Authentication) -> Pages[HTT
 
 
 def _redirects(request: HTTPRequest) -> Page[HTTPRequest] | None:
-    """Where users of other frameworks look for a page: they get the document."""
+    """Redirect paths where other frameworks have their document to ours."""
     return _TO_DOCUMENT if request.path in PARENTS and request.method in _READ else None
 
 
@@ -121,13 +121,13 @@ class _ConsolePages:
 
 
 def surface_paths(mounts: Mapping[str, object]) -> dict[str, str]:
-    """The paths of the surfaces by their names; a mounted app is called what its path is."""
+    """Return the paths of the surfaces by name; a mounted app is named after its path."""
     paths = [path.strip("/") for path in mounts if not path.strip("/").startswith(".")]
     return {"http": "functions/{id}", "document": "openapi.json", **{path: path for path in paths}}
 
 
 def task_pages(tasks: TaskPages, functions: Functions, streams: Streams) -> Pages[HTTPRequest]:
-    """The tasks of the caller, and the stream of changes of one."""
+    """Return the pages of the caller's tasks, and the stream of changes of one."""
 
     async def answer(request: HTTPRequest) -> Response | None:
         if not tasks.has_stream(request) or b"text/event-stream" not in request.headers.get(b"accept", b""):

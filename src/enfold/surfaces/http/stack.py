@@ -37,7 +37,7 @@ class RequestStack:
         router: Handler[HTTPRequest],
         anonymous: Handler[HTTPRequest],
     ) -> None:
-        """`anonymous` is the router for requests without a token, where there are tokens."""
+        """`anonymous` is the router for requests without a token, where tokens are required."""
         self._functions = functions
         self._authentication = authentication
         self._hosts = authentication.hosts
@@ -46,7 +46,7 @@ class RequestStack:
         self._anonymous = anonymous
 
     async def answer(self, request: HTTPRequest) -> Response | None:
-        """Answer a request; None where its handler has sent the answer itself, or the client has disconnected."""
+        """Handle a request; None if its handler has sent the response, or the client has disconnected."""
         exchange, headers, router = request.exchange, request.headers, self._router
         exchange.begin()  # limits: ends a request whose body is late or whose client disconnects
         try:
@@ -79,7 +79,7 @@ class RequestStack:
         return answer
 
     def failure(self, request: HTTPRequest, error: BaseException, path: str = "") -> Response:
-        """The answer that tells of a failure; one that cannot be sent any more is raised.
+        """Build the response for a failure; raise it if the response has started.
 
         A 401 says which scopes are needed, and where to read who issues tokens for `path`.
         """

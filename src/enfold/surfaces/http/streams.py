@@ -48,7 +48,7 @@ def _event(data: bytes, event_id: str | None) -> bytes:
 
 
 def _without_error_field(data: bytes) -> bytes:
-    """The error of a format, without the field `error` in which some formats put it."""
+    """Return a format's error without the field `error` in which some formats wrap it."""
     wire = msgspec.json.decode(data)
     is_alone = isinstance(wire, dict) and wire.keys() == {"error"}
     return msgspec.json.encode(wire["error"]) if is_alone else data
@@ -191,7 +191,7 @@ class SubscriptionStream:
         await self._send(self._framing.complete, more=False)
 
     def _event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
-        """The id that the handler gave to this item; it is cleared, so that the next item does not get it too."""
+        """Return the id that the handler set for this item, and clear it for the next."""
         given, self._context.event_id = self._context.event_id, None
         if given is None and isinstance(envelope.meta, HTTPResponseMeta):
             given = envelope.meta.last_event_id or None  # it may be unset
@@ -222,5 +222,5 @@ class SubscriptionStream:
 
 
 def _one_line(text: str) -> str:
-    """An id without the characters that would end the line, or that a client must ignore."""
+    """Remove characters that would end the line or that a client must ignore from an id."""
     return "".join(character for character in text if character not in "\r\n\0")

@@ -58,7 +58,7 @@ class TaskPages:
     # pages
 
     def methods(self, path: str) -> tuple[str, ...] | None:
-        """The methods of a path below `/tasks`; None where there is nothing."""
+        """Return the methods of a path below `/tasks`; None if there is nothing."""
         match path.removeprefix(TASKS_PATH).split("/"):
             case [""]:
                 return ("GET", "HEAD", "OPTIONS")
@@ -75,7 +75,7 @@ class TaskPages:
         return request.method == "GET" and "DELETE" in (self.methods(request.path) or ())
 
     async def answer(self, functions: Functions, request: Request) -> Response:
-        """The answer to a request below `/tasks`, of a path and a method that are known."""
+        """Handle a request below `/tasks` whose path and method are known."""
         _, _, task_id, *rest = request.path.split("/") if request.path != TASKS_PATH else ("", "", "")
         if not task_id:
             own = await self._tasks.list(identity=request.identity)
@@ -93,7 +93,7 @@ class TaskPages:
         return self._outcome(functions, request, task)
 
     async def follow(self, request: Request) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """The task at a path now, and after every change, each as an item of a stream."""
+        """Stream the task at a path: as it is now, and after every change."""
         shown_in = request.format
         # What is sent has been written already.
         request.format = msgspec.structs.replace(shown_in, write=lambda envelope, _: envelope.data)
@@ -111,7 +111,7 @@ class TaskPages:
         return _json(shown, 202, [*headers, after])
 
     def _outcome(self, functions: Functions, request: Request, task: Task) -> Response:
-        """What the plain call would have said."""
+        """Return what the plain call would have returned."""
         registry = self._tasks.registry
         if task.operation in registry:
             request.operation = registry.get(task.operation)
@@ -119,7 +119,7 @@ class TaskPages:
 
 
 async def _wait_for_change(handle: TaskHandle, seconds: float) -> Task:
-    """The task when it has ended or has a question, or when the time is over."""
+    """Return the task when it has ended, has a question, or the time is over."""
     task = handle.last or await handle.state()
     if seconds <= 0 or task.is_ended or task.status is Status.INPUT_REQUIRED:
         return task

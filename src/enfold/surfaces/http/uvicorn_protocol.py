@@ -37,7 +37,7 @@ _log: Final = Log("enfold.connections")
 
 
 def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
-    """A protocol class for one server: its connections are counted together."""
+    """Return a protocol class for one server, whose connections are counted together."""
     return type(
         "BoundedProtocol",
         (_BoundedProtocol,),
@@ -366,7 +366,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._refuse(*_NOT_HTTP)
 
     def _refuse(self, status: int, phrase: bytes, limit: str, code: bytes, message: bytes) -> None:
-        """Answer in place of the app, unless earlier answers are on their way, and close the connection."""
+        """Answer instead of the app, unless earlier responses are pending, and close the connection."""
         if limit:
             self.connection_limits.log_reached(limit, self._address)
         if not self.is_idle:
@@ -402,7 +402,7 @@ def _send_without_chunks(cycle: RequestResponseCycle) -> None:
 
 
 async def _refuse_body(_scope: object, _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
-    """Answer, when its turn has come, a request whose body is broken."""
+    """Answer a request with a malformed body when its turn has come."""
     status, _, _, code, message = _NOT_HTTP
     body = _BODY % message
     told = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"enfold-code", code)

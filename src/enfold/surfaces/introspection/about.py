@@ -129,7 +129,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
 
 
 async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
-    """The sources as they are in all processes that serve them: one that is down anywhere is down."""
+    """Return the sources as they are in all processes: one that is down anywhere is down."""
     own, siblings = _summaries(registry), registry.services.siblings
     if siblings is None:
         return own
@@ -142,7 +142,7 @@ async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
 
 
 def source_summaries(registry: Registry) -> Any:
-    """The sources of this process as plain data, for another process that asks for them."""
+    """Return the sources of this process as plain data, for another process."""
     return msgspec.to_builtins(_summaries(registry))
 
 
@@ -170,5 +170,5 @@ def _summary(state: SourceState, operations: list[Operation], table: SourceTable
 
 
 def _tokens(specs: Iterable[OperationSpec]) -> int:
-    """What a model reads to know these as tools: their names, descriptions and arguments."""
+    """Estimate the tokens that a model reads to know these tools: names, descriptions and arguments."""
     return sum(estimate_tokens([spec.id, spec.description, spec.input_schema]) for spec in specs)

@@ -87,7 +87,7 @@ class CallLog:
             listener(call)
 
     async def follow(self, sees: Callable[[CallRecord], bool], *, is_endless: bool) -> AsyncIterator[CallSummary]:
-        """The calls that are kept, and, where it is endless, those to come."""
+        """Yield the stored calls and, if endless, those to come."""
         self.begin()
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         waiting: deque[KeptCall] = deque(self._kept, MAX_WAITING)
@@ -125,7 +125,7 @@ class CallLog:
                 listening.cancel()
 
     def kept(self) -> Any:
-        """The last calls as plain data, for another process that asks for them."""
+        """Return the last calls as plain data, for another process."""
         return msgspec.to_builtins(list(self._kept))
 
     def watch(self, hear: Callable[[object], object]) -> Callable[[], None]:
@@ -213,7 +213,7 @@ class Payloads:
             self._ended.popitem(last=False)
 
     def of(self, record: CallRecord) -> EndedPayload | None:
-        """What the call of a record was given and gave, once; None where it did not come to be called."""
+        """Return input and output of a recorded call, once; None if the handler was not called."""
         return self._ended.pop((record.request_id, record.operation, record.caller), None)
 
 
@@ -315,7 +315,7 @@ def _without_secrets(input: Any, spec: OperationSpec) -> Redacted:
 
 
 def _scrubbed(value: Any, secrets: frozenset[str]) -> Any:
-    """A value in which no secret of the arguments stands."""
+    """Replace secrets from the arguments in a value."""
     if not secrets:
         return value
     if isinstance(value, str):

@@ -119,7 +119,7 @@ def _lineage(store: RecordStore, run_id: str, own: str | None) -> Lineage:
 
 
 def _verdicts(store: RecordStore, run_id: str, found: list[StoredRun]) -> dict[str, Verdict]:
-    """What verification says of the runs and of how they hang together; where one was changed, of each by itself."""
+    """Verify the runs and their links; if one was changed, verify each alone."""
     if all(run.record is not None for run in found):
         return {verdict.run_id: verdict for verdict in verify_run(run_id, store)}
     return {run.run_id: _own_verdict(run) for run in found}
@@ -138,7 +138,7 @@ def _node(run: StoredRun, verdicts: Mapping[str, Verdict]) -> LineageNode:
 
 
 def _summary(run: StoredRun, verdict: Verdict) -> RunSummary:
-    """A changed record: only the columns of the store are shown."""
+    """Summarise a changed record from the columns of the store."""
     told = (verdict.ok, list(verdict.faults))
     if run.record is None:
         moment = None if run.time is None else datetime.fromtimestamp(run.time / 1000, UTC).isoformat()

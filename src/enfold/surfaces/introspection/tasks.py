@@ -91,15 +91,15 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
         return _whole(tasks, handle.last or await handle.state())
 
     async def answer(task_id: str, answers: dict[str, dict[str, Any]], context: Context) -> TaskSummary:
-        """Answer questions of a task, by their keys: each `{"action": "accept", "content": {…}}`, or another action."""
+        """Answer questions of a task by key: each `{"action": "accept", "content": {…}}`, or another action."""
         return _summary(await (await tasks.get(task_id, identity=context.identity)).answer(answers))
 
     async def cancel(task_id: str, context: Context) -> TaskSummary:
-        """Ask for the end of a task; one that has ended stays as it is."""
+        """Cancel a task; a finished one does not change."""
         return _summary(await (await tasks.get(task_id, identity=context.identity)).cancel())
 
     async def watch(task_id: str, context: Context) -> AsyncIterator[TaskSummary]:
-        """A task now, and after every change, until it has ended."""
+        """Stream a task as it is now, and after every change until it has ended."""
         handle = await tasks.get(task_id, identity=context.identity)
         async for task in handle.watch():
             yield _whole(tasks, task)
@@ -119,7 +119,7 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
 
 
 def _whole(tasks: Tasks, task: Task) -> TaskSummary:
-    """A task with its input, and how it ended, as the call protocol writes envelopes and errors."""
+    """Return a task with its input and outcome, written as in the call protocol."""
     summary = msgspec.structs.replace(_summary(task), input=_input(tasks, task))
     if not task.is_ended:
         return summary
@@ -130,7 +130,7 @@ def _whole(tasks: Tasks, task: Task) -> TaskSummary:
 
 
 def _input(tasks: Tasks, task: Task) -> Any:
-    """What the task was given, without secrets; nothing of an operation that is no longer there to say what is one."""
+    """Return the input of a task without secrets; empty if the operation no longer exists."""
     from enfold.provenance.redaction import redact  # with the first task that is shown
 
     if task.operation not in tasks.registry:

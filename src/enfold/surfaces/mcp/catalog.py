@@ -93,7 +93,7 @@ class Catalog:
         return self._prompts.get(name)
 
     def completion(self, spec: OperationSpec, argument: str) -> OperationSpec | None:
-        """The operation that completes an argument of a prompt or resource."""
+        """Return the operation that completes an argument of a prompt or resource."""
         for found in self._completions:
             facts = facts_of(found)
             is_its = found.namespace == spec.namespace and facts.get("of") == spec.name
@@ -102,11 +102,11 @@ class Catalog:
         return None
 
     def updates(self, resource: Resource) -> str | None:
-        """The id of the operation that tells when a resource changes, where its source has one."""
+        """Return the id of the operation that reports changes of a resource, if its source has one."""
         return self._updates.get(resource.spec.namespace)
 
     def lists(self) -> Lists:
-        """What each list is made of, to see which of them a change has touched.
+        """Return the contents of each list, to detect which of them a change affects.
 
         An operation that was made anew has another handler, whatever its spec.
         """
@@ -119,7 +119,7 @@ class Catalog:
 
 
 def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
-    """A listed name wins over another operation's id."""
+    """Index offers by name and id; a listed name takes precedence over another operation's id."""
     offers = list(offers)
     return {offer.spec.id: offer for offer in offers} | {offer.name: offer for offer in offers}
 
@@ -134,17 +134,17 @@ class ListedSchemas:
         self.addresses: Addresses | None = None  # of the pages that tools name
 
     def input(self, spec: OperationSpec) -> dict[str, Any]:
-        """The input schema of an operation; that of another server's tool goes on as it is."""
+        """Return the input schema of an operation; that of another server's tool is unchanged."""
         if _is_imported(spec) and not is_short(spec):
             return spec.input_schema
         return self._packings["short" if is_short(spec) else "useful"].packed(spec.input_schema)
 
     def output(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """The schema of what is written around a result."""
+        """Return the schema of a written result."""
         return self._packings["whole"].packed(schema)
 
     def loose_output(self, spec: OperationSpec) -> OperationSpec:
-        """The spec with as much as is promised of an upstream's answers."""
+        """Return the spec with only what is promised of an upstream's responses."""
         packing = self._packings["loose in short" if is_short(spec) else "loose"]
         return spec.replace(output_schema=packing.packed(spec.output_schema, MAX_DEFINITIONS))
 
@@ -263,14 +263,14 @@ class MCPTool:
         return facts_of(self.spec).get("outputSchema")
 
     def output_schema_for(self, revision: Revision) -> dict[str, Any] | None:
-        """The output schema as far as the client's revision allows one: until 2025-11-25 its root is an object."""
+        """Return the output schema as far as the revision allows: until 2025-11-25 its root must be an object."""
         schema = self.output_schema
         if schema is None or not revision.has_structure or revision.is_text_alone:
             return None
         return schema if revision.has_any_structure or schema.get("type") == "object" else None
 
     def promised(self, revision: Revision) -> dict[str, Any] | None:
-        """What a client was told about the data of a result; of an upstream's answers no more than the type of their root."""
+        """Return what the client knows of a result's data; for an upstream's response only the type of its root."""
         if self.output_schema_for(revision) is None:
             return None
         from enfold.search.selection import narrowed  # with the first list, or the first call that promises something
@@ -280,7 +280,7 @@ class MCPTool:
         return {"type": schema["type"]} if _is_of_a_document(self.spec) and "type" in schema else schema
 
     def text(self, revision: Revision) -> bytes:
-        """The JSON of what is listed; one of usual size is cached."""
+        """Return the listed JSON; one of usual size is cached."""
         key = revision.name, revision.is_text_alone
         known = self._texts.get(key)
         if known is None:
@@ -334,7 +334,7 @@ class MCPTool:
 
 
 def _with_listed_pages(meta: Any, namespace: str, addresses: Addresses) -> Any:
-    """The `_meta` of another server's tool, whose page may be listed under another URI than that server's own."""
+    """Return the `_meta` of another server's tool with its page's URI as we list it."""
     if not isinstance(meta, dict):
         return meta
     changed: Listed = {
@@ -376,7 +376,7 @@ def _hints(spec: OperationSpec) -> dict[str, Any]:
 
 
 def _collected(spec: OperationSpec) -> OperationSpec:
-    """The spec of a stream that is given as one value, the list of its items."""
+    """Return the spec of a stream that is returned as one list."""
     from enfold.formats.wrapper_schemas import moved_below  # with the first list
 
     items = with_references(spec.output_schema, partial(moved_below, "#/items"))
@@ -430,7 +430,7 @@ class Prompt:
 
 
 def _prompts(specs: list[OperationSpec], named_by: ToolNames) -> list[Prompt]:
-    """The prompts under names of their own: a tool may have the same."""
+    """Return prompts under their own names, which may equal those of tools."""
     wanted = {spec.id: _prompt_id(spec) for spec in specs}
     counts = Counter(wanted.values())
     wanted = {own: new if counts[new] == 1 else own for own, new in wanted.items()}
@@ -439,7 +439,7 @@ def _prompts(specs: list[OperationSpec], named_by: ToolNames) -> list[Prompt]:
 
 
 def _prompt_id(spec: OperationSpec) -> str:
-    """The id that a prompt would have if no tool had it."""
+    """Return the id of a prompt as if no tool had it."""
     name = facts_of(spec).get("listed_name", spec.name)
     return f"{spec.namespace}.{name}" if spec.namespace else str(name)
 
@@ -464,7 +464,7 @@ def _words(spec: OperationSpec) -> Listed:
 
 
 def _for_revision(listed: Listed, revision: Revision) -> Listed:
-    """The listing without the fields that came with a later revision."""
+    """Remove fields of later revisions from the listing."""
     unknown = [
         *(() if revision.has_icons else ("icons",)),
         *(() if revision.has_icons and not revision.is_stateless else ("execution",)),
@@ -478,7 +478,7 @@ def _for_revision(listed: Listed, revision: Revision) -> Listed:
 
 
 def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str, int]:
-    """What each tool that a caller sees costs a model, by operation id: estimated tokens of its text in `tools/list`."""
+    """Estimate the tokens of each tool in `tools/list` that a caller sees, by operation id."""
     from enfold.search.signatures import estimate_tokens  # only when costs are counted
 
     tools = Catalog(registry.guarded(), DEFAULT_FORMAT, "safe").tools
@@ -505,7 +505,7 @@ class Exposure(msgspec.Struct, frozen=True):
         return set(self.by_namespace.values()) == {"all"}
 
     def shown(self, tools: list[MCPTool], cost: Callable[[MCPTool], int]) -> list[MCPTool]:
-        """The tools of a list, of which `cost` tells what each costs; fewer than there are means that one may search."""
+        """Choose the tools to list, given the cost of each; if some are missing, clients get a search."""
         modes = [self._mode(tool) for tool in tools]
         if "auto" in modes:
             fits = self._fits(cost(tool) for tool, mode in zip(tools, modes, strict=True) if mode != "search")
@@ -529,7 +529,7 @@ class Exposure(msgspec.Struct, frozen=True):
 
 
 def read_exposure(expose: Any, pinned: Iterable[str] = (), budget: int = DEFAULT_BUDGET) -> Exposure:
-    """What the operator wrote: a word for the whole surface, or one for each namespace."""
+    """Parse the exposure setting: one word for the whole surface, or one for each namespace."""
     modes = {"": "all", **expose} if isinstance(expose, Mapping) else {"": expose}
     for namespace, mode in modes.items():
         if mode not in get_args(Mode):

@@ -56,7 +56,7 @@ class Caller(msgspec.Struct, eq=False):
 
 
 def read_caller(meta: dict[str, Any], text_clients: frozenset[str]) -> Caller:
-    """What a stateless request says about its client; one that leaves out what it must say is refused."""
+    """Read the client from a stateless request; reject one without the required fields."""
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     if not isinstance(version, str) or not isinstance(capabilities, dict):
         raise ProtocolError(INVALID_PARAMS, f"A request needs {VERSION_KEY} and {CAPABILITIES_KEY} in its _meta")
@@ -79,7 +79,7 @@ def check_level(level: object) -> str:
 
 
 def read_text_clients(forms: Mapping[str, Any]) -> frozenset[str]:
-    """The clients that get results as text, without structure: those that the operator chose, over those that we know."""
+    """Return the clients that get results as text only: the operator's choice over the built-in list."""
     for name, form in forms.items():
         if form not in ("text", "both"):
             raise ValueError(f"There is no form {form!r} for the client {name}: use text or both")
@@ -88,7 +88,7 @@ def read_text_clients(forms: Mapping[str, Any]) -> frozenset[str]:
 
 
 def revision_for(revision: Revision, info: Any, text_clients: frozenset[str]) -> Revision:
-    """The revision as it is spoken with a client, which says in its `clientInfo` who it is."""
+    """Return the revision for a client, which identifies itself by `clientInfo`."""
     name = info.get("name") if isinstance(info, dict) else None
     if not isinstance(name, str) or name.lower() not in text_clients or not revision.has_structure:
         return revision
@@ -332,7 +332,7 @@ class Rounds:
         exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
 
     def questions(self, exchange: ClientExchange, needed: NeedsInput) -> dict[str, Any]:
-        """The result that asks the client, and holds what the next round must know."""
+        """Build the result that asks the client and carries the state for the next round."""
         asked = {key: {"method": each.method, "params": each.params} for key, each in needed.questions.items()}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
 
@@ -359,7 +359,7 @@ class Rounds:
 
 
 def _fingerprint(exchange: ClientExchange) -> str:
-    """What a state is bound to: the method, and its parameters without those that differ from round to round."""
+    """Return what a state is bound to: the method, and the parameters that do not change between rounds."""
     from hashlib import sha256
 
     left_out = ("_meta", "inputResponses", "requestState")

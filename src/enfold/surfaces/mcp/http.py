@@ -116,7 +116,7 @@ class MCPApp:
         self._observers = endpoint.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request: hosts -> authentication -> what its method stands for."""
+        """Handle one request: hosts -> authentication -> method."""
         if scope["type"] != "http":
             await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
             return
@@ -165,7 +165,7 @@ class MCPApp:
             request.endpoint = self._public_or_401()
 
     async def _route(self, request: MCPRequest, reply: HTTPReply) -> None:
-        """A POST carries a message, a GET opens or resumes a stream, a DELETE ends a session."""
+        """Dispatch by method: POST carries a message, GET opens or resumes a stream, DELETE ends a session."""
         match request.method:
             case "POST":
                 post = Post(request.endpoint, request.headers, request.send, request.identity, reply, request.scope)
@@ -189,7 +189,7 @@ class MCPApp:
         return sum(len(endpoint.sessions) for endpoint in self._endpoints())
 
     def _endpoints(self) -> list[MCPEndpoint]:
-        """The endpoint for callers with a token, and that of public operations, created on the first request without one."""
+        """Return the endpoints for callers with and without a token; the latter is created on first use."""
         return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
 
     @cached_property
@@ -199,7 +199,7 @@ class MCPApp:
         return MCPEndpoint(public, self._authentication, self._endpoint.max_body)
 
     def _public_or_401(self) -> MCPEndpoint:
-        """The public operations, for a caller without a token where one is needed; 401 if there are none."""
+        """Return the public operations for a caller without a required token; raise 401 if there are none."""
         if not len(self._public.server.registry):
             raise no_identity()
         return self._public
@@ -213,7 +213,7 @@ class MCPApp:
         await respond(request.send, 200, document, [JSON])
 
     async def _refuse(self, error: ProtocolError | CallError, request: MCPRequest) -> None:
-        """Answer a refused request with its HTTP status, and tell the observers, unless they know of it."""
+        """Answer a rejected request with its HTTP status, and report it to the observers once."""
         is_observed = isinstance(error, NotPublicError) and error.is_observed
         identity = request.identity
         if isinstance(error, ProtocolError):
@@ -235,7 +235,7 @@ class MCPApp:
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
     def resource_updated(self, uri: str) -> None:
-        """Notify the clients that follow a resource that it has changed; may be called in any thread."""
+        """Notify clients that follow a resource of a change. Thread-safe."""
         for endpoint in self._endpoints():
             changes = endpoint.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
@@ -319,7 +319,7 @@ class PublicServer(MCPServer):
 
 
 def _unless_unknown(answer: AnyResponse, *, is_observed: bool = False) -> AnyResponse:
-    """The answer, unless it says that something is unknown; a failure of an operation that ran has its own error in its data."""
+    """Return the response, unless it says that something is unknown; an operation's failure keeps its error."""
     if (
         isinstance(answer, RPCErrorResponse)
         and answer.error.code in _UNKNOWN

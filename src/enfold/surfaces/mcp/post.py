@@ -99,7 +99,7 @@ class MCPEndpoint:
     def while_admitted(
         self, scope: Scope, headers: Headers, identity: Identity | None, refuse: Callable[[], None]
     ) -> AbstractContextManager[None]:
-        """For as long as a stream is open, `refuse` is called when the token of its caller becomes invalid."""
+        """Call `refuse` if the caller's token becomes invalid while a stream is open."""
         is_from_above = scope.get(IDENTITY) is not None  # the app that mounts us has checked the token
         return self.authentication.while_admitted(
             headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None
@@ -158,7 +158,7 @@ class Post(msgspec.Struct, eq=False):
             await self._reply.abandon()
 
     async def _handle(self, message: RPCMessage, watcher: RequestWatcher) -> None:
-        """Answer a message by the rules of its revision: by itself, or in its session."""
+        """Handle a message by the rules of its revision: stateless or in its session."""
         meta = message.params.get("_meta")
         self._meta = meta = meta if isinstance(meta, dict) else {}
         if VERSION_KEY in meta or self._is_stateless(message):
@@ -197,7 +197,7 @@ class Post(msgspec.Struct, eq=False):
     # without a handshake
 
     async def _handle_stateless(self, message: RPCMessage) -> None:
-        """Answer a message that brings its client's version and capabilities itself."""
+        """Handle a message that carries its client's version and capabilities."""
         if message.method is UNSET or message.id is UNSET:
             # A client cancels by disconnecting: there is no notification we would act on, and no answer we wait for.
             await respond(self._send, 202)
@@ -213,7 +213,7 @@ class Post(msgspec.Struct, eq=False):
         await self._finish(await self._endpoint.server.respond(exchange))
 
     def _stateless_caller(self, message: RPCMessage) -> Caller:
-        """The client as the request describes it; the headers must say the same."""
+        """Return the client that the request describes; the headers must agree."""
         meta, headers = self._meta, self._headers
         version, name = meta.get(VERSION_KEY), message.params.get("name")
         capabilities = meta.get(CAPABILITIES_KEY)
@@ -284,7 +284,7 @@ class Post(msgspec.Struct, eq=False):
         await self._reply.finish(await self._endpoint.server.respond(self._exchange(message, caller)))
 
     async def _handle_batch(self, body: bytes | bytearray) -> None:
-        """Answer several messages at once, which only the oldest revisions allow, with one array."""
+        """Handle a batch, which only the oldest revisions allow, and respond with one array."""
         session, caller = self._session()
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
@@ -304,7 +304,7 @@ class Post(msgspec.Struct, eq=False):
         await (respond(self._send, 200, b"[%b]" % b",".join(answers), [JSON]) if answers else respond(self._send, 202))
 
     def _session(self) -> tuple[HTTPSession | None, Caller]:
-        """The session that a request names; without one, a caller of whom only the revision is known."""
+        """Return the session of a request; without one, a caller with only a revision."""
         session_id = self._headers.get(b"mcp-session-id")
         if session_id is None:
             said = self._headers.get(b"mcp-protocol-version", b"").decode("latin-1")
@@ -314,19 +314,19 @@ class Post(msgspec.Struct, eq=False):
 
 
 def _token_refusal(exchange: ClientExchange) -> AnyResponse:
-    """The message that ends a stream whose token has become invalid."""
+    """Return the message that ends a stream whose token has become invalid."""
     return error_response(exchange.id, protocol_error(refused_token()))
 
 
 def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
-    """The answer to a request of a batch that was not run, because the answers before it are too long already."""
+    """Return the response for a request of a batch that was not run because earlier responses are too long."""
     message = f"The answers to a batch are at most {limits.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
     return error_response(exchange.id, protocol_error(error))
 
 
 def _check_form(headers: Headers, limit: int) -> None:
-    """Refuse by its headers what need not be read: a body of another type or size, or a client that accepts no answer of ours."""
+    """Reject by its headers a body of another type or size, or a client that accepts none of our responses."""
     if (
         headers.get(b"content-type") == b"application/json"
         and headers.get(b"accept") in _USUAL_ACCEPT
@@ -350,7 +350,7 @@ def _is_readable(accept: bytes) -> bool:
 
 
 def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> None:
-    """Act on a notification of the client, or on its answer to a question."""
+    """Handle a notification of the client, or its answer to a question."""
     if session is None:
         return
     if message.method is UNSET:
@@ -391,7 +391,7 @@ class HTTPReply(msgspec.Struct, eq=False):
             self._open().send(message)
 
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Ask the client on the stream, and wait for the answer, which it posts to its session."""
+        """Ask the client on the stream, and wait for the answer that it posts to its session."""
         if self.session is None or not self._takes_events:
             message = "This client cannot be asked: it has no session, or takes no events"
             raise CallError("UNAVAILABLE", message, {"reason": "no_session"}, retryable=False)

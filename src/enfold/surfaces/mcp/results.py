@@ -42,7 +42,7 @@ def write_result(
     *,
     truncated: Any = False,
 ) -> Result:
-    """The result of a call or of a task, shortened where the operator limits results and its schema allows it.
+    """Write the result of a call or task, truncated if the operator limits results and the schema allows it.
 
     `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
     """
@@ -98,14 +98,14 @@ def _mark(result: Result, tool: MCPTool, envelope: ResponseEnvelope[Any], asked:
 
 
 def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
-    """The result with the id under which the call was recorded, if it was."""
+    """Add the run id to the result, if the call was recorded."""
     if recording is not None and recording.is_kept:
         result["_meta"] = {**result.get("_meta", {}), RUN_KEY: recording.run_id}
     return result
 
 
 def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
-    """The result of a task with the id of its run, where it was recorded: its record came with it."""
+    """Add the run id to the result of a task, if it was recorded."""
     if envelope.provenance is not None:
         result["_meta"][RUN_KEY] = envelope.provenance.get("run_id")
     return result
@@ -126,7 +126,7 @@ def _is_misfit(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
 
 
 def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
-    """The block as it is; for a client whose revision does not know its kind, a text that holds its JSON."""
+    """Return the block; for a client whose revision lacks its kind, a text block with its JSON."""
     wire = block.to_wire()
     is_known = revision.has_structure or block.type != "resource_link"
     if is_known and (revision.has_annotations or block.type != "audio"):
@@ -138,7 +138,7 @@ def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
 
 
 def _structure(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision) -> Any:
-    """The structured content; UNSET where there is none to give, or none that the client may get."""
+    """Return the structured content; UNSET if there is none, or none that the client may get."""
     if tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
         return _own_structure(tool, envelope, envelope.meta, revision)
     if envelope.is_error or not tool.has_structure:
@@ -152,7 +152,7 @@ def _structure(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revisio
 
 
 def _own_structure(tool: MCPTool, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, revision: Revision) -> Any:
-    """What another server gave, repaired to its schema; without a schema only what it marked as structured."""
+    """Return another server's structured content, repaired to its schema; without a schema only if marked."""
     is_promised = tool.output_schema_for(revision) is not None and not meta.is_error
     given = envelope.data if is_promised and tool.own_output_schema is None else meta.structured_content
     return given if revision.has_any_structure or isinstance(given, dict) else UNSET
@@ -192,7 +192,7 @@ def _meta(envelope: ResponseEnvelope[Any], truncated: Any, *, keeps_marks: bool)
 
 
 def failure(error: CallError, format: Format, operation_id: str) -> Result:
-    """A result that tells a model what went wrong, and a program under which code."""
+    """Build a result that describes a failure for models, and its code for programs."""
     wire = format.write_error(error, operation_id)
     content = wire["content"] if format.is_content else [{"type": "text", "text": encode_failure(wire).decode()}]
     told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
@@ -235,7 +235,7 @@ _MAX_REPORTED: Final = 20  # places that are named
 def limit_result(
     envelope: ResponseEnvelope[Any], most: int, promised: dict[str, Any] | None
 ) -> tuple[ResponseEnvelope[Any], Missing]:
-    """The envelope within so many tokens, as they are estimated, and what is missing; whole where its schema wants it whole."""
+    """Truncate the envelope to an estimated number of tokens, unless its schema forbids it; return what is missing."""
     data = msgspec.json.decode(envelope.data) if isinstance(envelope.data, msgspec.Raw) else envelope.data
     if isinstance(data, bytes) or envelope.is_error or estimate_tokens(_json(data)) <= most:
         return envelope, {}
@@ -278,7 +278,7 @@ class _Cutting:
         self.places: list[dict[str, Any]] = []
 
     def cut(self, value: Any, room: float, path: str) -> Any:
-        """The value in so many bytes, or as near to it as its structure allows."""
+        """Truncate the value to a number of bytes, as closely as its structure allows."""
         if len(_json(value)) <= room:
             return value
         if isinstance(value, str):
@@ -310,7 +310,7 @@ class _Cutting:
         return kept
 
     def _cut_object(self, entries: dict[str, Any], room: float, path: str) -> dict[str, Any]:
-        """Every entry, the small ones whole; the large ones share what room is left."""
+        """Keep every entry, small ones whole; large ones share the remaining room."""
         sizes = {name: len(_json(value)) for name, value in entries.items()}
         left = room - sum(len(_json(name)) + 2 for name in entries)
         shares: dict[str, float] = {}

@@ -45,21 +45,21 @@ class SearchTools:
         self._schemas = ListedSchemas()
 
     def tools(self, catalog: Catalog) -> list[MCPTool]:
-        """The three, under names that no tool of a catalog has."""
+        """Return the three search tools, under names that no tool of the catalog has."""
         served = self._own.guarded()
         names = {each.spec.id: each.spec.name for each in served}
         free = {own: f"{PREFIX}{name}" if catalog.tool(name) is not None else name for own, name in names.items()}
         return [MCPTool(each, free[each.spec.id], self._format, served, self._schemas) for each in served]
 
     def target(self, asked: CallArguments, identity: Identity | None) -> OperationSpec:
-        """The operation that `call_operation` is to call, by its id, the name of its tool, or its short name."""
+        """Find the operation for `call_operation` by id, tool name or short name."""
         spec = find_by_tool_name(self._registry, asked["id"], identity)
         if kind_of(spec) != "tool":
             raise not_found(asked["id"])
         return spec
 
     def instructions(self) -> str:
-        """Instructions for clients when most operations are not listed."""
+        """Return the instructions for clients when most operations are not listed."""
         return INSTRUCTIONS.format(count=len(self._registry))
 
     # --- what they do
@@ -74,7 +74,7 @@ class SearchTools:
         return self._finder.find(query, context.identity, limit)
 
     def describe_operation(self, id: str, context: Context) -> Description:
-        """Every argument of an operation, and the fields of its result."""
+        """Describe every argument of an operation, and the fields of its result."""
         return self._finder.describe(id, context.identity)
 
     async def call_operation(

@@ -456,7 +456,7 @@ class MCPServer:
                 _observe_end(watch, exchange)
 
     def _response(self, exchange: ClientExchange, result: Result) -> AnyResponse:
-        """The response around a result, with what a stateless client gets besides."""
+        """Wrap a result in a response, with the extra fields for stateless clients."""
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
             result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
@@ -509,13 +509,13 @@ class MCPServer:
         return followed
 
     def subscription_end(self, exchange: ClientExchange) -> AnyResponse:
-        """The message that ends a `subscriptions/listen`."""
+        """Return the message that ends a `subscriptions/listen`."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
         return RPCResponse(exchange.id, {"resultType": "complete", "_meta": meta})
 
 
 def _span(exchange: ClientExchange) -> SpanStart:
-    """The span of a call, below its caller's trace: the one in `_meta`, or else that of the HTTP request."""
+    """Create the span of a call below its caller's trace: that of `_meta`, or of the HTTP request."""
     from enfold.observability.spans import mcp_span  # with the first trace
 
     headers, name = exchange.headers, exchange.params.get("name")
@@ -553,7 +553,7 @@ _CODES: Final = {
 
 
 def code_of_protocol(error: ProtocolError) -> str:
-    """Our code for an error of the protocol; most say that the request was wrong."""
+    """Return our code for a protocol error; most mean an invalid request."""
     return _CODES.get(error.code, "VALIDATION_ERROR")
 
 

@@ -39,7 +39,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
     seen: float = msgspec.field(default_factory=time.monotonic)
 
     def new_stream(self, identity: Identity | None) -> EventStream:
-        """A stream that the client can resume, until it has had many others."""
+        """Create a stream that the client can resume, until it has had many others."""
         if not self.revision.has_priming:
             return EventStream()
         while len(self.streams) >= MAX_STREAMS:
@@ -78,7 +78,7 @@ class Sessions:
     """The sessions by their ids, and by their owners: a new one takes the place of another of the same owner."""
 
     def __init__(self, limits: Limits, prefix: str = "") -> None:
-        """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
+        """`prefix` starts every session id: it tells sibling processes whose session it is."""
         self._limits = limits
         self._prefix = prefix
         self._buffer = ResumeBuffer(limits)
@@ -99,7 +99,7 @@ class Sessions:
         return session
 
     def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession | None:
-        """The session of an id, if it is this caller's: the id alone gives no access to other callers."""
+        """Return the session with this id if it belongs to the caller; the id alone grants no access."""
         session = self._sessions.get(session_id.decode("latin-1"))
         if session is None or session.identity_id != _id_of(identity):
             return None
@@ -144,7 +144,7 @@ class Sessions:
 
 
 def _least_used(sessions: Mapping[str, HTTPSession]) -> HTTPSession:
-    """Of those in which nothing happens the oldest; else of those that only listen; else of all."""
+    """Choose a session to drop: the oldest idle one, else one that only listens, else any."""
     idle = (each for each in sessions.values() if each.is_idle)
     quiet = (each for each in sessions.values() if not each.running)
     return next(chain(idle, quiet, sessions.values()))
@@ -290,7 +290,7 @@ class EventStream:
 
 
 def event_place(event_id: bytes) -> tuple[str, int] | None:
-    """The stream and the number in the id of an event; None where it is not one of ours."""
+    """Return the stream and number of an event id; None if it is not ours."""
     stream, _, number = event_id.decode("latin-1").rpartition("-")
     return (stream, int(number)) if number.isascii() and number.isdigit() and len(number) < 12 else None
 

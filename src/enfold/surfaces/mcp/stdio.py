@@ -55,7 +55,7 @@ def serve_stdio(registry: Registry, *, identity: Identity | None = None, **setti
 
 
 async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
-    """`serve_stdio` for a program that has an event loop already."""
+    """Run `serve_stdio` in a program that already has an event loop."""
     await _connection(registry, identity, settings).serve([])
 
 
@@ -81,7 +81,7 @@ class StdioChannel:
     # without a loop
 
     def answer_quick_ones(self) -> list[bytes] | None:
-        """Answer requests until one needs a handler; the lines from there on, or None at the end of the input."""
+        """Answer requests until one needs a handler; return the remaining lines, or None at the end of the input."""
         while (lines := self._streams.read()) is not None:
             for place, line in enumerate(lines):
                 if not self._answer_quickly(line):
@@ -225,7 +225,7 @@ class StdioChannel:
         return self._session.questions.ask(self.send, method, params)
 
     def close_stream(self) -> None:
-        """There is only one stream, and it stays."""
+        """Do nothing: the only stream stays open."""
 
 
 _CHUNK: Final = 1 << 16
@@ -236,7 +236,7 @@ STALL_SECONDS: Final = 5.0  # that a client may stop reading for before the rest
 
 
 def take_streams(line_bytes: int) -> MessageStreams:
-    """Copies of the standard streams for messages alone; what handlers print then goes to stderr, and they read nothing."""
+    """Reserve the standard streams for messages: handlers print to stderr and read nothing."""
     sys.stdout.flush()
     source, target = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -276,7 +276,7 @@ class MessageStreams:
         self.on_drained: Callable[[], None] = lambda: None  # called when little is left that waits
 
     def read(self) -> list[bytes] | None:
-        """The lines that have come, after waiting for at least a part of one; None at the end."""
+        """Return the lines that have arrived, after waiting for at least part of one; None at the end."""
         try:
             chunk = os.read(self.source, _CHUNK)
         except OSError:

@@ -32,7 +32,7 @@ class ChangeListener:
         id: RequestId | UnsetType = UNSET,
         may_be_told: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`may_be_told` says whether a part of a followed resource may be named to the client."""
+        """`may_be_told` decides whether part of a followed resource may be named to the client."""
         self._send = send
         self.kinds = kinds
         self.uris = uris
@@ -57,21 +57,21 @@ class Changes:
         self.schedule: Callable[[Callable[[], None]], object] = lambda run: run()
 
     def listen(self, listener: ChangeListener) -> Callable[[], None]:
-        """Notify a listener of every change from now on; what is returned ends it."""
+        """Notify a listener of every change. Returns a function that stops this."""
         if not self._listeners:
             self._last_lists = self._read_lists()
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
     def resource_updated(self, uri: str, changed: str | None = None) -> None:
-        """Notify everyone who follows a resource that it has changed, or that a part of it has."""
+        """Notify the followers of a resource that it, or a part of it, has changed."""
         for listener in list(self._listeners):
             if uri in listener.uris:
                 is_part = changed is not None and changed != uri and listener.may_be_told(changed)
                 listener.notify("notifications/resources/updated", {"uri": changed if is_part else uri})
 
     def lists_changed(self) -> None:
-        """Notify soon that something was registered or removed, perhaps by another thread: many changes as one."""
+        """Notify soon of registered or removed operations, combining many changes. Thread-safe."""
         if self._listeners and not self._is_scheduled:
             self._is_scheduled = True
             self.schedule(self._send_changes)
@@ -95,7 +95,7 @@ class Following:
     """The resources that have an operation which tells of their changes, for as long as a client follows them."""
 
     def __init__(self, registry: Registry, updated: Updated) -> None:
-        """`updated` is called with the URI that is followed, and with the one that has changed: itself, or a part."""
+        """`updated` is called with the followed URI and the changed one: itself, or a part."""
         self._registry = registry
         self._updated = updated
         self._followed: dict[str, _Followed] = {}

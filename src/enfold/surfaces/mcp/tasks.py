@@ -109,7 +109,7 @@ async def _task_handle(server: MCPServer, exchange: ClientExchange, task_id: str
 
 
 def _refusal(error: CallError) -> ProtocolError:
-    """The same words for another's task, an expired one and one that never was."""
+    """Return the same error for a task of another caller, an expired one and an unknown one."""
     is_theirs = error.code in ("TASK_NOT_FOUND", "VALIDATION_ERROR", "PAYLOAD_TOO_LARGE")
     return ProtocolError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error.message)
 
@@ -152,18 +152,18 @@ def _asked_format(exchange: ClientExchange) -> Format | None:
 
 
 def _plain(envelope: ResponseEnvelope[Any]) -> Result:
-    """The result of an operation that is no longer offered."""
+    """Write the result of an operation that is no longer offered."""
     return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error, "_meta": {}}
 
 
 def _capability_error(error: CallError) -> Result:
-    """The error of a task that had to ask what its client cannot answer."""
+    """Return the error for a task whose questions its client cannot answer."""
     lacking = MissingCapabilityError(tuple(str(error.details.get("capability")).split(".")))
     return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
 
 
 def _protocol_error(error: CallError) -> Result:
-    """The error of the protocol that a task of another server has ended with."""
+    """Return the protocol error that a task of another server ended with."""
     told = {"code": error.details["rpc_code"], "message": error.message}
     return {**told, "data": error.details["data"]} if "data" in error.details else told
 
@@ -194,7 +194,7 @@ class TaskUpdates:
             each.cancel()
 
     async def _follow(self, handle: TaskHandle, listener: ChangeListener) -> None:
-        """Notify of one task until it has ended; while its store is away, try again."""
+        """Notify of one task until it has ended; retry while its store is unavailable."""
         while True:
             try:
                 async for task in handle.watch():

@@ -130,7 +130,7 @@ def _task_reference(server: MCPServer, exchange: ClientExchange, deferred: Defer
 async def _collect(
     server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: Result
 ) -> tuple[Outcome, bool]:
-    """The items of a stream as one result: as many as come before its own timeout, or ours where it has none."""
+    """Collect the items of a stream as one result, until its timeout or our default."""
     from enfold.surfaces.collection import collect  # most tools give one result
 
     timeout = server.settings.collect_for if tool.spec.timeout is None else None
@@ -148,7 +148,7 @@ def _context(server: MCPServer, exchange: ClientExchange, tool: MCPTool, timeout
 
 
 def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
-    """The selection of fields that the client asks for; refused where the tool promises an outputSchema."""
+    """Return the client's selection of fields; reject it if the tool has an outputSchema."""
     text = exchange.meta.get(SELECT_KEY)
     if text is None or exchange.is_relayed:
         return text
@@ -178,7 +178,7 @@ async def _call_operation(
 
 
 def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> Result:
-    """The result that tells of a failure; a missing capability is an error of the stateless protocol."""
+    """Build the result of a failed call; a missing capability is an error of the stateless protocol."""
     if is_stateless and isinstance(error, MissingCapabilityError):
         raise error
     if tool.spec.durable != "never" and (error.code, error.details.get("reason")) == ("UNAVAILABLE", "store"):

@@ -47,7 +47,7 @@ class Addresses:
             self._assign_uris(uri, offered)
 
     def find(self, uri: str) -> list[ResourceMatch]:
-        """Where a URI leads: nowhere, to one place, or to one of each server that it could belong to."""
+        """Find what a URI refers to: nothing, one place, or one for each server that it could belong to."""
         label, plus, _ = uri.removeprefix(PAGE_SCHEME).partition("+")
         if plus and label in self._namespaces:
             prefix = f"{label}+"
@@ -65,7 +65,7 @@ class Addresses:
         )
 
     def alternatives(self, uri: str, matches: list[ResourceMatch]) -> list[str]:
-        """The URIs that name each of several matches alone, with its server before it."""
+        """Return a URI for each of several matches, prefixed with its server."""
         return [self._labelled(uri, match.resource) for match in matches]
 
     def _labelled(self, uri: str, resource: Resource) -> str:
@@ -77,7 +77,7 @@ class Addresses:
         return found or list(self._resources.get(uri, ()))
 
     def of_server(self, namespace: str, uri: str) -> str:
-        """The URI under which a server's own resource is listed, as a tool of that server has to name it."""
+        """Return the URI under which a server's own resource is listed."""
         server = _server(namespace)
         own = (each.uri for each in self._resources.get(uri, ()) if _server(each.spec.namespace) == server)
         return next(own, uri)
@@ -107,26 +107,26 @@ class Addresses:
 
 
 def with_prefix(uri: str, prefix: str) -> str:
-    """A source's own URI with its server before it; a page for people keeps its scheme, by which clients know it."""
+    """Prefix a source's URI with its server; a UI page keeps its scheme, which clients recognise."""
     if uri.startswith(PAGE_SCHEME):
         return PAGE_SCHEME + prefix + uri.removeprefix(PAGE_SCHEME)
     return prefix + uri
 
 
 def without_prefix(uri: str, prefix: str) -> str:
-    """What a source itself calls the resource at a URI."""
+    """Return the source's own URI of a resource."""
     if uri.startswith(PAGE_SCHEME):
         return PAGE_SCHEME + uri.removeprefix(PAGE_SCHEME).removeprefix(prefix)
     return uri.removeprefix(prefix)
 
 
 def _server(namespace: str) -> str:
-    """The namespace of a server's tools, from that of its resources or from itself."""
+    """Return the namespace of a server's tools, given it or that of its resources."""
     return namespace.removesuffix("resources").rstrip(".")
 
 
 def _namespaces_by_label(namespaces: Iterable[str]) -> dict[str, str]:
-    """The namespaces by the labels that stand for them before a URI, which are legal in a scheme."""
+    """Return the namespaces by their labels in URIs, which must be valid in a scheme."""
     labels: dict[str, str] = {}
     for namespace in dict.fromkeys(namespaces):
         label = re.sub(_NOT_IN_SCHEMES, "-", _server(namespace) or "local")
