@@ -83,6 +83,8 @@ def content_block(value: Any) -> ContentBlock:
     """Convert a value to a block; a block of an unknown type becomes a text block with its JSON."""
     if isinstance(value, _Block):
         return value  # type: ignore[return-value]  # the five subclasses are all there are
+    if type(value) is dict and len(value) == 2 and value.get("type") == "text" and type(value.get("text")) is str:
+        return TextContent(text=value["text"])  # as nearly all are
     try:
         return _read_block(value)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError):

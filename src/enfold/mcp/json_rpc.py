@@ -55,7 +55,7 @@ class ProtocolError(Exception):
 class RPCMessage(msgspec.Struct, frozen=True):
     """A request, a notification, or the answer to one of our own requests."""
 
-    jsonrpc: str = ""
+    jsonrpc: Literal["2.0"]
     id: RequestId | UnsetType = UNSET
     method: str | UnsetType = UNSET
     params: dict[str, Any] = {}
@@ -64,8 +64,8 @@ class RPCMessage(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is a message of JSON-RPC 2.0: a request, a notification or an answer."""
-        return self.jsonrpc == "2.0" and (self.method is not UNSET or self.is_answer)
+        """Whether it is a request, a notification or an answer."""
+        return self.method is not UNSET or self.is_answer
 
     @property
     def is_request(self) -> bool:
@@ -108,9 +108,11 @@ def parse(text: bytes | bytearray) -> RPCMessage:
         raise ProtocolError(INVALID_REQUEST, f"Not a message: {error}", request_id=_id_of(text)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
-    if not message.is_complete:
+    if message.method is UNSET and not message.is_answer:
         request_id = None if message.id is UNSET else message.id
-        raise ProtocolError(INVALID_REQUEST, "Not a message of JSON-RPC 2.0", request_id=request_id)
+        raise ProtocolError(
+            INVALID_REQUEST, "Not a message: it has neither a method nor a result or an error", request_id=request_id
+        )
     return message
 
 

@@ -134,10 +134,14 @@ class Cancelled(Params, frozen=True):
 
 
 class Progress(Params, frozen=True):
-    progress_token: RequestId
     progress: int | float
     total: int | float | None = None
     message: str | None = None
+
+
+class LogMessage(Params, frozen=True):
+    data: Any = None
+    level: str = "info"
 
 
 class Updated(Params, frozen=True):

@@ -8,14 +8,14 @@ from typing import Any
 
 from enfold import Context
 from enfold.operations.context import Invocation
-from enfold.sources.limits import MCPLimits
-from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, SourceTerms, Turns
+from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, Turns
+from enfold.sources.mcp.settings import Connection
 
 
 def caller() -> MCPCaller:
     """A caller with a client of its own."""
     client: Any = SimpleNamespace(client=object(), capabilities={}, session=None, meta={})
-    return MCPCaller(Context(invocation=Invocation(client)), SourceTerms({}, MCPLimits()))
+    return MCPCaller(Context(invocation=Invocation(client)), Connection())
 
 
 def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:

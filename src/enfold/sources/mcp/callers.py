@@ -17,11 +17,11 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
+from enfold.mcp.messages import LogMessage, Progress, read_notice
 from enfold.operations import Context
 from enfold.operations.outcomes import NeedsInput, Suspension
-from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers, peer_of
-from enfold.sources.limits import MCPLimits
-from enfold.sources.mcp.settings import Answerers
+from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers
+from enfold.sources.mcp.settings import Connection
 from enfold.tasks.model import SERVER_TASK
 
 SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
@@ -38,6 +38,7 @@ LISTEN: Final = "subscriptions/listen"
 MAX_ABANDONED: Final = 1000  # abandoned calls without an answer; with more, the server's questions are refused
 PATIENCE: Final = 3.0  # seconds that a question, or a call, waits for others to end
 
+Running: TypeAlias = Coroutine[Any, Any, dict[str, Any]]  # a call at a server
 CallKey: TypeAlias = tuple[str, object]  # ("call", request id) or ("task", task id)
 
 
@@ -48,18 +49,11 @@ class _AskedQuestions(msgspec.Struct, frozen=True, eq=False):
     answers: asyncio.Future[dict[str, Any]]
 
 
-class SourceTerms(msgspec.Struct, frozen=True):
-    """What a source adds to each of its calls: answers to the server's questions, limits, and the log level it asks for."""
-
-    answers: Answerers
-    limits: MCPLimits
-    log_level: str | None = None
-
-
 class MCPCaller:
     """Who makes a call at a server: what the server may ask, and who receives its progress, log and questions."""
 
-    def __init__(self, context: Context, terms: SourceTerms) -> None:
+    def __init__(self, context: Context, terms: Connection) -> None:
+        """`terms` are the answers of the source, its limits, and the log level that it asks for."""
         self._left_bytes = terms.limits.notice_bytes
         self._answers = terms.answers
         self._log_level = terms.log_level
@@ -71,9 +65,11 @@ class MCPCaller:
     def attach(self, context: Context) -> None:
         """Read from the context who is there; a client that calls again with answers brings another one."""
         self.context = context
-        self.peer = peer = peer_of(context)
+        self.peer = peer = context.invocation.client
         self.is_heard = context.is_heard
-        self.task = None if context.is_nested else context.task  # the durable task here whose work this call does
+        self.task = (
+            None if context.is_nested else context.invocation.task
+        )  # the durable task here whose work this call does
         self.take_task = context.take_task  # makes a task of the server's for a caller that follows tasks
         self.client: object | None = None
         self.session: ClientSession | None = None
@@ -118,30 +114,17 @@ class MCPCaller:
         if self._left_bytes < 0:
             self.context.log("RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)", "warning")
         elif method == "notifications/progress":
-            self._notify_progress(params)
+            told = read_notice(params, Progress)
+            if told is not None:
+                self.context.progress(told.progress, told.total, told.message)
         else:
-            self._notify_log(params)
+            logged = read_notice(params, LogMessage) or LogMessage(data=params.get("data"))
+            text, data = (logged.data, None) if isinstance(logged.data, str) else ("", logged.data)
+            self.context.log(text, logged.level, data)
 
     def stream_closed(self) -> None:
         if self.peer is not None:
             self.peer.close_stream()
-
-    def _notify_progress(self, params: dict[str, Any]) -> None:
-        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
-        if isinstance(progress, int | float):
-            self.context.progress(
-                progress,
-                total if isinstance(total, int | float) else None,
-                message if isinstance(message, str) else None,
-            )
-
-    def _notify_log(self, params: dict[str, Any]) -> None:
-        data, given = params.get("data"), params.get("level")
-        level = given if isinstance(given, str) else "info"
-        if isinstance(data, str):
-            self.context.log(data, level)
-        else:
-            self.context.log("", level, data)
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer one question that came on the open connection."""
@@ -219,7 +202,7 @@ class SuspendedCalls:
         self._seconds = seconds
         self._calls: dict[str, _RunningCall] = {}
 
-    async def run(self, caller: MCPCaller, peer: Peer, start: Callable[[MCPCaller], Coroutine[Any, Any, Any]]) -> Any:
+    async def run(self, caller: MCPCaller, peer: Peer, start: Callable[[MCPCaller], Running]) -> dict[str, Any]:
         """Run a call, or resume the one that waits for the answers which this client brings."""
         call = self._pop(peer.memory.pop(SUSPENDED, None))
         if call is None:
@@ -260,7 +243,7 @@ class SuspendedCalls:
 class _RunningCall:
     """A call at a server, in its own asyncio task."""
 
-    def __init__(self, caller: MCPCaller, task: asyncio.Task[Any]) -> None:
+    def __init__(self, caller: MCPCaller, task: asyncio.Task[dict[str, Any]]) -> None:
         self.caller = caller
         self.task = task
         self.expiry: asyncio.TimerHandle | None = None
@@ -273,7 +256,7 @@ class _RunningCall:
         if not task.cancelled():
             task.exception()  # retrieved, so that the loop does not log it
 
-    async def result(self, peer: Peer) -> Any:
+    async def result(self, peer: Peer) -> dict[str, Any] | NeedsInput:
         """Wait for the result, and ask the client what the server asks meanwhile; NeedsInput where it has to call again."""
         caller = self.caller
         while True:
@@ -454,7 +437,8 @@ class Turns:
     def release(self, key: CallKey) -> None:
         """End the turn of a call; one that has none, or has ended, changes nothing."""
         self._held.discard(key)
-        self._advance()
+        if self._waiting:
+            self._advance()
 
     def close(self, error: Exception) -> None:
         """Fail the waiting calls: the connection is lost."""

@@ -32,6 +32,7 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
+from enfold.mcp.messages import Cancelled, read_notice
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
@@ -114,24 +115,23 @@ class Dispatcher:
 
     # --- calls
 
-    def open(
+    async def call(
         self,
         method: str,
         params: dict[str, Any],
         caller: MCPCaller | None = None,
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
-    ) -> OutgoingCall:
-        """A call with a new id; `result` sends it."""
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        return OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
+    ) -> dict[str, Any]:
+        """Send a request and return its result; ProtocolError if the server refuses it, LostError if the connection is lost.
 
-    async def result(self, call: OutgoingCall) -> dict[str, Any]:
-        """Send a call and return its result; ProtocolError if the server refuses it, LostError if the connection is lost.
-
-        Where questions do not name their call, only one client that can be asked has calls open at a time.
+        The server is asked for progress where the caller listens. Where questions do not name their call, only one client
+        that can be asked has calls open at a time.
         """
-        caller = call.caller
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        call = OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
+        if caller is not None and caller.is_heard:
+            params["_meta"] = {**params.get("_meta", {}), "progressToken": call.id}
         if self.takes_turns and caller is not None and not call.method.startswith("tasks/"):
             await self._turns.take(caller.client if caller.can_be_asked else None, ("call", call.id))
         self._waiting[call.id] = call
@@ -273,7 +273,7 @@ class Dispatcher:
         elif method == "notifications/subscriptions/acknowledged":
             self._confirm(params)
         elif method == "notifications/cancelled":
-            self._cancel_question(params.get("requestId"))
+            self._cancel_question(read_notice(params, Cancelled))
         else:
             self._notice(method, params)
         if caller is not None:
@@ -335,9 +335,9 @@ class Dispatcher:
     def _open_calls(self) -> list[OutgoingCall]:
         return [call for call in self._waiting.values() if call.can_ask and not call.answer.done()]
 
-    def _cancel_question(self, request_id: object) -> None:
+    def _cancel_question(self, cancelled: Cancelled | None) -> None:
         for task, asked_id in list(self._questions.items()):
-            if asked_id == request_id:
+            if cancelled is not None and asked_id == cancelled.request_id:
                 task.cancel()
 
     async def _reply(

@@ -60,7 +60,7 @@ class Web:
         self.limits = settings.limits
         self.url = address.url
         self._fixed = address.headers
-        self._given = settings.headers
+        self._given = settings.connection.headers
         self._login = settings.login
         # Headers that never change are put together once.
         self._static: dict[str, str] | None = None
@@ -68,7 +68,7 @@ class Web:
             self._static = _lower({**self._fixed, **self._given})
         self._secrets = settings.secrets
         self.redact = self._secrets.redact_bytes
-        self._given_client = settings.client
+        self._given_client = settings.connection.client
         self._client: AnyClient | None = None
 
     async def send(

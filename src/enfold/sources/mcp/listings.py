@@ -191,13 +191,9 @@ class _Maker:
         runs_as_task = not self._is_stateless and task_support == "required"
 
         async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            if context.task_question is not None:
-                return to_envelope(await upstream.ask_about_task(context.task_question, context), shape)
             params = {"name": original, "arguments": input}
-            if runs_as_task:
-                return to_envelope(await upstream.call_as_task(params, context), shape)
             headers = _mirrored(mirrors, input) if mirrors else None
-            request = ServerRequest("tools/call", params, idempotent, headers)
+            request = ServerRequest("tools/call", params, idempotent, headers, runs_as_task)
             return to_envelope(await upstream.call(request, context), shape)
 
         return call

@@ -24,6 +24,7 @@ from enfold.mcp.json_rpc import (
     fields_of,
 )
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision, urgency_of
+from enfold.operations import Context
 from enfold.operations.questions import EVERY_QUESTION
 from enfold.sources.mcp.callers import LISTEN, MCPCaller
 from enfold.sources.mcp.dispatcher import Dispatcher, LostError, Notice, closed_connection, protocol_failure
@@ -81,19 +82,14 @@ class UpstreamSession:
         log_level = None if caller is None else caller.log_level
         if log_level is not None:
             await self.set_log_level(log_level)
-        call = self._dispatcher.open(method, params, caller, headers, begun)
-        meta: dict[str, Any] = {}
-        if self.revision.is_stateless:
-            meta = _stateless_meta(self.revision, capabilities or {})
-            if log_level is not None:
-                meta[LOG_LEVEL_KEY] = log_level
-        if caller is not None and caller.is_heard:
-            meta["progressToken"] = call.id
-        if meta:
-            params["_meta"] = {**params.get("_meta", {}), **meta}
-        result = await self._dispatcher.result(call)
-        if self.revision.is_stateless:
-            _check_kind(method, result)
+        if not self.revision.is_stateless:
+            return await self._dispatcher.call(method, params, caller, headers, begun)
+        meta = _stateless_meta(self.revision, capabilities or {})
+        if log_level is not None:
+            meta[LOG_LEVEL_KEY] = log_level
+        params["_meta"] = {**params.get("_meta", {}), **meta}
+        result = await self._dispatcher.call(method, params, caller, headers, begun)
+        _check_kind(method, result)
         return result
 
     async def set_log_level(self, level: str) -> None:
@@ -168,13 +164,11 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
 
 
 class PooledSession:
-    """The session that all calls to a server share, in one era of the protocol."""
+    """The session that all calls to a server share, in one era of the protocol; opened with the first call, and again."""
 
     def __init__(
         self,
         settings: ServerSettings,
-        source: MCPCaller,
-        log_level: str | None,
         notice: Notice,
         on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
         on_state: Callable[[], None],
@@ -186,8 +180,7 @@ class PooledSession:
         `shows_output`: the first to open it sees what a process printed that cannot be started.
         """
         self._settings = settings
-        self._source = source
-        self._log_level = log_level
+        self._source = MCPCaller(Context(), settings.connection)  # answers what belongs to no call
         self._notice = notice
         self._on_reconnect = on_reconnect
         self._on_state = on_state
@@ -208,9 +201,7 @@ class PooledSession:
         if session is not None and session.connection.is_open:
             return session
         async with self._opening:
-            if self.current is not None and self.current.is_open:
-                return self.current
-            return await self._reopen()
+            return self.current if self.current is not None and self.current.is_open else await self._reopen()
 
     async def drop(self, session: UpstreamSession) -> None:
         """Close a session that is of no use any more; the next call opens another."""
@@ -228,9 +219,8 @@ class PooledSession:
         if self.current is not None:
             await self.drop(self.current)
         self._check_open()
-        shows_output = self._shows_output and not self._was_open
         try:
-            session = await open_session(self._settings, self._notice, self._source, shows_output=shows_output)
+            session = await self._open()
         except CallError as error:
             self._lose(error.message)
             raise
@@ -242,8 +232,7 @@ class PooledSession:
             raise
         self.current = session
         await session.listen()
-        if self._log_level is not None:
-            await session.set_log_level(self._log_level)
+        await session.set_log_level(self._settings.connection.log_level)
         if self._was_open:
             await self._on_reconnect(session)
         self._was_open = True
@@ -258,65 +247,54 @@ class PooledSession:
         if self._is_closed:
             raise closed_connection(self._settings.name)
 
+    # --- opening
 
-async def open_session(
-    settings: ServerSettings, notice: Notice, source: MCPCaller, *, shows_output: bool = False
-) -> UpstreamSession:
-    """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
-
-    `shows_output`: the error may include what the process has printed.
-    """
-    try:
-        async with asyncio.timeout(settings.limits.connect):
-            opening = _Opening(settings, notice, source)
-            server = settings.server
-            return await (opening.start(server) if isinstance(server, Command) else opening.reach(server))
-    except TimeoutError:
-        message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
-        raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
-    except LostError as lost:
-        failure = lost.for_caller(idempotent=True)
-        told = f": {lost.output}" if shows_output and lost.output else ""
-        if lost.output and not shows_output:
-            log.warning("%s: %s", failure.message, lost.output)
-        raise CallError(failure.code, f"{failure.message}{told}", failure.details, failure.retryable) from None
-    except ProtocolError as error:
-        failure = protocol_failure(error)
-        raise CallError("UNAVAILABLE", f"{settings.name} refuses to begin: {error.message}", failure.details) from None
-
-
-# --- transports ---------------------------------------------------------------------------------------------------
-
-
-class _Opening(msgspec.Struct, frozen=True):
-    """What every attempt to begin a session needs: how the server is reached, and who receives its messages."""
-
-    settings: ServerSettings
-    notice: Notice
-    source: MCPCaller
-
-    async def start(self, command: Command) -> UpstreamSession:
+    async def _open(self) -> UpstreamSession:
+        """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long."""
+        settings, server = self._settings, self._settings.server
         try:
-            return await self._over_pipes(command, self.settings.protocol)
+            async with asyncio.timeout(settings.limits.connect):
+                return await (self._start(server) if isinstance(server, Command) else self._reach(server))
+        except TimeoutError:
+            message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
+            raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
+        except LostError as lost:
+            failure, told = lost.for_caller(idempotent=True), ""
+            if lost.output and self._shows_output and not self._was_open:
+                told = f": {lost.output}"
+            elif lost.output:
+                log.warning("%s: %s", failure.message, lost.output)
+            raise CallError(failure.code, f"{failure.message}{told}", failure.details, failure.retryable) from None
+        except ProtocolError as error:
+            message, failure = f"{settings.name} refuses to begin: {error.message}", protocol_failure(error)
+            raise CallError("UNAVAILABLE", message, failure.details) from None
+
+    async def _start(self, command: Command) -> UpstreamSession:
+        protocol = self._settings.connection.protocol
+        try:
+            return await self._over_pipes(command, protocol)
         except LostError:
-            if self.settings.protocol != "auto":
+            if protocol != "auto":
                 raise
         # Some servers end when the first message is none they know.
-        other = LATEST if self.settings.handshake_first else LATEST_HANDSHAKE
+        other = LATEST if self._settings.handshake_first else LATEST_HANDSHAKE
         return await self._over_pipes(command, other.name)
 
     async def _over_pipes(self, command: Command, protocol: Dialect) -> UpstreamSession:
         dispatcher = self._dispatcher()
         await start_process(command, dispatcher)
-        return await _begin(dispatcher, protocol, handshake_first=self.settings.handshake_first)
+        return await _begin(dispatcher, protocol, handshake_first=self._settings.handshake_first)
 
-    async def reach(self, address: Address) -> UpstreamSession:
+    async def _reach(self, address: Address) -> UpstreamSession:
+        protocol = self._settings.connection.protocol
         if address.transport == "sse":
             return await self._over_event_stream(address)
         try:
-            return await self._over_http(address)
+            dispatcher = self._dispatcher()
+            HTTPConnection(Web(address, self._settings), dispatcher)
+            return await _begin(dispatcher, protocol)
         except (CallError, ProtocolError) as error:
-            if address.transport == "http" or self.settings.protocol == LATEST.name or not _may_be_older(error):
+            if address.transport == "http" or protocol == LATEST.name or not _may_be_older(error):
                 raise
             refused = error
         try:
@@ -324,18 +302,14 @@ class _Opening(msgspec.Struct, frozen=True):
         except (CallError, LostError):
             raise refused from None
 
-    async def _over_http(self, address: Address) -> UpstreamSession:
-        dispatcher = self._dispatcher()
-        HTTPConnection(Web(address, self.settings), dispatcher)
-        return await _begin(dispatcher, self.settings.protocol)
-
     async def _over_event_stream(self, address: Address) -> UpstreamSession:
         dispatcher = self._dispatcher()
-        await open_event_stream(Web(address, self.settings), dispatcher)
+        await open_event_stream(Web(address, self._settings), dispatcher)
         return await _begin(dispatcher, LATEST_HANDSHAKE.name)
 
     def _dispatcher(self) -> Dispatcher:
-        return Dispatcher(self.settings.name, self.notice, self.source, self.settings.limits, self.settings.secrets)
+        settings = self._settings
+        return Dispatcher(settings.name, self._notice, self._source, settings.limits, settings.secrets)
 
 
 def _may_be_older(error: Exception) -> bool:
@@ -407,7 +381,7 @@ async def _discover(dispatcher: Dispatcher) -> UpstreamSession:
 
 
 async def _ask_for_versions(dispatcher: Dispatcher) -> dict[str, Any]:
-    return await dispatcher.result(dispatcher.open("server/discover", {"_meta": _stateless_meta(LATEST, {})}))
+    return await dispatcher.call("server/discover", {"_meta": _stateless_meta(LATEST, {})})
 
 
 async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSession:
@@ -415,7 +389,7 @@ async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSe
     connection.agree(None)
     # All kinds of questions: they are passed on to the caller. In the newest revision each request names the caller's.
     params = {"protocolVersion": revision.name, "capabilities": EVERY_QUESTION, "clientInfo": _client_info()}
-    answer = await dispatcher.result(dispatcher.open("initialize", params))
+    answer = await dispatcher.call("initialize", params)
     agreed = answer.get("protocolVersion")
     if not isinstance(agreed, str):
         raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")

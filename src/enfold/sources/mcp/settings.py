@@ -103,7 +103,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """How one server is reached; headers, login and client are for servers at an address.
+    """How one server is reached; a login is for servers at an address.
 
     With `handshake_first` a server of both eras is spoken to in the older one: what it asks there, every client can be
     asked, and many servers cannot ask in the newest.
@@ -111,14 +111,14 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     server: Server
     name: str
-    limits: MCPLimits = MCPLimits()
-    protocol: Dialect = "auto"
-    headers: GivenHeaders = {}
+    connection: Connection = Connection()
     login: OAuthLogin | None = None
-    client: Any = None
-    per: Per = "source"
     handshake_first: bool = False
     secrets: KnownSecrets = msgspec.field(default_factory=KnownSecrets)  # which nothing that it sends may repeat
+
+    @property
+    def limits(self) -> MCPLimits:
+        return self.connection.limits
 
 
 # --- targets ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from enfold.runtime.source_states import DefinitionChange
 from enfold.sources.mcp.listings import Imported, Options, import_operations
 from enfold.sources.mcp.settings import (
     Address,
-    Answerers,
     Connection,
     Content,
     Credentials,
@@ -82,27 +81,15 @@ def from_mcp(
         checked_middleware(middleware),
     )
     settings_of_login = auth if isinstance(auth, msgspec.Struct) else None
-    headers = connection.headers
     if auth is not None and not isinstance(auth, msgspec.Struct):
-        headers = _with_credentials(headers, auth)
+        connection = msgspec.structs.replace(connection, headers=_with_credentials(connection.headers, auth))
 
     def server_of(name: str, server: Server, options: Options) -> _Server:
         login = _login(server, settings_of_login, name)
-        secrets = _known_secrets(server, name, login, headers, shape.fix)
+        secrets = _known_secrets(server, name, login, connection.headers, shape.fix)
         for variable, secret in shape.secrets.items():
             secrets.remember(secret, variable, lasts=True)
-        settings = ServerSettings(
-            server,
-            name,
-            connection.limits,
-            connection.protocol,
-            headers,
-            login,
-            connection.client,
-            connection.per,
-            secrets=secrets,
-        )
-        return _Server(settings, connection.answers, connection.log_level, options)
+        return _Server(ServerSettings(server, name, connection, login, secrets=secrets), options)
 
     if not isinstance(servers, dict):
         return MCPOperations([server_of(name or namespace or str(servers), servers, options)])
@@ -194,9 +181,9 @@ class MCPOperations:
 class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
-    def __init__(self, settings: ServerSettings, answers: Answerers, log_level: str, options: Options) -> None:
+    def __init__(self, settings: ServerSettings, options: Options) -> None:
         self.registries = SyncedRegistries(self, "mcp")
-        self._upstream = Upstream(settings, answers, log_level, self._changed, self.registries.tell, self._pass_on_log)
+        self._upstream = Upstream(settings, self._changed, self.registries.tell, self._pass_on_log)
         self._login = settings.login
         self._options = options
         self.imported = Imported()

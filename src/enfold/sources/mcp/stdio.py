@@ -39,7 +39,7 @@ async def start_process(command: Command, dispatcher: Dispatcher) -> None:
     connection = StdioConnection(dispatcher)
     try:
         await loop.subprocess_exec(
-            lambda: connection.process,
+            lambda: connection,
             *command.words,
             env=_environment(command),
             cwd=command.cwd,
@@ -73,21 +73,28 @@ def _is_needed(name: str) -> bool:
     return name in _NEEDED | _CERTIFICATES or name.startswith("LC_") or name.lower() in _PROXIES
 
 
-class StdioConnection:
-    """The connection to one process."""
+class StdioConnection(asyncio.SubprocessProtocol):
+    """The connection to one process, of which the event loop tells: lines of its output, the tail of its stderr, its end."""
 
     has_call_streams = False
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         dispatcher.connection = self
+        self._name = dispatcher.name
         self._limits = dispatcher.limits
-        lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
-        self.process = _Process(dispatcher.name, lines.feed, self._fail_all, dispatcher.redact)
-
-    @property
-    def is_open(self) -> bool:
-        return self.process.is_connected and not self.process.is_input_closed
+        self._lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._stderr = b""
+        self._stderr_line = b""  # the one that has not ended
+        self._exit_code: int | None = None
+        self.is_open = False  # until it closes its input or its output, or ends
+        self._is_finished = False
+        self._has_answered = False  # if it never has, the user who opens the source sees what it printed
+        self._is_output_closed = False  # when it has closed its output
+        self._write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
+        self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def agree(self, revision: Revision | None) -> None:
         """This transport names no revision beside its messages."""
@@ -95,15 +102,15 @@ class StdioConnection:
     async def send_call(self, call: OutgoingCall) -> None:
         """Send a request when the process has read enough of what came before; a caller who gives up earlier sends none."""
         try:
-            while self.process.write_pause is not None:
-                await asyncio.shield(self.process.write_pause)
+            while self._write_pause is not None:
+                await asyncio.shield(self._write_pause)
         except asyncio.CancelledError:
             self._dispatcher.withdraw(call)
             raise
         try:
             self._write(RPCRequest(call.id, call.method, call.params))
         except LostError:
-            await self.process.ends_within(OUTPUT_SECONDS)  # to learn how it ended
+            await self._ends_within(OUTPUT_SECONDS)  # to learn how it ended
             raise self._lost() from None
 
     async def send(self, message: OutgoingMessage) -> None:
@@ -114,15 +121,8 @@ class StdioConnection:
         with suppress(LostError):
             self._write_if_read(message)
 
-    async def close(self) -> None:
-        await self._dispatcher.cancel_tasks()
-        await self.process.end()
-
-    def _lost(self) -> LostError:
-        return LostError(self.process.end_error(), may_have_run=False, output=self.process.stderr_tail)
-
     def _write(self, message: OutgoingMessage) -> None:
-        stdin = self.process.stdin
+        stdin = self._stdin
         if not self.is_open or stdin is None or stdin.is_closing():
             raise self._lost()
         stdin.write(encode(message) + b"\n")
@@ -130,13 +130,13 @@ class StdioConnection:
             raise self._lost()
 
     def _write_if_read(self, message: OutgoingMessage) -> None:
-        stdin = self.process.stdin
-        if stdin is not None and stdin.get_write_buffer_size() > self._limits.unread_bytes:
+        if self._stdin is not None and self._stdin.get_write_buffer_size() > self._limits.unread_bytes:
             self._dispatcher.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
             return
         self._write(message)
 
-    # --- output of the process
+    def _lost(self) -> LostError:
+        return LostError(self._end_error(), may_have_run=False, output=self._stderr_tail)
 
     def _refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
@@ -145,47 +145,17 @@ class StdioConnection:
         )
         self._dispatcher.refuse_answer(head + tail, message_too_large(limit))
 
-    def _fail_all(self) -> None:
-        self._dispatcher.fail_all(self.process.end_error(), output=self.process.stderr_tail)
-
-
-class _Process(asyncio.SubprocessProtocol):
-    """The process as the event loop sees it: lines of its output, the tail of its stderr, and its end."""
-
-    def __init__(
-        self,
-        name: str,
-        take_output: Callable[[bytes], None],
-        on_end: Callable[[], None],
-        redact: Callable[[bytes], bytes],
-    ) -> None:
-        self._name = name
-        self._redact = redact
-        self._take_output = take_output
-        self._on_end = on_end
-        self._transport: asyncio.SubprocessTransport | None = None
-        self.stdin: asyncio.WriteTransport | None = None
-        self._stderr = b""
-        self._stderr_line = b""  # the one that has not ended
-        self._exit_code: int | None = None
-        self.is_connected = False  # until its output ends, or it does
-        self._has_answered = False  # if it never has, the user who opens the source sees what it printed
-        self._is_output_closed = False  # when it has closed its output
-        self.is_input_closed = False  # when it has closed its input
-        self.write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
-        self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
     # --- the loop calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
-        self.stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        self.is_connected = True
+        self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        self.is_open = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
             self._has_answered = True
-            self._take_output(data)
+            self._lines.feed(data)
         else:
             self._take_stderr(data)
 
@@ -195,12 +165,12 @@ class _Process(asyncio.SubprocessProtocol):
         *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
         self._stderr_line = self._stderr_line[-MAX_STDERR:]
         for line in lines:
-            log.debug("%s: %s", self._name, self._redact(line).decode("utf-8", "replace").rstrip())
+            log.debug("%s: %s", self._name, self._dispatcher.redact(line).decode("utf-8", "replace").rstrip())
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
         if fd == 0:
-            self.is_input_closed = True
+            self.is_open = False
             self.resume_writing()
         self._is_output_closed = self._is_output_closed or fd == 1
         if fd != 2:
@@ -214,11 +184,11 @@ class _Process(asyncio.SubprocessProtocol):
         self._finish_soon()
 
     def pause_writing(self) -> None:
-        if self.write_pause is None:
-            self.write_pause = asyncio.get_running_loop().create_future()
+        if self._write_pause is None:
+            self._write_pause = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        waiting, self.write_pause = self.write_pause, None
+        waiting, self._write_pause = self._write_pause, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
@@ -230,26 +200,26 @@ class _Process(asyncio.SubprocessProtocol):
             asyncio.get_running_loop().call_later(OUTPUT_SECONDS, self._finish)
 
     def _finish(self) -> None:
-        if not self.is_connected:
+        if self._is_finished:
             return
-        self.is_connected = False
+        self._is_finished, self.is_open = True, False
         self.resume_writing()
-        if self.stderr_tail and self._has_answered:
-            log.warning("%s %s: %s", self._name, self._how_it_ended(), self.stderr_tail)
-        self._on_end()
+        if self._stderr_tail and self._has_answered:
+            log.warning("%s %s: %s", self._name, self._how_it_ended(), self._stderr_tail)
+        self._dispatcher.fail_all(self._end_error(), output=self._stderr_tail)
         self._kill_group()  # without its pipes the process is of no use
 
     # --- its end
 
-    def end_error(self) -> CallError:
+    def _end_error(self) -> CallError:
         """How the process ended, for callers; what it printed may be of other callers or secret, and is only logged."""
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
         return CallError("UNAVAILABLE", f"{self._name} {self._how_it_ended()}", details)
 
     @property
-    def stderr_tail(self) -> str:
+    def _stderr_tail(self) -> str:
         """The end of what it printed, as one line for the log or the user who opens the source."""
-        words = self._redact(self._stderr).decode("utf-8", "replace").split()
+        words = self._dispatcher.redact(self._stderr).decode("utf-8", "replace").split()
         return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_SHOWN:]
 
     def _how_it_ended(self) -> str:
@@ -258,25 +228,26 @@ class _Process(asyncio.SubprocessProtocol):
             return "has closed its connection"
         return f"was ended by signal {-code}" if code < 0 else f"has ended with exit code {code}"
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Close its input, which ends a server that behaves; then ask, then insist."""
-        self.is_connected = False
+        await self._dispatcher.cancel_tasks()
+        self._is_finished, self.is_open = True, False
         if self._transport is None:
             return
-        if self.stdin is not None:
-            self.stdin.close()
+        if self._stdin is not None:
+            self._stdin.close()
         try:
-            if await self.ends_within(EXIT_SECONDS):
+            if await self._ends_within(EXIT_SECONDS):
                 return
             for number in (signal.SIGTERM, signal.SIGKILL):
                 self._signal_group(number)
-                if await self.ends_within(SIGNAL_SECONDS):
+                if await self._ends_within(SIGNAL_SECONDS):
                     return
         finally:
             self._kill_group()
             self._transport.close()
 
-    async def ends_within(self, seconds: float) -> bool:
+    async def _ends_within(self, seconds: float) -> bool:
         """Whether it has ended by then."""
         await asyncio.wait({self._has_ended}, timeout=seconds)
         return self._has_ended.done()
@@ -306,8 +277,11 @@ class _Lines:
     def feed(self, data: bytes) -> None:
         *ended, rest = data.split(b"\n")
         for line in ended:
-            self._add(line)
-            self._end_line()
+            if self._parts or len(line) > self._limit:
+                self._add(line)
+                self._end_line()
+            elif line:
+                self._take(line)
         if rest:
             self._add(rest)
 

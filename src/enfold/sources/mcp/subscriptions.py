@@ -40,13 +40,12 @@ class ResourceSubscriptions:
             self._followers[uri].remove(follower)
             await self._unsubscribe_unfollowed(uri)
 
-    def tell_change(self, uri: object) -> None:
+    def tell_change(self, uri: str) -> None:
         """Notify the followers of a changed resource."""
-        if isinstance(uri, str):
-            for followed, followers in self._followers.items():
-                if _covers(followed, uri):
-                    for follower in followers:
-                        follower.add_change(uri)
+        for followed, followers in self._followers.items():
+            if _covers(followed, uri):
+                for follower in followers:
+                    follower.add_change(uri)
 
     async def resubscribe(self, session: UpstreamSession) -> None:
         """Subscribe again at a server that is back, and tell all followers of a change: they may have missed one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -12,31 +12,32 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode, fields_of
+from enfold.mcp.messages import Updated, read_notice
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observability import spans
 from enfold.operations import Context
 from enfold.operations.outcomes import Deferred, Suspension
 from enfold.operations.questions import EVERY_QUESTION, ClientSession
-from enfold.sources.mcp.callers import MCPCaller, SourceTerms, SuspendedCalls
+from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls
 from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
 from enfold.sources.mcp.session import PooledSession, UpstreamSession
-from enfold.sources.mcp.settings import Address, Answerers, Command, ServerSettings
+from enfold.sources.mcp.settings import Address, Command, ServerSettings
 from enfold.sources.mcp.subscriptions import ResourceSubscriptions
 from enfold.sources.mcp.tasks import ask_about_task, cancel_quietly, wait_for_task
 from enfold.sources.reports import Problem
-from enfold.tasks.upstream import TaskQuestion
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
-    """A request made for a caller; `idempotent`: it may be sent twice; `headers` are additional ones for HTTP."""
+    """A request made for a caller; `headers` are additional ones for HTTP."""
 
     method: str
     params: dict[str, Any]
-    idempotent: bool = True
+    idempotent: bool = True  # it may be sent twice
     headers: dict[str, str] | None = None
+    runs_as_task: bool = False  # of a tool of the revision 2025-11-25 that only runs as one
 
 
 class Upstream:
@@ -49,15 +50,13 @@ class Upstream:
     def __init__(
         self,
         settings: ServerSettings,
-        answers: Answerers,
-        log_level: str,
         on_change: Callable[[], None],
         on_state: Callable[[], None],
         on_log: Callable[[dict[str, Any]], None],
     ) -> None:
-        is_shared_process = isinstance(settings.server, Command) and settings.per == "source"
+        is_shared_process = isinstance(settings.server, Command) and settings.connection.per == "source"
         self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
-        self._terms = SourceTerms(answers, settings.limits, log_level)
+        self._terms = settings.connection
         self._on_change = on_change
         self._on_state = on_state
         self._on_log = on_log
@@ -67,21 +66,13 @@ class Upstream:
         self.pool = self._new_pool(self._settings, shows_output=True)
         self._subscriptions = ResourceSubscriptions(self.pool.session)
         self._older_pool: PooledSession | None = None  # of an address of both eras, for callers of the older one
-        self._has_older_era = settings.protocol == "auto"  # as far as is known
+        self._has_older_era = self._terms.protocol == "auto"  # as far as is known
         self._client_pools: dict[object | None, PooledSession] = {}  # with `per = "session"`
         self._closing: set[asyncio.Task[None]] = set()
         self.running = 0  # calls made for callers
 
-    def _new_pool(self, settings: ServerSettings, *, shows_output: bool) -> PooledSession:
-        return PooledSession(
-            settings,
-            MCPCaller(Context(), self._terms),
-            self._terms.log_level,
-            self._notice,
-            self._reconnected,
-            self._on_state,
-            shows_output=shows_output,
-        )
+    def _new_pool(self, settings: ServerSettings, *, shows_output: bool = False) -> PooledSession:
+        return PooledSession(settings, self._notice, self._reconnected, self._on_state, shows_output=shows_output)
 
     @property
     def name(self) -> str:
@@ -111,7 +102,8 @@ class Upstream:
             self._changed.add(kind)
             self._on_change()
         elif method == "notifications/resources/updated":
-            self._subscriptions.tell_change(params.get("uri"))
+            if (updated := read_notice(params, Updated)) is not None:
+                self._subscriptions.tell_change(updated.uri)
         elif method == "notifications/message" and self._logged.has_room(params):
             self._on_log(params)
 
@@ -122,21 +114,19 @@ class Upstream:
 
     # --- calls
 
-    def call(self, request: ServerRequest, context: Context) -> Coroutine[Any, Any, dict[str, Any]]:
+    async def call(self, request: ServerRequest, context: Context) -> dict[str, Any]:
         """The result of a request; its caller receives progress, and the questions of the server."""
-        return self._run(partial(self._converse, request), context)
-
-    async def _run(self, begin: Callable[[MCPCaller], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
-        """The result of a conversation with the server, which may take several requests."""
         caller = MCPCaller(context, self._terms)
+        if context.task_question is not None:  # a task that was handed over to its caller
+            return await ask_about_task(partial(self._send_about_task, caller), self.name, context.task_question)
+        converse = self._run_as_task if request.runs_as_task else self._converse
         self.running += 1
         try:
-            result: dict[str, Any] = await (
-                begin(caller) if caller.peer is None else self._suspended.run(caller, caller.peer, begin)
-            )
+            if caller.peer is None:
+                return await converse(request, caller)
+            return await self._suspended.run(caller, caller.peer, partial(converse, request))
         finally:
             self.running -= 1
-        return result
 
     async def _converse(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
@@ -155,14 +145,12 @@ class Upstream:
             result = await self._send(msgspec.structs.replace(request, params=again), caller)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
-    async def call_as_task(self, params: dict[str, Any], context: Context) -> dict[str, Any]:
-        """The result of a tool of the revision 2025-11-25 that only runs as a task; a caller who gives up cancels it."""
-        return await self._run(partial(self._run_as_task, params), context)
-
-    async def _run_as_task(self, params: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
+    async def _run_as_task(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
+        """Begin a task and wait for its result; a caller who gives up cancels it."""
         task_id: Any = caller.server_task
         if task_id is None:
-            begun = await self._converse(ServerRequest("tools/call", {**params, "task": {}}, idempotent=False), caller)
+            order = msgspec.structs.replace(request, params={**request.params, "task": {}}, idempotent=False)
+            begun = await self._converse(order, caller)
             task_id = fields_of(begun.get("task")).get("taskId")
             if not isinstance(task_id, str):
                 return begun  # it has run as an ordinary call after all
@@ -171,14 +159,9 @@ class Upstream:
             return await self._converse(ServerRequest("tasks/result", {"taskId": task_id}), caller)
         except asyncio.CancelledError:
             if not caller.leaves_task:
-                absent = MCPCaller(Context(), SourceTerms({}, self._settings.limits))
+                absent = MCPCaller(Context(), self._terms)
                 await cancel_quietly(partial(self._send_about_task, absent), task_id)
             raise
-
-    async def ask_about_task(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
-        """The result of a task that was handed over to its caller, once it is there."""
-        caller = MCPCaller(context, self._terms)
-        return await ask_about_task(partial(self._send_about_task, caller), self.name, question)
 
     async def _send_about_task(self, caller: MCPCaller, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._send(ServerRequest(method, params), caller)
@@ -203,7 +186,8 @@ class Upstream:
         meta = caller.meta if spans.inject is None else _with_trace(caller.meta, spans.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
         for is_last in (False, True):
-            pool, session = await self._session_for(caller)
+            pool = self.pool if caller.session is None else await self._pool_for(caller, caller.session)
+            session = await pool.session()
             offered = self._offered(request, caller, session) if session.revision.is_stateless else None
             try:
                 return await session.request(
@@ -227,27 +211,20 @@ class Upstream:
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
         return (with_tasks if speaks_of_tasks else without_tasks)(offered)
 
-    async def _session_for(self, caller: MCPCaller) -> tuple[PooledSession, UpstreamSession]:
-        """The session for a caller, and the pool it is of.
+    async def _pool_for(self, caller: MCPCaller, session: ClientSession) -> PooledSession:
+        """The connection for a client that has a session.
 
         An address of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other.
         A process has one connection, which has one era.
         """
-        if caller.session is not None:
-            if self._settings.per == "session":
-                pool = self._pool_of(caller.client, caller.session)
-                return pool, await pool.session()
-            if isinstance(self._settings.server, Address) and caller.can_be_asked:
-                return await self._session_of_older_era()
-        return self.pool, await self.pool.session()
-
-    def _pool_of(self, client: object | None, session: ClientSession) -> PooledSession:
-        """The connection that one client has for itself, until its session ends."""
-        pool = self._client_pools.get(client)
+        if self._terms.per == "source":
+            is_asked_there = isinstance(self._settings.server, Address) and caller.can_be_asked
+            return await self._pool_of_older_era() if is_asked_there else self.pool
+        pool = self._client_pools.get(caller.client)
         if pool is None:
-            settings = msgspec.structs.replace(self._settings, handshake_first=True)
-            pool = self._client_pools[client] = self._new_pool(settings, shows_output=False)
-            session.when_over(partial(self._close_pool_of, client))
+            pool = self._new_pool(msgspec.structs.replace(self._settings, handshake_first=True))
+            self._client_pools[caller.client] = pool
+            session.when_over(partial(self._close_pool_of, caller.client))
         return pool
 
     def _close_pool_of(self, client: object | None) -> None:
@@ -257,18 +234,19 @@ class Upstream:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def _session_of_older_era(self) -> tuple[PooledSession, UpstreamSession]:
+    async def _pool_of_older_era(self) -> PooledSession:
         session = await self.pool.session()
         if not (session.revision.is_stateless and self._has_older_era):
-            return self.pool, session
+            return self.pool
         if self._older_pool is None:
-            older = msgspec.structs.replace(self._settings, protocol=LATEST_HANDSHAKE.name)
-            self._older_pool = self._new_pool(older, shows_output=False)
+            older = msgspec.structs.replace(self._terms, protocol=LATEST_HANDSHAKE.name)
+            self._older_pool = self._new_pool(msgspec.structs.replace(self._settings, connection=older))
         try:
-            return self._older_pool, await self._older_pool.session()
+            await self._older_pool.session()
         except CallError as error:
             self._has_older_era = "rpc_code" not in error.details  # else it was there, and did not know the handshake
-            return self.pool, session
+            return self.pool
+        return self._older_pool
 
     # --- lists
 
