@@ -1,8 +1,8 @@
 """`python -m benchmarks.scale.discovery`: a seeded simulation of discovery and heartbeats, up to 10,000 peers and 100,000 operations.
 
 It counts messages and bytes, which depend on the protocol alone and not on this machine: sizes are those of real encoded
-messages, and times those that `enfold.calls` uses. A round of discovery is: an edge asks, the broker hands the question to
-every worker, and every worker answers that edge.
+messages, and times those that `enfold.calls` uses. In a round an edge asks, the broker delivers the question to every worker,
+and every worker answers with the digest of its list. A worker that starts or changes announces it, and each edge asks it alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import heapq
 import math
 import random
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from benchmarks.report import print_table
 from enfold import OperationRegistry
-from enfold.calls.caller.peers import LATE_ANSWERS, MAX_MISSED, Discovery
+from enfold.calls.caller.peers import ANSWERS_PER_SECOND, LATE_ANSWERS, MAX_MISSED, Discovery
 from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
 from enfold.calls.protocol.settings import CallSettings
 from enfold.calls.worker.announcer import PART_BYTES
@@ -50,28 +50,11 @@ class FleetSize(msgspec.Struct, frozen=True):
         return max(1, self.workers // self.replicas)
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """How edges ask; the defaults are the protocol as it is, the others are what a change of it would give."""
-
-    least_pause: float = 0.0  # seconds between two questions of one edge
-    lists_digests: bool = True  # a question names every list that the edge has; False: one digest of all of them
-    asks_all: bool = True  # a change makes an edge ask every worker; False: only the one that announced it
-
-
-VARIANTS: Final = {
-    "as it is": Rules(),
-    "an edge asks at most once per second": Rules(least_pause=1.0),
-    "and a question has one digest": Rules(least_pause=1.0, lists_digests=False),
-    "and a change is asked of its worker alone": Rules(lists_digests=False, asks_all=False),
-}
-
-
 class Sizes(msgspec.Struct, frozen=True):
     """Bytes of the messages of discovery, encoded as peers encode them."""
 
-    empty_ask: int
-    digest: int  # that each known list adds to a question
-    answer: int  # where the list is known
+    ask: int
+    answer: int  # with the digest of a list
     listing: int  # the whole list of a service, in as many messages as `parts`
     parts: int
     announcement: int
@@ -104,10 +87,8 @@ def encoded_sizes(operations: int) -> Sizes:
     wires = [spec.to_dict() for spec in specs]
     digest = specs_digest(specs)
     listing = len(_encoded(WorkerListing("worker-12345", "0" * 16, digest, part=0, parts=1, specs=wires)))
-    empty, one = (len(_encoded(DiscoveryRequest(known=known))) for known in ([], [digest]))
     return Sizes(
-        empty,
-        one - empty + 1,
+        len(_encoded(DiscoveryRequest(boot="0" * 16))),
         len(_encoded(WorkerListing("worker-12345", "0" * 16, digest))),
         listing,
         math.ceil(listing / PART_BYTES),
@@ -127,67 +108,64 @@ def _encoded(message: Any) -> bytes:
 class Simulation:
     """The edges and workers of a fleet, and what passes between them."""
 
-    def __init__(self, size: FleetSize, rules: Rules = VARIANTS["as it is"], seed: int = SEED) -> None:
+    def __init__(self, size: FleetSize, seed: int = SEED) -> None:
         self.traffic = Traffic()
         self._size = size
-        self._rules = rules
         self._sizes = encoded_sizes(size.operations)
-        self._ask_size = self._sizes.empty_ask + self._sizes.digest * (size.services if rules.lists_digests else 1)
         self._dice = random.Random(seed)  # noqa: S311  # a simulation, the same each time
-        self._next_round: list[tuple[float, int]] = []
-        self._free_at = [0.0] * size.edges  # when an edge may ask again
 
     def run(self, seconds: float, changes: Iterable[float] = ()) -> None:
         """So many seconds, in which a worker ends, and its successor starts, at each time of `changes`."""
-        rounds = [(self._dice.uniform(0, REFRESH), edge) for edge in range(self._size.edges)]
+        pause = SPREAD + LATE_ANSWERS + pause_between_rounds(self._size.workers)
+        rounds = [(self._dice.uniform(0, pause), edge) for edge in range(self._size.edges)]
         heapq.heapify(rounds)
-        self._next_round = rounds
-        wanted = sorted(moment for at in changes for moment in (at, at + RESTART))
-        wanted.reverse()
-        while rounds and min(rounds[0][0], wanted[-1] if wanted else math.inf) < seconds:
-            if wanted and wanted[-1] <= rounds[0][0]:
-                self._announce(wanted.pop())
-            else:
-                at, edge = heapq.heappop(rounds)
-                heapq.heappush(rounds, (self._round(at, edge) + REFRESH, edge))
+        while rounds[0][0] < seconds:
+            at, edge = heapq.heappop(rounds)
+            self._round()
+            heapq.heappush(rounds, (at + pause, edge))
+        for at in changes:
+            if at < seconds:
+                self._announce("down")
+            if at + RESTART < seconds:
+                self._announce("up")
 
-    def _announce(self, at: float) -> None:
-        """All edges hear of a change, and ask again as soon as they may."""
+    def _announce(self, state: Literal["up", "down"]) -> None:
+        """Deliver a change to every edge; each asks a worker that has started, and has its list from another replica."""
         self.traffic.add(self._size.edges, self._sizes.announcement)
-        if not self._rules.asks_all:
-            self.traffic.add(self._size.edges, self._ask_size)
+        if state == "up":
+            self.traffic.add(self._size.edges, self._sizes.ask)
             self.traffic.add(self._size.edges, self._sizes.answer)
-            return
-        self._next_round[:] = [(min(due, max(at, self._free_at[edge])), edge) for due, edge in self._next_round]
-        heapq.heapify(self._next_round)
 
-    def _round(self, at: float, edge: int) -> float:
-        """One question to all workers and their answers; when the round is over."""
-        self.traffic.add(self._size.workers, self._ask_size)
+    def _round(self) -> None:
+        """Deliver one question to all workers, and their answers."""
+        self.traffic.add(self._size.workers, self._sizes.ask)
         self.traffic.add(self._size.workers, self._sizes.answer)
-        self._free_at[edge] = at + max(SPREAD + LATE_ANSWERS, self._rules.least_pause)
-        return at + SPREAD + LATE_ANSWERS
 
     def summary(self, seconds: float) -> Summary:
         return Summary(self.traffic.messages / seconds, self.traffic.bytes / seconds / 1e6)
 
 
-def steady(size: FleetSize, rules: Rules = VARIANTS["as it is"]) -> Summary:
-    simulation = Simulation(size, rules)
+def pause_between_rounds(workers: int) -> float:
+    return max(REFRESH, workers / ANSWERS_PER_SECOND)
+
+
+def steady(size: FleetSize) -> Summary:
+    simulation = Simulation(size)
     simulation.run(STEADY)
     return simulation.summary(STEADY)
 
 
-def rollout(size: FleetSize, rules: Rules = VARIANTS["as it is"]) -> Summary:
+def rollout(size: FleetSize) -> Summary:
     """Every worker is replaced once, one after another."""
-    simulation = Simulation(size, rules)
+    simulation = Simulation(size)
     simulation.run(ROLLOUT, [(number + 0.5) * ROLLOUT / size.workers for number in range(size.workers)])
     return simulation.summary(ROLLOUT)
 
 
 def first_question(size: FleetSize) -> float:
-    """Megabytes that a new edge receives: every worker sends its whole list, because the edge knows none."""
-    return size.workers * encoded_sizes(size.operations).listing / 1e6
+    """Megabytes that a new edge receives: a digest of every worker, and one list of every service."""
+    sizes = encoded_sizes(size.operations)
+    return (size.workers * sizes.answer + size.services * sizes.listing) / 1e6
 
 
 def heartbeats(streams: int) -> float:
@@ -202,16 +180,11 @@ def growth(before: float, after: float, factor: float) -> str:
 
 def main() -> None:
     print(
-        f"seed {SEED}; an edge asks every {REFRESH:g} s and at each change; a worker is gone after {MAX_MISSED} rounds."
+        f"seed {SEED}; an edge asks all workers every {REFRESH:g} s, and less often where more than {ANSWERS_PER_SECOND}"
     )
-    print("\n## Discovery as it is\n")
+    print(f"would answer per second; a worker is gone after {MAX_MISSED} rounds without an answer.\n\n## Discovery\n")
     traffic = ("steady msg/s", "steady MB/s", "rollout msg/s", "rollout MB/s")
     print_table(("peers", "edges", "operations", *traffic, "new edge MB"), _growing())
-    print("\n## 10,000 peers, if the protocol were changed\n")
-    size = FleetSize(10_000)
-    print_table(
-        ("edges ask", *traffic), [(name, *map(_shown, _figures(size, rules))) for name, rules in VARIANTS.items()]
-    )
     print("\n## Heartbeats of idle streams\n")
     counts = (1_000, 10_000, 100_000)
     print_table(("streams", "messages per second"), [(f"{each:,}", f"{heartbeats(each):,.0f}") for each in counts])
@@ -221,7 +194,7 @@ def _growing() -> Iterable[tuple[str, ...]]:
     before: tuple[FleetSize, list[float]] | None = None
     for peers in (100, 1_000, 10_000):
         size = FleetSize(peers)
-        figures = [*_figures(size, Rules()), first_question(size)]
+        figures = [*_figures(size), first_question(size)]
         yield f"{peers:,}", str(size.edges), f"{size.services * size.operations:,}", *map(_shown, figures)
         if before is not None:
             factor = peers / before[0].peers
@@ -230,8 +203,8 @@ def _growing() -> Iterable[tuple[str, ...]]:
         before = size, figures
 
 
-def _figures(size: FleetSize, rules: Rules) -> list[float]:
-    calm, rolling = steady(size, rules), rollout(size, rules)
+def _figures(size: FleetSize) -> list[float]:
+    calm, rolling = steady(size), rollout(size)
     return [calm.messages, calm.megabytes, rolling.messages, rolling.megabytes]
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.environments import HOME, ROOT
 from benchmarks.scale.__main__ import Cost, Findings
-from benchmarks.scale.discovery import VARIANTS, FleetSize, Rules, rollout
+from benchmarks.scale.discovery import FleetSize, rollout, steady
 
 PICTURES: Final = ROOT / "docs/pictures"
 PARTS: Final = {"edge": "#009688", "broker": "#7f929b", "worker": "#ef9a3c"}
@@ -37,24 +37,18 @@ def costs(found: list[Cost]) -> str:
 
 
 def discovery() -> str:
-    """Messages per second of a rollout by the number of peers, both on a logarithmic scale."""
+    """Messages per second by the number of peers, both on a logarithmic scale."""
     sizes, height = (100, 300, 1_000, 3_000, 10_000), 260
     parts = []
-    for power in range(2, 8):
+    for power in range(2, 6):
         y = _y(10**power, height)
         parts += [_line([(LEFT, y), (WIDTH - 20, y)], "#7f929b", 0.4), _text(LEFT - 10, y + 4, f"{10**power:,}", "end")]
     for peers in (100, 1_000, 10_000):
         parts.append(_text(_x(peers), height + 22, f"{peers:,}", "middle"))
-    colours = {"as it is": "#d0543c", "and a change is asked of its worker alone": "#009688"}
-    for number, (name, colour) in enumerate(colours.items()):
-        points = [(_x(peers), _y(_messages(peers, VARIANTS[name]), height)) for peers in sizes]
-        words = name.removeprefix("and ")
-        parts += [_line(points, colour, 2.5), _text(LEFT + 20, 22 + number * 20, words, colour=colour)]
-    return _svg(height + 34, parts, "Discovery messages per second while all workers are replaced, by number of peers")
-
-
-def _messages(peers: int, rules: Rules) -> float:
-    return max(10.0, rollout(FleetSize(peers), rules).messages)
+    for number, (name, colour, measure) in enumerate((("rollout", "#d0543c", rollout), ("steady", "#009688", steady))):
+        points = [(_x(peers), _y(max(10.0, measure(FleetSize(peers)).messages), height)) for peers in sizes]
+        parts += [_line(points, colour, 2.5), _text(LEFT + 20, 22 + number * 20, name, colour=colour)]
+    return _svg(height + 34, parts, "Discovery messages per second, by number of peers")
 
 
 def _x(peers: int) -> float:
@@ -62,7 +56,7 @@ def _x(peers: int) -> float:
 
 
 def _y(messages: float, height: int) -> float:
-    return height - (math.log10(messages) - 1) / 7 * (height - 20)
+    return height - (math.log10(messages) - 1) / 4 * (height - 20)
 
 
 def _box(x: float, y: float, width: float, colour: str, height: float = 12) -> str:
@@ -85,9 +79,9 @@ def _svg(height: int, parts: list[str], title: str) -> str:
 
 
 def main() -> None:
+    (PICTURES / "scaling-discovery.svg").write_text(discovery())
     found = msgspec.json.decode((HOME / "results/scale.json").read_bytes(), type=Findings)
     (PICTURES / "scaling-costs.svg").write_text(costs(found.costs))
-    (PICTURES / "scaling-discovery.svg").write_text(discovery())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
 from tests.waiting import PATIENCE, until
@@ -18,10 +17,8 @@ from websockets.exceptions import InvalidStatus
 from enfold import CallError, Identity, OperationRegistry, ResponseEnvelope, local_envelope
 from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.peers import Discovery, PeerDirectory
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
-from enfold.calls.protocol.events import WorkerListing
 from enfold.calls.protocol.settings import NEVER, WorkerLimits
 from enfold.calls.transports.nats_streams import NATSUser, make_stream, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
@@ -337,51 +334,3 @@ async def test_the_connections_of_an_open_hub_are_limited() -> None:
             with pytest.raises(CallError) as raised:
                 await WebSocketTransport(url).connect()
             assert raised.value.code == "RESOURCE_EXHAUSTED"
-
-
-# --- what peers say they serve ------------------------------------------------------------------------------------
-
-
-def _wire(name: str) -> dict[str, Any]:
-    return OperationSpec(namespace="shop", name=name).to_dict()
-
-
-HOSTILE: dict[str, list[WorkerListing]] = {
-    "operations without end": [
-        WorkerListing("m", "boot", "d", part=part, parts=1_000, specs=[_wire(f"a{part}-{n}") for n in range(20)])
-        for part in range(20)
-    ],
-    "a list that never ends": [
-        WorkerListing("m", "boot", "d", part=part, parts=10**9, specs=[_wire(f"a{part}")]) for part in range(50)
-    ],
-    "processes without end": [
-        WorkerListing("m", f"boot{n}", "d", part=0, parts=1, specs=[_wire("a")]) for n in range(50)
-    ],
-    "lists that change": [WorkerListing("m", "boot", f"d{n}", part=0, parts=2, specs=[_wire("a")]) for n in range(50)],
-    "long texts": [
-        WorkerListing("m", "boot", "d", part=part, parts=90, specs=[{**_wire(f"a{part}"), "description": "x" * 20_000}])
-        for part in range(20)
-    ],
-}
-
-
-@pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
-async def test_one_peer_cannot_make_a_caller_keep_lists_without_end(answers: list[WorkerListing]) -> None:
-    bus = MemoryTransport("bus")
-    discovery = Discovery(refresh=60, patience=0.01, workers=4, operations=100, size=100_000)
-    directory = PeerDirectory(bus.join("caller"), lambda: None, discovery=discovery)
-    await directory.start()
-    mallory = bus.join("mallory")
-    for answer in answers:
-        await mallory.publish(directory._prefix, msgspec.json.encode(answer))
-    kept = sum(len(specs) for part in directory._parts.values() for specs in part.specs.values())
-    assert kept <= discovery.operations
-    assert len(directory._parts) <= discovery.workers
-    assert len(directory.workers) <= discovery.workers
-    honest = OperationSpec(namespace="bank", name="pay")
-    await bus.join("bank").publish(
-        directory._prefix,
-        msgspec.json.encode(WorkerListing("bank", "b", "d", part=0, parts=1, specs=[honest.to_dict()])),
-    )
-    assert "bank.pay" in directory.specs()
-    await directory.close()

@@ -23,6 +23,7 @@ accounts {{
     users: [{{user: worker, password: {PASSWORD}}}]
     exports: [
       {{service: "op.*.shop.>", response_type: stream}}, {{service: "op.*._enfold.peers", response_type: stream}}
+      {{service: "op.*._enfold.peers.*", response_type: stream}}
       {{service: "ctl.>"}}
     ]
   }}
@@ -31,6 +32,7 @@ accounts {{
     imports: [
       {{service: {{account: OPS, subject: "op.*.shop.>"}}, share: true}}
       {{service: {{account: OPS, subject: "op.*._enfold.peers"}}, share: true}}
+      {{service: {{account: OPS, subject: "op.*._enfold.peers.*"}}, share: true}}
       {{service: {{account: OPS, subject: "ctl.>"}}}}
     ]
   }}

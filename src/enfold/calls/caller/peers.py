@@ -1,15 +1,17 @@
-"""Discovers what running peers serve: queries all of them every `refresh` seconds and when one announces a change.
+"""Discovers what running peers serve.
 
-A worker whose list is already known answers with its digest alone.
+An edge asks all workers from time to time, and one worker as soon as that worker announces a change. Workers answer with the
+digest of their list of operations; a list that is not known yet is fetched from one of the workers that have it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -24,6 +26,7 @@ from enfold.calls.protocol.transport import (
     TransportError,
     announcement_subject,
     discovery_subject,
+    is_token,
     lies_in,
     new_boot,
 )
@@ -33,6 +36,11 @@ from enfold.operations import OperationSpec
 _log: Final = Log("enfold.calls")
 
 LATE_ANSWERS: Final = 0.1  # seconds to wait for further answers
+ANSWERS_PER_SECOND: Final = (
+    200  # of all workers at one edge; with more than 1,000 workers it asks less often than `refresh`
+)
+LIST_ATTEMPTS: Final = 3  # workers that are asked in a row for a list that they have in common
+MAX_ANNOUNCED: Final = 1_000  # workers that are asked one by one; where more have changed, all are asked
 MAX_MISSED: Final = 2  # rounds without an answer after which a worker is dropped
 MAX_GONE: Final = 10_000  # operations remembered without workers
 
@@ -76,6 +84,13 @@ class _PartialList:
         self.specs[answer.part] = answer.specs
         return True
 
+    def read(self) -> list[OperationSpec]:
+        return [OperationSpec.from_dict(wire) for number in sorted(self.specs) for wire in self.specs[number]]
+
+
+# What the directory offers: who may offer each list, in the order in which the lists came, and the operations without workers.
+_Offers: TypeAlias = tuple[dict[str, set[tuple[str, ...] | None]], set[str]]
+
 
 class PeerDirectory:
     """The operations of running peers; `changed` is called when they change."""
@@ -88,35 +103,38 @@ class PeerDirectory:
         discovery: Discovery = Discovery(),
     ) -> None:
         self.dropped = 0  # answers beyond the limits
-        self._limits = discovery
-        self._gone: dict[
-            str, tuple[OperationSpec, float]
-        ] = {}  # operations without workers, and until when they are remembered
+        self.is_connected = True
         self._transport = transport
         self._changed = changed
         self._on_connection = on_connection
-        self.is_connected = True
-        self._refresh = discovery.refresh
-        self._patience = discovery.patience
-        self._prefix = ""
-        self._workers: dict[str, PeerListing] = {}
+        self._limits = discovery
+        self._inbox = ""
+        self._workers: dict[str, PeerListing] = {}  # by their key: peer and boot
+        self._processes: dict[str, set[str]] = {}  # the keys of each peer
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by digest
-        self._parts: dict[str, _PartialList] = {}
+        self._gone: dict[
+            str, tuple[OperationSpec, float]
+        ] = {}  # operations without workers, and until when they are kept
+        self._offers: _Offers = ({}, set())  # as `changed` was last called for
+        self._announced: set[tuple[str, str]] = set()  # name and boot of workers to be asked
+        self._unlisted: dict[str, PeerListing] = {}  # workers whose list is not known yet
+        self._fetched: dict[str, _PartialList] = {}  # lists that are being fetched, by the key of their worker
         self._answered: set[str] = set()
         self._heard = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._round_at = 0.0  # when all workers are asked next
         self._subscriptions: list[Subscription] = []
         self._task: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
 
     async def start(self) -> None:
-        """Run one round, waiting at most `patience` seconds, and continue in the background."""
+        """Run one round, and continue in the background."""
         await self._transport.connect()
-        self._prefix = f"{self._transport.inbox()}.d-{new_boot()}"
+        self._inbox = f"{self._transport.inbox()}.d-{new_boot()}"
         self._subscriptions = [
-            await self._transport.subscribe(self._prefix, self._receive),
+            await self._transport.subscribe(self._inbox, self._receive),
             await self._transport.subscribe(announcement_subject("*"), self._take_announcement),
         ]
-        await self._run_round()
+        await self._catch_up()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -131,77 +149,129 @@ class PeerDirectory:
         return list(self._workers.values())
 
     def specs(self) -> dict[str, OperationSpec]:
-        """The operations by id; if workers differ, the first one seen counts until it is gone."""
+        """The operations by id; if lists differ, the first one received counts until no worker has it."""
+        offered, _ = self._current_offers()
         found: dict[str, OperationSpec] = {}
-        for listing in self._workers.values():
-            for spec in self._specs.get(listing.digest, ()):
-                if lies_in(spec.id, listing.may_offer):
+        for digest, namespaces in offered.items():
+            for spec in self._specs[digest]:
+                if any(lies_in(spec.id, each) for each in namespaces):
                     found.setdefault(spec.id, spec)
         for operation_id, (spec, _) in self._gone.items():
             found.setdefault(operation_id, spec)
         return found
 
+    # asking
+
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._refresh)
-            self._wanted.clear()
-            await self._run_round()
+                async with asyncio.timeout(max(0.0, self._round_at - time.monotonic())):
+                    await self._woken.wait()
+            self._woken.clear()
+            await self._catch_up()
 
-    async def _run_round(self) -> None:
-        """Query all peers; drop workers that miss two rounds."""
-        self._answered.clear()
-        self._parts.clear()
-        self._heard.clear()
-        data = msgspec.json.encode(DiscoveryRequest(known=list(self._specs)))
-        before = self._digests()
-        try:
-            await self._transport.publish(discovery_subject(self._transport.name), data, reply=self._prefix)
-        except TransportError:
-            return  # not connected: missing answers mean nothing
-        await self._listen()
-        self._miss()
-        if self._digests() != before:
+    async def _catch_up(self) -> None:
+        """Ask all workers if it is time to, otherwise those that have announced a change; then fetch unknown lists."""
+        if time.monotonic() >= self._round_at or len(self._announced) > MAX_ANNOUNCED:
+            await self._ask_all()
+        else:
+            await self._ask_announced()
+        await self._fetch_lists()
+        self._forget()
+        offers = self._current_offers()
+        if offers != self._offers or list(offers[0]) != list(self._offers[0]):
+            self._offers = offers
             self._changed()
 
-    async def _listen(self) -> None:
-        """Wait for answers until none arrives for `LATE_ANSWERS` seconds, at most for `patience`."""
-        ends_at = time.monotonic() + self._patience
-        pause = self._patience
-        while (left := ends_at - time.monotonic()) > 0:
+    async def _ask_all(self) -> None:
+        """Ask all workers; drop those that miss two rounds."""
+        self._announced.clear()
+        self._answered.clear()
+        if await self._ask(None, DiscoveryRequest()):
+            await self._listen()
+            for key, listing in list(self._workers.items()):
+                listing.missed = 0 if key in self._answered else listing.missed + 1
+                if listing.missed >= MAX_MISSED:
+                    self._remove(key)
+        self._round_at = time.monotonic() + max(self._limits.refresh, len(self._workers) / ANSWERS_PER_SECOND)
+
+    async def _ask_announced(self) -> None:
+        announced, self._announced = self._announced, set()
+        expected = {_key(worker, boot) for worker, boot in announced}
+        self._answered.clear()
+        for worker, boot in announced:
+            await self._ask(worker, DiscoveryRequest(boot=boot))
+        await self._listen(lambda: expected <= self._answered)
+
+    async def _fetch_lists(self) -> None:
+        """Fetch each list that is not known yet from one of the workers that have it, and from another where that fails."""
+        for _ in range(LIST_ATTEMPTS):
+            same: dict[str, list[PeerListing]] = {}
+            for listing in self._unlisted.values():
+                same.setdefault(listing.digest, []).append(listing)
+            chosen = [random.choice(each) for each in same.values()]  # noqa: S311  # not a secret
+            self._fetched = {_key(each.worker, each.boot): _PartialList(each.digest) for each in chosen}
+            for each in chosen:
+                await self._ask(each.worker, DiscoveryRequest(boot=each.boot, wants_list=True))
+            await self._listen(lambda: not self._fetched)
+        self._fetched.clear()
+        self._unlisted.clear()
+
+    async def _ask(self, worker: str | None, request: DiscoveryRequest) -> bool:
+        """Ask one worker, or all; False while there is no connection, when missing answers mean nothing."""
+        subject = discovery_subject(self._transport.name, worker)
+        self._heard.clear()
+        try:
+            await self._transport.publish(subject, msgspec.json.encode(request), reply=self._inbox)
+        except TransportError:
+            return False
+        return True
+
+    async def _listen(self, is_done: Callable[[], bool] | None = None) -> None:
+        """Wait for answers for at most `patience` seconds: until `is_done`, or else until they cease."""
+        ends_at = time.monotonic() + self._limits.patience
+        pause = self._limits.patience
+        while (left := ends_at - time.monotonic()) > 0 and not (is_done is not None and is_done()):
             try:
-                await asyncio.wait_for(self._heard.wait(), min(pause, left))
+                async with asyncio.timeout(min(pause, left)):
+                    await self._heard.wait()
             except TimeoutError:
                 return
             self._heard.clear()
-            pause = LATE_ANSWERS
+            pause = LATE_ANSWERS if is_done is None else pause
 
-    def _miss(self) -> None:
-        for key, listing in list(self._workers.items()):
-            listing.missed = 0 if key in self._answered else listing.missed + 1
-            if listing.missed >= MAX_MISSED:
-                del self._workers[key]
-                self._remember(listing)
-        self._forget_gone()
-        used = {listing.digest for listing in self._workers.values()}
-        self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
+    # keeping
 
-    def _remember(self, listing: PeerListing) -> None:
-        """Remember the operations of a worker that is gone: for an hour they are UNAVAILABLE, not OPERATION_NOT_FOUND."""
+    def _keep(self, key: str, listing: PeerListing) -> None:
+        self._unlisted.pop(key, None)
+        self._workers[key] = listing
+
+    def _remove(self, key: str) -> None:
+        """Remove a worker; for an hour its operations are UNAVAILABLE, not OPERATION_NOT_FOUND."""
+        listing = self._workers.pop(key)
         until = time.monotonic() + OFFER_REMEMBERED
         for spec in self._specs.get(listing.digest, ()):
             if len(self._gone) < MAX_GONE and lies_in(spec.id, listing.may_offer):
                 self._gone[spec.id] = (spec, until)
 
-    def _forget_gone(self) -> None:
-        now = time.monotonic()
-        live = {spec.id for listing in self._workers.values() for spec in self._specs.get(listing.digest, ())}
-        self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
+    def _forget(self) -> None:
+        """Forget lists without workers, operations that were remembered long enough, and peers that are gone."""
+        used = {listing.digest for listing in self._workers.values()}
+        self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
+        if self._gone:
+            now, live = time.monotonic(), {spec.id for specs in self._specs.values() for spec in specs}
+            self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
+        self._processes = {}
+        for key, listing in self._workers.items():
+            self._processes.setdefault(listing.worker, set()).add(key)
 
-    def _digests(self) -> list[tuple[str, str]]:
-        """The state to compare before and after a round."""
-        served = [(key, listing.digest) for key, listing in self._workers.items()]
-        return sorted([*served, *(("gone", operation_id) for operation_id in self._gone)])
+    def _current_offers(self) -> _Offers:
+        offered: dict[str, set[tuple[str, ...] | None]] = {}
+        for listing in self._workers.values():
+            offered.setdefault(listing.digest, set()).add(listing.may_offer)
+        return {digest: offered[digest] for digest in self._specs if digest in offered}, set(self._gone)
+
+    # answers
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
@@ -215,7 +285,8 @@ class PeerDirectory:
 
     def _on_signal(self, signal: Signal) -> None:
         if signal is Signal.RESTORED:
-            self._wanted.set()
+            self._round_at = 0.0
+            self._woken.set()
         is_change = signal in (Signal.RESTORED, Signal.LOST) and self.is_connected != (signal is Signal.RESTORED)
         if is_change:
             self.is_connected = signal is Signal.RESTORED
@@ -224,33 +295,50 @@ class PeerDirectory:
 
     def _take(self, answer: WorkerListing, message: Message) -> None:
         peer = message.peer or answer.worker  # the authenticated name, if there is one
-        key = f"{peer} {answer.boot}"
-        name = answer.digest
-        if not self._is_within_limits(peer, key):
+        key = _key(peer, answer.boot)
+        if not is_token(peer) or not self._is_within_limits(peer, key):
             return
+        listing = PeerListing(peer, answer.boot, answer.digest, message.may_offer)
         if answer.parts:
-            part = self._parts.setdefault(key, _PartialList(answer.digest))
-            if part.digest != answer.digest:
-                part = self._parts[key] = _PartialList(answer.digest)
-            if not part.add(answer, len(message.data), self._limits):
-                self._drop(peer, f"more than {self._limits.operations} operations, or too large a list")
-                return
-            if len(part.specs) < answer.parts:
-                return
-            wires = [wire for number in sorted(part.specs) for wire in part.specs[number]]
-            specs = [OperationSpec.from_dict(wire) for wire in wires]
-            # Workers with the same digest share a list, so the digest is verified; a list with a wrong one is not shared.
-            name = answer.digest if answer.digest == specs_digest(specs) else f"{key} {answer.digest}"
-            self._specs[name] = specs
-        if name in self._specs:
-            self._answered.add(key)
-            self._workers[key] = PeerListing(answer.worker, answer.boot, name, message.may_offer)
+            self._take_part(key, listing, answer, len(message.data))
+            return
+        self._answered.add(key)
+        if answer.digest in self._specs:
+            self._keep(key, listing)
+        else:
+            self._unlisted[key] = listing
+            self._woken.set()
+
+    def _take_part(self, key: str, listing: PeerListing, answer: WorkerListing, size: int) -> None:
+        """Take a part of a list that was asked for, and with the last part the list."""
+        fetched = self._fetched.get(key)
+        if fetched is None:
+            return
+        if fetched.digest != answer.digest:  # the worker has changed its operations meanwhile
+            fetched = self._fetched[key] = _PartialList(answer.digest)
+        if not fetched.add(answer, size, self._limits):
+            self._drop(listing.worker, f"more than {self._limits.operations} operations, or too large a list")
+            del self._fetched[key]
+            self._unlisted.pop(key, None)
+        elif len(fetched.specs) == answer.parts:
+            del self._fetched[key]
+            self._take_list(key, listing, fetched.read())
+
+    def _take_list(self, key: str, listing: PeerListing, specs: list[OperationSpec]) -> None:
+        """Keep a list for all workers that have its digest; a list with a wrong digest only for the worker that sent it."""
+        digest = listing.digest
+        if digest != specs_digest(specs):
+            listing.digest = f"{key} {digest}"
+        self._specs[listing.digest] = specs
+        self._keep(key, listing)
+        for other, waiting in list(self._unlisted.items()):
+            if waiting.digest == listing.digest:
+                self._keep(other, waiting)
 
     def _is_within_limits(self, peer: str, key: str) -> bool:
-        if key in self._workers or key in self._parts:
-            return True
-        known = self._workers.keys() | self._parts.keys()
-        if sum(other.rpartition(" ")[0] == peer for other in known) < self._limits.workers:
+        processes = self._processes.setdefault(peer, set())
+        if key in processes or len(processes) < self._limits.workers:
+            processes.add(key)
             return True
         self._drop(peer, f"more than {self._limits.workers} processes")
         return False
@@ -261,17 +349,24 @@ class PeerDirectory:
             _log.warning("Operations of %s are ignored: it has %s", peer, reason)
 
     def _take_announcement(self, message: Message) -> None:
-        """Start a round at once when a worker starts, stops or changes its operations."""
+        """Ask a worker that has started or changed; forget one that stops."""
         if message.signal is not None:
             return
         try:
             news = msgspec.json.decode(message.data, type=Announcement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
-        for listing in self._workers.values():
-            if news.state == "down" and listing.boot == news.boot and listing.worker == news.worker:
-                listing.missed = MAX_MISSED  # announced: one round without an answer is enough
-        self._wanted.set()
+        if message.subject != announcement_subject(news.worker) or not is_token(news.worker):
+            return  # servers permit a worker only announcements of its own
+        if news.state != "down":
+            self._announced.add((news.worker, news.boot))
+        elif (key := _key(news.worker, news.boot)) in self._workers:
+            self._remove(key)
+        self._woken.set()
+
+
+def _key(peer: str, boot: str) -> str:
+    return f"{peer} {boot}"
 
 
 PATIENCE: Final = 1.0

@@ -301,11 +301,15 @@ CALL_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-class DiscoveryRequest(msgspec.Struct, frozen=True):
-    """Asks all workers what the sender may call; `known` lists the digests of lists it already has."""
+class DiscoveryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Asks workers what the sender may call: all of them, or the one that has this `boot`.
+
+    They answer with the digest of their list; with `wants_list`, with the list itself.
+    """
 
     v: Literal[1] = 1
-    known: list[str] = []
+    boot: str = ""
+    wants_list: bool = False
 
 
 class WorkerListing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -316,7 +320,7 @@ class WorkerListing(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     v: Literal[1] = 1
     part: int = 0
-    parts: int = 0  # 0: the sender has this list already
+    parts: int = 0  # 0: only the digest was asked for
     specs: list[dict[str, Any]] = []
 
 

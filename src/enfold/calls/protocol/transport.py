@@ -222,7 +222,7 @@ def offer_subject(operation_id: str) -> str:
 
 def receives_requests(pattern: str) -> bool:
     """Whether a subscription to this pattern receives requests."""
-    return pattern.startswith(("op.", "*", ">")) and pattern != discovery_subject("*")
+    return pattern.startswith(("op.", "*", ">")) and not pattern.startswith(discovery_subject("*"))
 
 
 def operation_of(subject: str) -> str:
@@ -251,9 +251,9 @@ def control_subject(worker: str, boot: str, secret: str) -> str:
     return f"ctl.{worker}.{boot}.{secret}"
 
 
-def discovery_subject(peer: str) -> str:
-    """The subject on which a peer asks all workers what it may call."""
-    return f"op.{peer}._enfold.peers"
+def discovery_subject(peer: str, worker: str | None = None) -> str:
+    """The subject on which a peer asks what it may call: all workers, or those with this name."""
+    return f"op.{peer}._enfold.peers" if worker is None else f"op.{peer}._enfold.peers.{worker}"
 
 
 def announcement_subject(worker: str) -> str:

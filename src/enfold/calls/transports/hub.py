@@ -19,6 +19,7 @@ from enfold.calls.protocol.transport import (
     OverloadedError,
     Signal,
     TransportError,
+    discovery_subject,
     is_token,
     lies_in,
     new_boot,
@@ -234,7 +235,7 @@ def subscription_refusal(client: HubClient, subject: str, queue: str | None, rou
     if not client.may_serve or not subject.startswith("op.*."):
         return "your token does not permit offering operations"
     operation_id = operation_of(subject)
-    if subject == "op.*._enfold.peers" and queue is None:
+    if subject in (discovery_subject("*"), discovery_subject("*", client.name)) and queue is None:
         return None
     if queue != WORKERS or not all(is_token(token) for token in operation_id.split(".")):
         return "not an operation"

@@ -235,7 +235,7 @@ def _publish_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec])
     """Requests under its own name; for workers also inboxes, explicitly: `allow_responses` would permit any subject."""
     callable_ = [spec.id for spec in specs if may_list(spec.access_control, user.identity)]
     subjects = [request_subject(name, operation_id) for operation_id in callable_]
-    subjects += [discovery_subject(name), "ctl.>"]
+    subjects += [discovery_subject(name), discovery_subject(name, "*"), "ctl.>"]
     if user.serves:
         subjects += ["_INBOX.*.>", announcement_subject(name)]
     if user.serves or user.is_edge:
@@ -252,7 +252,7 @@ def _subscribe_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec
     subjects = [f"_INBOX.{name}.>", announcement_subject("*")]
     if user.serves:
         subjects += [f"{offer_subject(operation_id)} {WORKERS}" for operation_id in _served(user, specs)]
-        subjects += [discovery_subject("*"), f"ctl.{name}.>", "$SRV.>"]
+        subjects += [discovery_subject("*"), discovery_subject("*", name), f"ctl.{name}.>", "$SRV.>"]
     return subjects
 
 

@@ -41,11 +41,12 @@ class Announcer:
         self._transport = transport
         self._boot = boot
         self._visible = visible
-        self._subscription: Subscription | None = None
+        self._subscriptions: list[Subscription] = []
         self._answering = Background()
 
     async def start(self) -> None:
-        self._subscription = await self._transport.subscribe(discovery_subject("*"), self._receive)
+        for subject in (discovery_subject("*"), discovery_subject("*", self._transport.name)):
+            self._subscriptions.append(await self._transport.subscribe(subject, self._receive))
 
     async def announce(self, state: Literal["up", "changed", "down"]) -> None:
         name = self._transport.name
@@ -53,8 +54,8 @@ class Announcer:
         await try_publish(self._transport, announcement_subject(name), data)
 
     async def close(self) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
+        for subscription in self._subscriptions:
+            await subscription.close()
         await self.announce("down")
 
     def _receive(self, message: Message) -> None:
@@ -65,14 +66,15 @@ class Announcer:
             ask = msgspec.json.decode(message.data, type=DiscoveryRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
-        self._answering.begin(self._answer(reply, message.identity, frozenset(ask.known)))
+        if ask.boot in ("", self._boot):
+            self._answering.begin(self._answer(reply, message.identity, wants_list=ask.wants_list))
 
-    async def _answer(self, reply: str, identity: Identity | None, known: frozenset[str]) -> None:
+    async def _answer(self, reply: str, identity: Identity | None, *, wants_list: bool) -> None:
         specs = list(self._visible(identity))
         digest = specs_digest(specs)
         name = self._transport.name
         answers = [WorkerListing(name, self._boot, digest)]
-        if digest not in known:
+        if wants_list:
             parts = _parts(specs)
             answers = [
                 WorkerListing(name, self._boot, digest, part=number, parts=len(parts), specs=part)
