@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         Graph,
         build_graph,
         to_mermaid,
-        to_svg,
         verify_lineage,
         verify_run,
         verify_value,
@@ -107,7 +106,6 @@ __all__ = [
     "seal",
     "text_line_evidence",
     "to_mermaid",
-    "to_svg",
     "verify",
     "verify_envelope",
     "verify_lineage",
@@ -115,68 +113,20 @@ __all__ = [
     "verify_value",
 ]
 
-_HOMES: Final = {
-    name: module
-    for module, names in {
-        "artifacts": (
-            "bytes_artifact",
-            "coerce_evidence",
-            "file_artifact",
-            "json_artifact",
-            "json_pointer_evidence",
-            "opened_artifact",
-            "referred_artifact",
-            "text_line_evidence",
-        ),
-        "conformance": ("LEVEL", "capabilities"),
-        "integrity": (
-            "SigningKey",
-            "canonical_json",
-            "digest_bytes",
-            "digest_json",
-            "generate_key",
-            "load_key",
-            "load_public_keys",
-            "public_keys",
-            "read_json",
-        ),
-        "lineage": (
-            "CycleError",
-            "Graph",
-            "build_graph",
-            "to_mermaid",
-            "to_svg",
-            "verify_lineage",
-            "verify_run",
-            "verify_value",
-        ),
-        "methods": ("CATALOGUE", "ClaimError", "method_id_fault", "read_catalogue"),
-        "record_store": ("RecordStore", "StoredRecordError"),
-        "recording": ("Recorder", "Recording", "build_record", "seal"),
-        "records": (
-            "Artifact",
-            "CaptureOptions",
-            "Digest",
-            "Evidence",
-            "Record",
-            "Tool",
-            "options_from_call",
-            "options_from_meta",
-            "options_from_mode",
-            "read_record",
-        ),
-        "redaction": ("redact",),
-        "verification": ("Verdict", "record_digest", "verify", "verify_envelope"),
-    }.items()
-    for name in names
-}
+# Searched in this order: the first ones load the least.
+_MODULES: Final = (
+    "records", "redaction", "integrity", "artifacts", "methods", "verification", "lineage", "record_store", "recording",
+    "conformance",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"enfold.provenance has no {name}")
-    from importlib import import_module
+    if name in __all__:
+        from importlib import import_module
 
-    found = getattr(import_module(f"enfold.provenance.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+        for module in _MODULES:
+            found = getattr(import_module(f"enfold.provenance.{module}"), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"enfold.provenance has no {name}")
