@@ -189,3 +189,14 @@ async def test_a_changed_policy_applies_to_all_sources_and_changes_that_need_a_r
 
 async def until_told(caplog: pytest.LogCaptureFixture, words: str) -> None:
     await until(lambda: any((words in message for message in caplog.messages)))
+
+
+async def test_a_reload_that_is_requested_while_the_server_stops_does_not_keep_it_running(tmp_path: Path) -> None:
+    path = tmp_path / "enfold.toml"
+    (tmp_path / "shop.py").write_text(SHOP)
+    path.write_text('[sources.shop]\nfunctions = "shop.py"\n')
+    async with asyncio.timeout(PATIENCE), open_reconciler(path, {}) as reconciler:
+        async with watch_config(reconciler, {}) as watcher:
+            await asyncio.sleep(0)  # it waits for the next change now
+            watcher.reload()
+        assert not [task for task in asyncio.all_tasks() if "ConfigWatcher" in repr(task)]
