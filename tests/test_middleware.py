@@ -517,17 +517,54 @@ async def test_a_subscription_that_is_left_closes_what_its_middleware_opened() -
     assert doubled.closed == 1
 
 
+async def test_the_time_of_an_operation_ends_a_stream_inside_a_middleware() -> None:
+    ops, doubled = OperationRegistry(), Doubled()
+    ops.middleware(doubled)
+
+    @ops.subscription(timeout=0.05)
+    async def wait(to: int) -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    items = ops.subscribe("wait", {"to": 1})
+    assert (await anext(items)).data == 2
+    with pytest.raises(CallError) as failed:
+        await anext(items)
+    assert failed.value.code == "TIMEOUT"
+
+
+async def test_what_runs_again_gives_the_envelope_of_its_last_run() -> None:
+    ops, runs = shop(), itertools.count(1)
+
+    @ops.middleware
+    async def twice(call: Call, next: Next) -> Outcome:
+        await next(call)
+        return await next(call.replace(input={"x": 10}))
+
+    @ops.query
+    async def ask(context: Context) -> Any:
+        return (await context.ask(f"run {next(runs)}?")).action
+
+    assert (await ops.execute("shop.add", {"x": 1})).data == 10
+    with pytest.raises(CallError) as failed:  # a caller in this process cannot be asked
+        await ops.execute("shop.ask", {})
+    assert failed.value.code == "UNAVAILABLE"
+
+
 # --- registering ----------------------------------------------------------------------------------------------------
 
 
 def no_coroutine(call: Call, next: Next) -> Any: ...
 
 
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
 def answer() -> int:
     return 42
 
 
-@pytest.mark.parametrize("wrong", [no_coroutine, Seen, 3], ids=["def", "class", "number"])
+@pytest.mark.parametrize("wrong", [no_coroutine, asgi_app, Seen, 3], ids=["def", "ASGI app", "class", "number"])
 def test_what_cannot_wrap_a_call_is_refused_at_registration(wrong: Any) -> None:
     ops = OperationRegistry()
     with pytest.raises(TypeError, match="middleware"):

@@ -29,4 +29,4 @@ class RecordRun:
             raise
         if not isinstance(outcome, ResponseEnvelope):  # it has not ended yet
             return outcome
-        return await recording.keep_success(spec, call.input, outcome, inline=context.inline)
+        return context.note(await recording.keep_success(spec, call.input, outcome, inline=context.inline))

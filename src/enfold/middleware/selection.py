@@ -28,7 +28,9 @@ class Select:
         selection = self.compiled(call.context.select)
         call.context.keeps_result = True  # fields are selected of plain data
         outcome = await next(call)
-        return selection.of(outcome) if selection is not None and isinstance(outcome, ResponseEnvelope) else outcome
+        if selection is None or not isinstance(outcome, ResponseEnvelope):
+            return outcome
+        return call.context.note(selection.of(outcome))
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         selection = self.compiled(call.context.select)

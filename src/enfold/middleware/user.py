@@ -2,88 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.operations.call import StreamMiddleware
+from enfold.operations.call import Call, StreamMiddleware
 from enfold.operations.outcomes import Suspension
+from enfold.runtime.coroutines import go_on
 
 if TYPE_CHECKING:
-    from enfold.operations.call import Call, Middleware, Next, NextStream
-    from enfold.operations.context import CallState
+    from enfold.operations.call import Middleware, Next, NextStream
+    from enfold.operations.context import Context
     from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
 
 T = TypeVar("T")
 
 
-def user_steps(middleware: Sequence[Middleware], funnel: Funnel) -> list[Middleware]:
-    """Return the steps that run user middleware; empty if there is none."""
-    if not middleware:
-        return []
-    return [BeginTime(funnel), *(UserMiddleware(each, funnel) for each in middleware), NoteResult()]
+class UserMiddleware:
+    """One middleware of a user: what it raises is an error like a handler's, what it returns is finished like a result.
 
+    The outermost one begins the operation's time, so that a retry cannot take longer than one call may.
+    """
 
-class BeginTime:
-    """Begins the operation's time before user middleware, so that a retry cannot take longer than one call may."""
-
-    def __init__(self, funnel: Funnel) -> None:
+    def __init__(self, middleware: Middleware, funnel: Funnel, *, is_outermost: bool) -> None:
+        self._middleware = middleware
         self._funnel = funnel
+        self._is_outermost = is_outermost
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
-        call = self._begun(call)
-        limit = self._funnel.limit(call.context)
-        has_passed = False
+        if self._is_outermost:
+            call = self._begun(call)
+        context = call.context
         try:
-            return await next(call)
+            running = self._middleware(call, next)
+            outcome = await (self._in_time(running, context) if self._is_outermost else running)
+            if context.call is None or outcome is not context.call.result:
+                outcome = context.note(await self._finished(outcome))
+        except CallError as error:
+            raise self._funnel.failures.with_ids(error, context) from error.__cause__
+        except Suspension as suspension:  # it has asked the caller itself
+            return context.note(suspension.outcome)
         except BaseException as error:
-            has_passed = limit is not None and limit.end()
-            if has_passed and not isinstance(error, CallError):
-                raise self._funnel.failures.failure_of(error, call.context, has_passed) from None
-            raise
-        finally:
-            if limit is not None and not has_passed:
-                limit.end()
+            raise self._funnel.failures.failure_of(error, context) from error
+        return outcome
 
-    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        async with aclosing(next(self._begun(call))) as items:
-            async for envelope in items:
-                yield envelope
+    async def _in_time(self, running: Coroutine[Any, Any, Outcome], context: Context) -> Outcome:
+        """Limit the middleware to the operation's time as soon as it waits: most calls end without."""
+        if context.call is not None:
+            context.call.is_limited = True  # the handler needs no limit of its own
+        if type(running) is not CoroutineType:
+            return await self._funnel.in_time(running, context, is_outermost=True)
+        try:
+            waits_for = running.send(None)
+        except StopIteration as done:
+            outcome: Outcome = done.value
+            return outcome
+        return await self._funnel.in_time(go_on(running, waits_for), context, is_outermost=True)
 
     def _begun(self, call: Call) -> Call:
         if type(call.input) is not dict and not isinstance(call.input, Mapping):
             raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
         context = self._funnel.begin(call.context)
         context.keeps_result = True  # a middleware sees plain data
-        return call.replace(context=context, input=dict(call.input))  # a copy: the mapping may be the caller's own
-
-
-class UserMiddleware:
-    """One middleware of a user: what it raises is an error like a handler's, what it returns is finished like a result."""
-
-    def __init__(self, middleware: Middleware, funnel: Funnel) -> None:
-        self._middleware = middleware
-        self._funnel = funnel
-
-    async def __call__(self, call: Call, next: Next) -> Outcome:
-        try:
-            outcome = await self._middleware(call, next)
-            state = _state(call)
-            if outcome is not state.result:
-                outcome = state.result = await self._finished(outcome)
-        except CallError as error:
-            raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
-        except Suspension as suspension:  # it has asked the caller itself
-            return suspension.outcome
-        except BaseException as error:
-            raise self._funnel.failures.failure_of(error, call.context) from error
-        return outcome
+        given = dict(call.input)  # a copy: the mapping may be the caller's own
+        return Call(call.operation, given, context, call.surface)
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         opened: list[AsyncGenerator[ResponseEnvelope[Any]]] = []
+        if self._is_outermost:
+            call = self._begun(call)
 
         def take(inner: Call) -> AsyncGenerator[ResponseEnvelope[Any]]:
             opened.append(next(inner))
@@ -111,31 +102,6 @@ class UserMiddleware:
             what = f"returned {type(outcome).__name__}"
             raise TypeError(f"the middleware {name} {what}: return what next(call) gives, or local_envelope(data, id)")
         return await self._funnel.results.finish_plainly(outcome)
-
-
-class NoteResult:
-    """Notes each result that user middleware is given: one that it returns as it is needs no second look."""
-
-    async def __call__(self, call: Call, next: Next) -> Outcome:
-        state = _state(call)
-        if state.has_started:
-            await _let_timers_fire()
-        state.result = outcome = await next(call)
-        return outcome
-
-
-def _state(call: Call) -> CallState:
-    state = call.context.call
-    if state is None:
-        raise TypeError("A middleware passes on the context that it was given")
-    return state
-
-
-async def _let_timers_fire() -> None:
-    """Let a middleware that calls `next` again and again meet its deadline, also where nothing below it waits."""
-    import asyncio  # loaded already where anything waits
-
-    await asyncio.sleep(0)
 
 
 async def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:

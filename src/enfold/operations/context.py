@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -60,6 +60,8 @@ class Preferences(msgspec.Struct, frozen=True):
     locale: str | None = None
 
 
+E = TypeVar("E")
+
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
 
 
@@ -85,8 +87,9 @@ class CallState(msgspec.Struct, eq=False):
     deadline: float | None  # by the operation's own limit
     env: Env | None = None
     has_started: bool = False  # whether the handler has been reached; before that only middleware has run
-    result: Any = None  # the last result that middleware was given, or has made
+    result: Any = None  # the last envelope that has been finished: a middleware that returns it has changed nothing
     is_limited: bool = False  # whether a step around the handler keeps the deadline
+    is_repeated: bool = False  # whether a middleware has run the handler before
     runs_in_place: bool = False  # whether a `def` is run on the caller's thread, and so what it calls, too
     # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
     wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
@@ -210,6 +213,12 @@ class Context:
     def has_started(self) -> bool:
         """Whether the call has reached its handler."""
         return self.call is not None and self.call.has_started
+
+    def note(self, envelope: E) -> E:
+        """Note an envelope as finished, and return it."""
+        if self.call is not None:
+            self.call.result = envelope
+        return envelope
 
     @property
     def is_late(self) -> bool:

@@ -129,9 +129,21 @@ def check_middleware(middleware: Any) -> None:
     """Refuse at registration what cannot wrap a call."""
     if isinstance(middleware, type):
         raise TypeError(f"{middleware.__name__} is a class: pass an instance of it as middleware")
-    if not callable(middleware) or not is_coroutine_function(middleware):
+    if not callable(middleware) or not is_coroutine_function(middleware) or not _takes_two(middleware):
         name = getattr(middleware, "__name__", type(middleware).__name__)
         raise TypeError(f"A middleware is `async def {name}(call, next)`, or an object with such a `__call__`")
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    import inspect  # slow to load, and few programs have middleware
+
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a signature that cannot be read
+        return True
+    return True
 
 
 def _checked(function: Any) -> Any:

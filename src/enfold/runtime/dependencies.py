@@ -45,13 +45,13 @@ class DependentHandler(Handler):
         self._results = results
         self._runs_on_loop = self.is_async
         self.needs_loop = self.is_async or any(each.is_async for _, each in operation.dependencies)
-        self.is_async = self.takes_context = self.needs_context = True
+        self.is_async = self.takes_context = True
 
-    async def start(self, arguments: Any, context: Context | None) -> Any:
+    async def call(self, arguments: Any, context: Context | None) -> Any:
         context = context or Context()
         async with self._scope(context) as scope:
             filled = {**arguments, **await scope.values(self._dependencies)}
-            start = partial(super().start, filled, context)
+            start = partial(super().call, filled, context)
             result = start() if self._runs_on_loop else await scope.call(start, context)
             if hasattr(result, "__await__"):
                 result = await result
@@ -64,7 +64,7 @@ class DependentHandler(Handler):
     async def _stream(self, arguments: Any, context: Context) -> AsyncGenerator[Any]:
         async with self._scope(context) as scope:
             filled = {**arguments, **await scope.values(self._dependencies)}
-            items = await self.open_items(super().start(filled, context), context, scope.threads)
+            items = await self.open_items(super().call(filled, context), context, scope.threads)
             try:
                 async for item in items:
                     yield item

@@ -37,6 +37,7 @@ class Funnel:
         "_policy",
         "_results",
         "_services",
+        "_start",
         "arguments",
         "failures",
         "id",
@@ -68,6 +69,7 @@ class Funnel:
         self.needs_loop = self._handler.needs_loop
         self.takes_context = self._handler.takes_context
         self._decode = self.arguments.decode_quickly
+        self._start = self._handler.call if self._handler.is_async else self._handler.run_def
         self._policy = policy
         self._services = services
         self._limit: Callable[[float], Limit] = self._first_limit
@@ -86,38 +88,41 @@ class Funnel:
         """Run a query or mutation."""
         if self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
-        decode, handler = self._decode, self._handler
         try:
-            arguments = decode(input) if type(input) is dict else self.arguments.read(input)[1]
+            arguments = self._decode(input) if type(input) is dict else self.arguments.read(input)[1]
         except (DecodeError, RecursionError):
             arguments = self.arguments.read(input)[1]
+        own = context  # the handler's: another one where a middleware runs the handler again
         try:
             if not self._services.lifetime.is_ready:
                 await self._services.lifetime.make_ready()
-            if context is not None or handler.needs_context:
-                context = self._enter(context)
-            result = handler.start(arguments, context) if handler.is_async else await self._run_def(arguments, context)
+            if context is not None or self.takes_context:
+                own = self._enter(context)
+                if own.call is not None and own.call.is_repeated:
+                    await _let_timers_fire()
+            result = self._start(arguments, own)
             if type(result) is CoroutineType:
                 try:
                     waits_for = result.send(None)
                 except StopIteration as done:  # it has ended without a wait: there is nothing to limit
                     result = done.value
                 else:
-                    result = await self._in_time(go_on(result, waits_for), context)
-            elif hasattr(result, "__await__"):  # of a decorator, or of a `def` that gives an awaitable
-                result = await self._in_time(result, context)
+                    result = await self.in_time(go_on(result, waits_for), own)
+            else:
+                while hasattr(result, "__await__"):  # a thread, or what a decorator or a `def` gives
+                    result = await self.in_time(result, own)
             if context is not None and context.keeps_result:
-                return await self._results.finish_plainly(result)
+                return context.note(await self._results.finish_plainly(result))
             try:
                 return self._results.finish_quickly(result)
             except LargeMisfitError as misfit:
                 return await finish_apart(misfit)
         except CallError as error:
-            raise self.failures.with_ids(error, context) from error.__cause__
+            raise self.failures.with_ids(error, own) from error.__cause__
         except Suspension as suspension:
-            return suspension.outcome
+            return suspension.outcome if context is None else context.note(suspension.outcome)
         except BaseException as error:
-            raise self.failures.failure_of(error, context) from error
+            raise self.failures.failure_of(error, own) from error
 
     async def follow(self, input: Any, context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription: each item is finished by itself; the producer is closed with the consumer."""
@@ -129,10 +134,10 @@ class Funnel:
             if not self._services.lifetime.is_ready:
                 await self._services.lifetime.make_ready()
             context = self._enter(context)
-            items = await self._in_time(self._handler.open_stream(arguments, context), context)
+            items = await self.in_time(self._handler.open_stream(arguments, context), context)
             while True:
                 try:
-                    item = await self._in_time(anext(items), context)
+                    item = await self.in_time(anext(items), context)
                 except StopAsyncIteration:
                     return
                 yield await self.results.finish(item)
@@ -148,11 +153,6 @@ class Funnel:
             if close is not None:
                 await close()
 
-    async def _run_def(self, arguments: Any, context: Context | None) -> Any:
-        if context is None or self._handler.runs_in_place(context):
-            return self._handler.run_in_place(arguments, context)
-        return await self._handler.run_in_thread(arguments, context, self._in_time)
-
     # the context and the time of a call
 
     def begin(self, context: Context) -> Context:
@@ -162,14 +162,6 @@ class Funnel:
             raise self.failures.with_ids(self.failures.timed_out(context), context)
         return context
 
-    def limit(self, context: Context) -> Limit | None:
-        """Keep the time of a call that has begun from here on, for the steps around the handler too."""
-        state, deadline = context.call, context.deadline
-        if state is None or deadline is None:
-            return None
-        state.is_limited = True
-        return self._limit(deadline)
-
     def _enter(self, context: Context | None) -> Context:
         """Return the context for the handler; a middleware may have started it, and run the handler before."""
         context = context or Context()
@@ -177,20 +169,13 @@ class Funnel:
         if begun is None or begun.has_started:
             context = self.begin(context)
             if begun is not None and begun.is_limited and context.call is not None:
-                context.call.deadline, context.call.is_limited = begun.deadline, True
+                context.call.deadline, context.call.is_limited, context.call.is_repeated = begun.deadline, True, True
         if context.call is not None:
             context.call.has_started = True
         return context
 
     def _env(self, context: Context) -> Env:
         return self._services.make_env(context, self._policy)
-
-    def _deadline(self, context: Context | None) -> float | None:
-        """Return the deadline of the handler; None without a limit, or if an outer step enforces it."""
-        if context is not None:
-            return None if context.call is not None and context.call.is_limited else context.deadline
-        timeout = self.spec.timeout
-        return None if timeout is None else time.monotonic() + timeout
 
     def _first_limit(self, deadline: float) -> Limit:
         """Import `deadlines`, and so asyncio, with the first call that waits: a `def` run in place needs neither."""
@@ -199,11 +184,18 @@ class Funnel:
         self._limit = limit_running_task
         return limit_running_task(deadline)
 
-    async def _in_time(self, awaitable: Awaitable[T], context: Context | None) -> T:
-        """Await something until the deadline of the call; raise TIMEOUT after it."""
-        deadline = self._deadline(context)
-        if deadline is None:
-            return await awaitable
+    def in_time(self, awaitable: Awaitable[T], context: Context | None, *, is_outermost: bool = False) -> Awaitable[T]:
+        """Limit something to the deadline of the call; `is_outermost`: also the steps between it and the handler."""
+        if context is None:
+            timeout = self.spec.timeout
+            deadline = None if timeout is None else time.monotonic() + timeout
+        else:
+            is_limited = context.call is not None and context.call.is_limited and not is_outermost
+            deadline = None if is_limited else context.deadline
+        return awaitable if deadline is None else self._until(deadline, awaitable, context)
+
+    async def _until(self, deadline: float, awaitable: Awaitable[T], context: Context | None) -> T:
+        """Await something until a deadline; TIMEOUT after it."""
         limit, has_passed = self._limit(deadline), False
         try:
             return await awaitable
@@ -217,3 +209,10 @@ class Funnel:
         finally:
             if not has_passed:
                 limit.end()
+
+
+async def _let_timers_fire() -> None:
+    """Let a middleware that runs the call again and again meet its deadline, also where nothing below it waits."""
+    import asyncio  # loaded already where anything waits
+
+    await asyncio.sleep(0)

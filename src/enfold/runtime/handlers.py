@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from enfold.errors import CallError
 from enfold.operations import is_coroutine_function
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 
     from enfold.operations import Context, Operation
     from enfold.runtime.threads import RunsThreads, Threads
-
-# Awaits something within the time of the call that has this context.
-InTime: TypeAlias = "Callable[[Awaitable[Any], Context], Awaitable[Any]]"
 
 
 class Handler:
@@ -29,7 +27,6 @@ class Handler:
         "_takes_input",
         "_threads",
         "is_async",
-        "needs_context",
         "needs_loop",
         "takes_context",
     )
@@ -44,9 +41,8 @@ class Handler:
         self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self.is_async
         self.takes_context = self._takes_input or self._context_parameter is not None
-        self.needs_context = self.takes_context or not (self.is_async or self._is_inline)
 
-    def start(self, arguments: Any, context: Context | None) -> Any:
+    def call(self, arguments: Any, context: Context | None) -> Any:
         """Call the function: an `async def` gives its coroutine, a `def` its result."""
         if self._takes_input:
             return self._function(arguments, context)
@@ -54,28 +50,27 @@ class Handler:
             arguments = {**arguments, self._context_parameter: context}  # a copy: it may be the caller's own dict
         return self._function(**arguments)
 
+    def run_def(self, arguments: Any, context: Context | None) -> Any:
+        """Run a `def`: in place, or in a worker thread, which is to be awaited."""
+        if self.runs_in_place(context):
+            if context is not None and context.call is not None:
+                context.call.wait_for, context.call.runs_in_place = drive, True
+            return self.call(arguments, context)
+        own = partial(self.call, {**arguments}, context)  # a copy: the caller may change theirs before a thread is free
+        return self._threads().run(own) if context is None else self._run_in_thread(own, context)
+
     def runs_in_place(self, context: Context | None) -> bool:
         """Whether a `def` runs on the caller's thread: the operation or the caller says `inline`."""
         return self._is_inline or (context is not None and context.inline)
 
-    def run_in_place(self, arguments: Any, context: Context | None) -> Any:
-        if context is not None and context.call is not None:
-            context.call.wait_for, context.call.runs_in_place = drive, True
-        return self.start(arguments, context)
-
-    async def run_in_thread(self, arguments: Any, context: Context, in_time: InTime) -> Any:
-        """Run a `def` in a worker thread."""
+    async def _run_in_thread(self, function: Callable[[], Any], context: Context) -> Any:
         from enfold.runtime.threads import NestedCalls  # which needs asyncio
 
         nested = NestedCalls(context) if self.takes_context else None
-        own = {**arguments}  # a copy: the caller may change theirs before a thread is free
-
-        def start() -> Any:
-            return self.start(own, context)
-
-        pending = await take_thread(self._threads(), start, context)
+        pending = await take_thread(self._threads(), function, context)
         try:
-            return await in_time(pending, context)
+            result = await pending
+            return await result if hasattr(result, "__await__") else result
         finally:
             # If the caller has given up, the calls that the `def` still waits for end too.
             if nested is not None:
@@ -84,7 +79,7 @@ class Handler:
     async def open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
         """The items of a stream; those of a `def` with `yield` come from worker threads, unless it runs in place."""
         threads = None if self.runs_in_place(context) else self._threads()
-        return await self.open_items(self.start(arguments, context), context, threads)
+        return await self.open_items(self.call(arguments, context), context, threads)
 
     async def open_items(self, opened: Any, context: Context, threads: RunsThreads | None) -> AsyncIterator[Any]:
         stream = await opened if hasattr(opened, "__await__") else opened

@@ -14,7 +14,7 @@ from enfold.middleware.payload_log import LogPayloads
 from enfold.middleware.recording import RecordRun
 from enfold.middleware.selection import Select
 from enfold.middleware.tasks import RunAsTask
-from enfold.middleware.user import user_steps
+from enfold.middleware.user import UserMiddleware
 from enfold.operations import OperationType, Policy
 from enfold.operations.call import Middleware, Next, NextStream, compose, compose_stream
 from enfold.runtime.funnel import Funnel
@@ -66,8 +66,8 @@ def _steps(
         yield Step(RunAsTask(services, funnel.failures, is_required=is_required), is_required)
     if spec.type is OperationType.MUTATION:
         yield Step(Idempotency(services, funnel, select), False)
-    for middleware in user_steps(user, funnel):
-        yield Step(middleware, True)
+    for index, middleware in enumerate(user):
+        yield Step(UserMiddleware(middleware, funnel, is_outermost=index == 0), True)
     yield Step(RecordRun(), False)
     if policy.payloads is not None:
         yield Step(LogPayloads(policy.payloads), True)
