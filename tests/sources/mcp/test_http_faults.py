@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -203,3 +204,47 @@ async def test_messages_of_the_oldest_transport_go_to_no_other_server(serve: Ser
         with pytest.raises(CallError, match="names another server"):
             await from_mcp({"url": f"{url}/sse", "transport": "sse"}).__aenter__()
     assert oldest.posted == []
+
+
+class HangingUp:
+    """A server that reads the first call on a connection and hangs up, as one does that has just closed an idle one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"content-length: (\d+)", head.lower())
+                message = json.loads(await reader.readexactly(int(length[1]) if length else 0) or b"{}")
+                if message.get("method") == "tools/call":
+                    self.calls.append(message["params"]["name"])
+                    if len(self.calls) == 1:
+                        break
+                writer.write(self.response(message))
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+    def response(self, message: dict[str, Any]) -> bytes:
+        if message.get("method") not in ("initialize", "tools/list", "tools/call"):
+            return b"HTTP/1.1 %d OK\r\ncontent-length: 0\r\n\r\n" % (202 if message else 405)
+        result: dict[str, Any] = {"tools": TOOLS, "content": [{"type": "text", "text": "done"}]}
+        result |= {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
+
+
+async def test_a_query_whose_connection_is_closed_without_an_answer_is_sent_again_and_a_mutation_is_not() -> None:
+    for tool, calls in (("read_cut", 2), ("add", 1)):
+        server = HangingUp()
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        url = "http://127.0.0.1:%d/mcp" % listening.sockets[0].getsockname()[1]
+        async with listening, from_mcp(url, connection=Connection(protocol="2025-11-25")) as operations:
+            executing = registry_of(operations).execute(tool, {})
+            if calls == 2:
+                assert (await executing).text() == "done"
+            else:
+                with pytest.raises(CallError, match="broke off"):
+                    await executing
+        assert server.calls == [tool] * calls

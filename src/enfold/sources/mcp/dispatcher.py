@@ -412,13 +412,15 @@ def _ignore_loss(why: str) -> None:
 class LostError(Exception):
     """The connection is lost; `may_have_run` says whether the server may have seen the request.
 
+    `is_silent`: it was lost after the request was sent, and before anything of an answer came.
     `output` is what its process printed last: shown to the user who opens the source, never to callers.
     """
 
-    def __init__(self, error: CallError, *, may_have_run: bool, output: str = "") -> None:
+    def __init__(self, error: CallError, *, may_have_run: bool, is_silent: bool = False, output: str = "") -> None:
         super().__init__(error.message)
         self.error = error
         self.may_have_run = may_have_run
+        self.is_silent = is_silent
         self.output = output
 
     def for_caller(self, *, idempotent: bool) -> CallError:

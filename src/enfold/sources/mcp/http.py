@@ -136,7 +136,7 @@ class Web:
             request = Request(method, *split_url(url or self.url), [], content)
             response = await follow(send, request, self._check_same_server, REDIRECTS, _FOLLOWED)
         except WebError as error:
-            raise self.lost(error) from error
+            raise self.lost(error, is_silent=True) from error
         if not url and response.url != request.url:
             self.url = response.url
         return OpenResponse(self, response, sent)
@@ -151,7 +151,7 @@ class Web:
         own = _lower({**self._fixed, **await current(self._given)})
         return own if self._login is None else {**own, **await self._login.headers(method, url)}
 
-    def lost(self, error: WebError) -> Exception:
+    def lost(self, error: WebError, *, is_silent: bool = False) -> Exception:
         """What a failure of the client means for the request it was to send."""
         if error.kind == "redirect":
             return CallError(
@@ -163,7 +163,7 @@ class Web:
             return message_too_large(self.limits.message_bytes)
         fate = "broke off" if error.was_sent else "cannot be reached"
         failure = CallError("UNAVAILABLE", f"{self.name} {fate}: {error.sentence}", {"reason": "connection"})
-        return LostError(failure, may_have_run=error.was_sent)
+        return LostError(failure, may_have_run=error.was_sent, is_silent=is_silent)
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -182,7 +182,7 @@ class Upstream:
         return answers
 
     async def _send(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
-        """Send once; and once more on a new connection, if the server surely has not seen it."""
+        """Send once; and once more on a new connection, if the server surely has not seen it or may see it twice."""
         meta = caller.meta if spans.inject is None else _with_trace(caller.meta, spans.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
         for is_last in (False, True):
@@ -194,7 +194,8 @@ class Upstream:
                     request.method, dict(params), caller, capabilities=offered, headers=request.headers
                 )
             except LostError as lost:
-                if is_last or lost.may_have_run:
+                # A server may close an idle connection just when a request is sent on it.
+                if is_last or (lost.may_have_run and not (lost.is_silent and request.idempotent)):
                     raise lost.for_caller(idempotent=request.idempotent) from None
             except ProtocolError as error:
                 if is_last or error.code != UNSUPPORTED_VERSION:
