@@ -75,6 +75,9 @@ class PendingRequestMap:
         self._ids = event_ids()
         self._prefix = ""
         self._waiting: dict[str, WaitingCall] = {}
+        self._replies: ReplyAddresses | None = getattr(transport, "replies", None)
+        if self._replies is not None:
+            self._replies.are_wanted = True  # `respond` needs them
         self._aborted = AbortedCalls(self._send_to, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._offered: dict[str, float] = {}  # until when an operation counts as offered
@@ -129,7 +132,7 @@ class PendingRequestMap:
         )
         subject = self._subjects.get(operation_id) or self._subject(operation_id)
         waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, idempotent)
-        waiting = await self._wait_with_retries(waiting, context)
+        waiting = await self._request(waiting, context)
         if waiting.result is None:
             raise waiting.error or failures.aborted(operation_id)
         return waiting.result
@@ -150,7 +153,7 @@ class PendingRequestMap:
         `timeout` limits the seconds without an item. The stream ends without an error when it is aborted on this side.
         """
         waiting = await self._stream(operation_id, input, context, (timeout, deadline, window), provenance)
-        waiting = await self._wait_with_retries(waiting, context)
+        waiting = await self._request(waiting, context)
         try:
             while True:
                 while waiting.has_items and not waiting.is_aborted:
@@ -200,11 +203,33 @@ class PendingRequestMap:
             request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=idle
         )
 
-    async def _wait_with_retries(self, waiting: W, context: Context | None) -> W:
-        """Send a request until a call is over or a stream has begun; retry if that is safe."""
+    async def _request(self, waiting: W, context: Context | None) -> W:
+        """Send a request until a call is over or a stream has begun; retry if that is safe. Failures become its error."""
         attempt = 1
         while True:
-            await self._attempt(waiting, context)
+            request = waiting.request
+            self._waiting[request.request_id] = waiting
+            try:
+                if request.ttl_ms == 0:
+                    waiting.fail(waiting.timed_out())
+                else:
+                    headers, data = self._headers(request, context), write_event(next(self._ids), request)
+                    reply = self._prefix + request.request_id
+                    await self._transport.send(waiting.subject, data, reply=reply, headers=headers)
+                while not (waiting.is_over or waiting.has_begun):
+                    if self._timer is None:
+                        self._tick_soon()
+                    await waiting.change()
+            except FormatError as error:
+                waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
+            except TransportError as error:
+                waiting.fail(failures.from_transport(waiting.operation_id, error))
+            except BaseException:
+                waiting.fail(failures.aborted(waiting.operation_id))
+                raise
+            finally:
+                if waiting.is_over:
+                    self._end(waiting)
             if waiting.error is None or waiting.has_begun:
                 return waiting
             delay = retry_delay(self._retry, attempt, waiting.error, idempotent=waiting.idempotent)
@@ -214,37 +239,11 @@ class PendingRequestMap:
             attempt += 1
             waiting = self._next_attempt(waiting)
 
-    async def _attempt(self, waiting: WaitingCall, context: Context | None) -> None:
-        """Send a request once, and wait until it is over or has begun; failures become its error."""
-        self._waiting[waiting.request.request_id] = waiting
-        try:
-            if waiting.request.ttl_ms == 0:
-                waiting.fail(waiting.timed_out())
-            else:
-                await self._send(waiting, context)
-            while not (waiting.is_over or waiting.has_begun):
-                if self._timer is None:
-                    self._tick_soon()
-                await waiting.change()
-        except FormatError as error:
-            waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
-        except TransportError as error:
-            waiting.fail(failures.from_transport(waiting.operation_id, error))
-        except BaseException:
-            waiting.fail(failures.aborted(waiting.operation_id))
-            raise
-        finally:
-            if waiting.is_over:
-                self._end(waiting)
-
-    async def _send(self, waiting: WaitingCall, context: Context | None) -> None:
-        request, headers = waiting.request, None
-        if self._sign is not None and context is not None:
-            headers = self._sign(request, context, self._transport.name)
-        if spans.inject is not None and (trace := spans.inject()):
-            headers = {**(headers or {}), **trace}
-        data = write_event(next(self._ids), request)
-        await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
+    def _headers(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
+        """The delegation and the trace context of a request."""
+        headers = None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
+        trace = None if spans.inject is None else spans.inject()
+        return {**(headers or {}), **trace} if trace else headers
 
     def _next_attempt(self, waiting: W) -> W:
         """The next attempt of a request, with a new id and the remaining time."""
@@ -281,7 +280,7 @@ class PendingRequestMap:
 
     async def _answer(self, payload: Payload) -> None:
         request_id = payload.request_id
-        replies: ReplyAddresses | None = getattr(self._transport, "replies", None)
+        replies = self._replies
         reply = None if replies is None else replies.find(request_id)
         if replies is None or reply is None:
             waiting = self._waiting.get(request_id)

@@ -43,12 +43,8 @@ class WaitingCall(msgspec.Struct, eq=False):
     is_over: bool = False
     is_aborted: bool = False  # on this side
     has_answered: bool = False  # a worker has sent an event
+    has_begun: bool = False  # the caller can continue before the end: a worker has accepted the stream
     waiter: asyncio.Future[None] | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the caller can continue before the end: true of a stream that a worker has accepted."""
-        return False
 
     @property
     def operation_id(self) -> str:
@@ -93,30 +89,25 @@ class WaitingCall(msgspec.Struct, eq=False):
             return True
         if self.control is None:
             self.control = control
-            self._wake()
+            self._begin()
         return control == self.control
 
+    def _begin(self) -> None:
+        """The worker is known."""
+
     def _take(self, payload: Responded | Completed, now: float, size: int) -> None:
-        del size
+        del now, size
         if type(payload) is not Responded:
             return
         if payload.seq is not None:
             self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
             return
         try:
-            self.take_result(envelope_of(payload), now)
+            self.result = envelope_of(payload)
         except FormatError as error:
             self.fail(CallError("UNKNOWN_ERROR", f"The response of {self.operation_id} is invalid: {error}"))
-
-    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
-        """End with a result, unless it has ended."""
-        if not self.is_over:
-            self.last_event_at = now
-            self.has_answered = True
-            self.result = result
-            self.is_over = True
-            if self.waiter is not None:
-                self._wake()
+        else:
+            self._end()
 
     def fail(self, error: CallError) -> None:
         """End with an error, unless it has ended."""
@@ -138,8 +129,7 @@ class WaitingCall(msgspec.Struct, eq=False):
 
     def _end(self) -> None:
         self.is_over = True
-        if self.waiter is not None:
-            self._wake()
+        self._wake()
 
     def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
@@ -183,9 +173,9 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
             idle=self.idle,
         )
 
-    @property
-    def has_begun(self) -> bool:
-        return self.control is not None or bool(self._items)
+    def _begin(self) -> None:
+        self.has_begun = True
+        self._wake()
 
     @property
     def has_items(self) -> bool:
@@ -207,13 +197,11 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         self._granted, self._consumed_bytes = self._consumed, 0
         return Credit(self.request_id, room)
 
-    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
-        del result, now
-        self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
-
     def _take(self, payload: Responded | Completed, now: float, size: int) -> None:
         if isinstance(payload, Responded) and payload.seq is not None:
             self._take_item(payload, payload.seq, now, size)
+        elif isinstance(payload, Responded):
+            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
         elif isinstance(payload, Completed):
             if payload.seq == self._expected - 1:
                 self._end()
@@ -234,7 +222,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         self._expected += 1
         self._gap_since = None
         self._took_at = self._idle_since = now
-        self._wake()
+        self._begin()
 
     def _miss(self, now: float) -> None:
         if self._gap_since is None:

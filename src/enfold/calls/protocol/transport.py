@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -55,20 +56,21 @@ Receive: TypeAlias = Callable[[Message], None]
 
 
 class ReplyAddresses:
-    """Reply subjects of received requests by request id; the oldest are dropped."""
+    """Reply subjects of received requests by request id, for a peer that answers them by hand; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._replies: dict[str, str] = {}
+        self.are_wanted = False
+        self._replies: OrderedDict[str, str] = OrderedDict()
 
     def recording(self, subject: str, receive: Receive) -> Receive:
-        """Wrap a receiver so that the reply addresses of its requests are remembered."""
+        """Wrap a receiver so that the reply addresses of its requests are remembered, once they are wanted."""
         if not receives_requests(subject):
             return receive
 
         def note(message: Message) -> None:
-            if message.reply is not None and replies_to_sender(message, rewritten=False):
+            if self.are_wanted and message.reply is not None and replies_to_sender(message, rewritten=False):
                 if len(self._replies) >= MAX_REPLIES:
-                    del self._replies[next(iter(self._replies))]
+                    self._replies.popitem(last=False)
                 self._replies[message.reply.rpartition(".")[2]] = message.reply
             receive(message)
 

@@ -100,21 +100,18 @@ class FairQueue:
         """`slots` counts the running and queued calls of each caller."""
         self._slots = slots
         self._waiting: dict[Owner, deque[ServedCall]] = {}  # least recently served caller first
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
 
     def put(self, call: ServedCall) -> None:
         self._waiting.setdefault(call.owner, deque()).append(call)
-        self._size += 1
+        self.size += 1
 
     def take(self) -> ServedCall:
         """The next call to run."""
         owner = min(self._waiting, key=self._running)
         calls = self._waiting.pop(owner)
         call = calls.popleft()
-        self._size -= 1
+        self.size -= 1
         if calls:
             self._waiting[owner] = calls
         return call
@@ -125,7 +122,7 @@ class FairQueue:
         if calls is None or call not in calls:
             return False
         calls.remove(call)
-        self._size -= 1
+        self.size -= 1
         if not calls:
             del self._waiting[call.owner]
         return True
@@ -215,7 +212,7 @@ class AdmissionControl:
         owned = slots.get(call.owner, 0)
         # Unauthenticated names are free to choose: limiting them would only affect honest callers.
         has_enough = owned >= limits.per_peer and (self.authenticates or call.identity is not None)
-        is_full = running >= limits.running and len(self.queue) >= limits.waiting
+        is_full = running >= limits.running and self.queue.size >= limits.waiting
         displaced = self.queue.displaced_by(call.owner) if is_full and not has_enough else None
         if has_enough or (is_full and displaced is None):
             raise self.refusal(call, "of yours " if has_enough else "")

@@ -169,7 +169,7 @@ class CallHandler:
         # Concurrently, so that an unresponsive server is waited for only once.
         await asyncio.gather(*(self.withdraw(operation_id, drain=drain) for operation_id in self.offered))
         tasks = [call.task for call in self._calls.values() if call.task is not None]
-        if drain and (tasks or self._queue):
+        if drain and (tasks or self._queue.size):
             await self._wait_for_running(ends_at)
         for call in list(self._calls.values()):
             call.abort()
@@ -401,7 +401,7 @@ class CallHandler:
     def _free_slot(self, call: ServedCall) -> None:
         self._running -= 1
         self._admission.release(call)
-        while self._queue and self._running < self._admission.limits.running:
+        while self._queue.size and self._running < self._admission.limits.running:
             self._launch_if_due(self._queue.take())
 
     def _keep_ended_stream(self, call: ServedCall) -> None:
