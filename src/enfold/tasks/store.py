@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -280,7 +282,8 @@ class Wakeups:
     """The waiters of one store, by subject, and the tasks that this process has just stored or read. Several loops may wait."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Waiter, str] = {}
+        self._lock = threading.Lock()
+        self._waiting: dict[str, dict[Waiter, None]] = {}  # by subject
         self._recent: dict[str, Task] = {}  # as they were last stored or read, by subject
         self.works = 0  # how often there was new work
 
@@ -289,9 +292,17 @@ class Wakeups:
 
     def expect(self, subject: str) -> Waiter:
         """A waiter that misses no change from now on; get it before you read the store, and close it."""
-        waiter = Waiter(lambda each: self._waiting.pop(each, None))
-        self._waiting[waiter] = subject
+        waiter = Waiter(partial(self._release, subject))
+        with self._lock:
+            self._waiting.setdefault(subject, {})[waiter] = None
         return waiter
+
+    def _release(self, subject: str, waiter: Waiter) -> None:
+        with self._lock:
+            waiting = self._waiting.get(subject, {})
+            waiting.pop(waiter, None)
+            if not waiting:
+                self._waiting.pop(subject, None)
 
     def recent(self, subject: str) -> Task | None:
         """The task of the last change; None where it has to be read."""
@@ -339,15 +350,21 @@ class Wakeups:
             self._recent = {}
         for subject, task in (changes or {}).items():
             self.remember(subject, task)
-        here = _running_loop()
-        for waiter, subject in list(self._waiting.items()):
-            if changes is not None and subject not in changes:
-                continue
-            if waiter.loop is here:
-                waiter.wake()
+        by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
+        for subject in list(self._waiting if changes is None else changes):
+            for waiter in list(self._waiting.get(subject, ())):
+                by_loop.setdefault(waiter.loop, []).append(waiter)
+        for loop, waiters in by_loop.items():
+            if loop is _running_loop():
+                _wake(waiters)
             else:
-                with suppress(RuntimeError):  # its loop is closed
-                    waiter.loop.call_soon_threadsafe(waiter.wake)
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(_wake, waiters)
+
+
+def _wake(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
 
 
 def _current_copy(task: Task | None, owner: str | None) -> Task | None:
