@@ -25,29 +25,27 @@ from enfold.middleware.idempotency_store import failure, refuse_other_input
 from enfold.operations import Progress
 from enfold.tasks import transitions
 from enfold.tasks.model import EVERY_TASK, TASK_ID, Order, Status, Task, TaskFilter
-from enfold.tasks.nats_state import (
-    INLINE,
-    PAUSE,
-    FoundTask,
-    Ledger,
-    Seldom,
-    Slots,
-    States,
-    encoded,
-    read_entry,
-    seconds_kept,
-)
 from enfold.tasks.nats_streams import (
     DEFAULT_NAME,
+    INLINE,
+    PAUSE,
     Conflict,
+    FoundTask,
+    Ledger,
     Names,
     Queue,
+    Seldom,
     SignOrder,
+    Slots,
+    States,
     Streams,
     VerifyOrder,
     dead_key,
+    encoded,
     first_key,
     owner_token,
+    read_entry,
+    seconds_kept,
     task_key,
     task_pattern,
 )
