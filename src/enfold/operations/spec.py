@@ -182,6 +182,7 @@ class OperationSpec:
     on_crash: OnCrash
     asks_first: bool = False
     values: int = 1
+    http: str | None = None  # its REST route, `GET /items/{id}`
     meta: dict[str, Any]
 
     def __init__(self, **fields: Unpack[SpecFields]) -> None:
@@ -207,6 +208,8 @@ class OperationSpec:
         kept["durable"] = _read_durable(self.durable, self.type)
         kept["on_crash"] = _read_on_crash(fields.get("on_crash"), idempotent=self.idempotent)
         kept["meta"] = dict(fields.get("meta") or {})
+        if self.http is not None:
+            kept["http"] = _read_http(self.http, self)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"A spec does not change: use replace({name}=...)")
@@ -258,6 +261,8 @@ class OperationSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON data."""
         fields = {name: getattr(self, name) for name in SPEC_FIELDS}
+        if self.http is None:
+            del fields["http"]  # so that specs without it keep their digest
         wire: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=str, order="deterministic")
         return wire
 
@@ -276,6 +281,14 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise TypeError("An OperationSpec needs a name")
     if unknown := fields.keys() - SPEC_FIELDS:
         raise TypeError(f"OperationSpec has no field {min(unknown)!r}: use {', '.join(sorted(SPEC_FIELDS))}")
+
+
+def _read_http(text: str, spec: OperationSpec) -> str:
+    from enfold.operations.http_route import check_route, read_route  # which few programs need
+
+    route = read_route(text)
+    check_route(route, spec)
+    return str(route)
 
 
 def _read_timeout(timeout: Any, kind: OperationType) -> float | None:
@@ -333,6 +346,7 @@ class _Described(TypedDict, total=False):
     timeout: float | Literal["default"] | None
     durable: Durable | bool  # may or must run as a task; True is "optional"
     on_crash: OnCrash | None  # what happens to a task, or a call with a key, whose process died: "retry" or "fail"
+    http: str | None  # a REST route beside `/functions/{id}`, as in "GET /items/{id}"
     asks_first: bool  # runs in the call until `context.detach()`, then again as a task
     meta: Mapping[str, Any] | None
 

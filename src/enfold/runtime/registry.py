@@ -14,6 +14,9 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from collections.abc import (
+    Set as AbstractSet,
+)
 from functools import cached_property, wraps
 from typing import (
     TYPE_CHECKING,
@@ -55,6 +58,7 @@ from enfold.runtime.reserved import Reserved, check_namespace, is_reserved
 if TYPE_CHECKING:
     from enfold.observability.observers import Observer, Observers
     from enfold.operations.call import Middleware
+    from enfold.operations.http_route import HTTPRoute
     from enfold.operations.spec import OperationOptions
     from enfold.runtime.env import Env
     from enfold.runtime.lifespan import Lifetime
@@ -322,10 +326,10 @@ class Registry(ABC):
         return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted, surface))
 
     def mount(self, prefix: str) -> View:
-        """Return a view in which every id starts with a prefix."""
+        """Return a view in which every id, and every REST path, starts with a prefix."""
         operation_id(prefix, "x")  # raises if the prefix is not legal
         check_namespace(prefix)
-        return View(self, lambda spec: spec.replace(namespace=_join(prefix, spec.namespace)))
+        return View(self, lambda spec: _mounted(spec, prefix))
 
     def public(self) -> View:
         """Return a view with the operations declared `public`, which need no token even where all others do."""
@@ -419,6 +423,7 @@ class OperationRegistry(Registry):
         self._pool: Threads | None = None
         self._middleware: tuple[Middleware, ...] = ()
         self._entries: dict[str, PreparedOperation] = {}
+        self._routes: dict[tuple[str, ...], str] = {}  # the ids of operations with REST routes, by what requests match
         self._version = 0
         self._watchers: dict[int, Callable[[], None]] = {}
 
@@ -517,6 +522,7 @@ class OperationRegistry(Registry):
             if operation.spec.id in taken:
                 raise ValueError(f"{operation.spec.id} is registered already: give the source another namespace")
             taken.add(operation.spec.id)
+        self._claim_routes(batch, gone)
         for own_id in gone:
             del self._entries[own_id]
         for operation in batch:
@@ -540,6 +546,21 @@ class OperationRegistry(Registry):
         if gone:
             self._changed()
 
+    def _claim_routes(self, operations: Sequence[Operation], gone: AbstractSet[str] = frozenset()) -> None:
+        """Note the REST routes of operations; raise ValueError if another operation has one of them."""
+        claimed: dict[tuple[str, ...], OperationSpec] = {}
+        for spec in (operation.spec for operation in operations if operation.spec.http is not None):
+            shape = _route(spec.http or "").shape
+            other = claimed.setdefault(shape, spec)
+            if other is spec and (own_id := self._routes.get(shape)) is not None and own_id not in gone:
+                # What was unregistered or replaced meanwhile has no claim any more.
+                prepared = self._entries.get(own_id)
+                is_held = prepared is not None and prepared.spec.http and _route(prepared.spec.http).shape == shape
+                other = prepared.spec if prepared is not None and is_held else spec
+            if other.id != spec.id:
+                raise ValueError(f"{spec.id}: {spec.http} matches the same requests as {other.http} of {other.id}")
+        self._routes.update({shape: spec.id for shape, spec in claimed.items()})
+
     def _own_ids(self, operations: Iterable[Operation]) -> set[str]:
         entries = self._entries
         return {
@@ -555,6 +576,7 @@ class OperationRegistry(Registry):
         return prepared.operation
 
     def _put(self, operation: Operation) -> None:
+        self._claim_routes([operation])
         self._entries[operation.spec.id] = self._prepare(operation)
         self._changed()
 
@@ -868,6 +890,17 @@ def _with_selection(operation: Operation, text: str) -> Operation:
 
 def _join(prefix: str, namespace: str) -> str:
     return f"{prefix}.{namespace}" if namespace else prefix
+
+
+def _mounted(spec: OperationSpec, prefix: str) -> OperationSpec:
+    http = None if spec.http is None else str(_route(spec.http).below(prefix))
+    return spec.replace(namespace=_join(prefix, spec.namespace), http=http)
+
+
+def _route(http: str) -> HTTPRoute:
+    from enfold.operations.http_route import read_route  # which few programs need
+
+    return read_route(http)
 
 
 def _split(operation_id: str) -> tuple[str, str]:

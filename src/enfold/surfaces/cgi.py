@@ -110,20 +110,19 @@ def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Func
     }
     if kind := variables.get("CONTENT_TYPE"):
         headers[b"content-type"] = _bytes_of(kind)
-    return Request(
+    given = variables.get("PATH_INFO", "").strip("/")
+    request = Request(
         variables.get("REQUEST_METHOD", "POST").upper(),
-        _path_of(variables.get("PATH_INFO", "").strip("/")),
+        f"/{given}",
         _bytes_of(variables.get("QUERY_STRING", "")),
         headers,
         _Stdin(stdin, variables.get("CONTENT_LENGTH", "")),
         functions.format,
     )
-
-
-def _path_of(given: str) -> str:
-    """Return the path as HTTP has it: in CGI, `functions/` before an operation is optional."""
-    is_page = given in ("openapi.json", "call")
-    return f"/{given}" if is_page else f"/functions/{given.removeprefix('functions/')}"
+    if given not in ("openapi.json", "call") and not functions.has_route(request):
+        # Here an operation may be named without `functions/` before it.
+        request.path = f"/functions/{given.removeprefix('functions/')}"
+    return request
 
 
 def _bytes_of(text: str) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakMethod
 
 import msgspec
+from msgspec.structs import replace
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError, invalid_argument, safe_code
@@ -15,6 +17,7 @@ from enfold.formats import JSON, Format, find_format
 from enfold.observability.records import code_of
 from enfold.operations import Context, Identity, OperationSpec, OperationType
 from enfold.operations.access import check_access, may_list
+from enfold.operations.http_route import WITH_BODY
 from enfold.operations.outcomes import envelope_of
 from enfold.runtime.application import Application
 from enfold.runtime.prepared import PreparedOperation
@@ -52,6 +55,7 @@ from enfold.surfaces.responses import (
     unwritable,
     with_prefix,
 )
+from enfold.surfaces.rest import RestPaths, merged
 
 # Imports inside functions: few requests need them, and CGI starts anew for each.
 
@@ -90,18 +94,20 @@ class Route(msgspec.Struct, eq=False):
 class Routes:
     """The routes by path, found when they are first asked for; `known` is emptied whenever the registry changes."""
 
-    __slots__ = ("__weakref__", "_choose", "_registry", "_takes_structs", "known")
+    __slots__ = ("__weakref__", "_choose", "_registry", "_rest", "_rest_paths", "_takes_structs", "known")
 
     def __init__(self, registry: Registry, choose: Choose, *, takes_structs: bool) -> None:
         self._registry = registry
         self._choose = choose
         self._takes_structs = takes_structs
         self.known: dict[str, Route] = {}
+        self._rest: dict[tuple[str, tuple[str, ...]], Route] = {}
+        self._rest_paths: RestPaths | None = None
         forget = WeakMethod(self._forget)  # A registry may outlive many apps.
         registry.watch(lambda: (living := forget()) and living())
 
     def _forget(self) -> None:
-        self.known = {}
+        self.known, self._rest, self._rest_paths = {}, {}, None
 
     def find(self, path: str, identity: Identity | None) -> Route:
         """Return the route of an operation's path; raise if the caller may not see the operation."""
@@ -115,6 +121,22 @@ class Routes:
             self.known[path] = route
         return route
 
+    def find_rest(self, request: Request) -> Route | None:
+        """The REST route of a request, which gets the arguments in its path; None where there is none at this path."""
+        if self._rest_paths is None:
+            self._rest_paths = RestPaths(self._registry.list())
+        if self._rest_paths.is_empty:
+            return None
+        match = self._rest_paths.find(request.method, request.segments(), request.identity)
+        if match is None:
+            return None
+        request.path_arguments = match.arguments
+        key = match.spec.id, match.methods
+        if key not in self._rest:
+            plain = self.route_to(match.spec)
+            self._rest[key] = replace(plain, methods=match.methods, run=partial(_run_rest, plain.run))
+        return self._rest[key]
+
     def _is_same_for_all(self, name: str) -> bool:
         """Whether a name means the same operation for every caller who finds one."""
         return is_reserved(name) or sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
@@ -125,6 +147,14 @@ class Routes:
         is_open, run = prepared.is_open, self._choose(prepared)
         needs_context = prepared.needs_context or not is_open
         return Route(spec, prepared, writes, methods_of(spec), self.known, run, is_open, needs_context)
+
+
+async def _run_rest(run: Run, functions: Functions, route: Route, request: Request) -> Response | None:
+    """Run an operation with the arguments in path, query string and body."""
+    request.arguments = await functions.rest_arguments(route, request)
+    if route.known is not functions.routes.known:  # the registry has changed while we waited for the body
+        route = functions.routes.route_to(functions.registry.get_spec(route.spec.id))
+    return await run(functions, route, request)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
@@ -201,11 +231,19 @@ class Functions:
         """
         route = self.routes.known.get(request.path)
         if route is None:
-            if not request.path.startswith(PREFIX):
+            if request.path.startswith(PREFIX):
+                route = self._visible(request)
+            elif (route := self.routes.find_rest(request)) is None:
                 return None
-            route = self._visible(request)
         request.operation = route.prepared.operation
         return route
+
+    def has_route(self, request: Request) -> bool:
+        """Whether a REST route leads to an operation by this method and path."""
+        with suppress(CallError):  # a path that cannot be read
+            route = self.routes.find_rest(request)
+            return route is not None and request.method in route.methods
+        return False
 
     def _visible(self, request: Request) -> Route:
         try:
@@ -231,7 +269,9 @@ class Functions:
         write = request.format.write
         if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
             raise not_acceptable("application/json")
-        if request.method == "POST":
+        if request.arguments is not None:
+            given = request.arguments
+        elif request.method == "POST":
             given = await self.body_object(request)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
@@ -283,9 +323,22 @@ class Functions:
 
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """Read the arguments from the body or the query string."""
+        if request.arguments is not None:
+            return request.arguments
         if request.method != "POST":
             return route.read_query(request.query)
         return await self.body_object(request)
+
+    async def rest_arguments(self, route: Route, request: Request) -> dict[str, Any]:
+        """The arguments of a request to a REST route: those in its path, its query string and its body, if there is one."""
+        in_query = route.read_query(request.query)
+        if request.method not in WITH_BODY:
+            return merged(request.path_arguments, in_query, {})
+        in_query.pop("format", None)  # that of the answer
+        self._check_body(request.headers)
+        body = await request.exchange.body(self._settings.max_body)
+        request.size = len(body)
+        return merged(request.path_arguments, in_query, self._read_body(body) if body.strip() else {})
 
     def context(self, route: Route, request: Request) -> Context:
         """Create the context of a call from its headers."""
@@ -323,6 +376,9 @@ class Functions:
         self._check_body(request.headers)
         body = await request.exchange.body(self._settings.max_body)
         request.size = len(body)
+        return self._read_body(body)
+
+    def _read_body(self, body: bytes | bytearray) -> dict[str, Any]:
         try:
             return self._read_object(body)
         except NOT_AN_OBJECT:

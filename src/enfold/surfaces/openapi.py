@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from enfold.formats.wrapper_schemas import WRAPPED, moved_below, object_schema
 from enfold.json_pointer import escape, unescape
 from enfold.mcp.offers import tool_names
 from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operations.http_route import WITH_BODY, HTTPRoute, read_route
 from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED, is_reserved
@@ -98,6 +99,7 @@ def to_openapi(
     else:
         notes = _notes(registry, specs, with_facts=operation is not None)
         paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
+        paths |= _rest_paths(specs, notes, components)
     if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
         failures = {str(status): components.shared(status) for status in (*_OF_TASKS, *_OF_A_BODY)}
@@ -178,6 +180,46 @@ def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
         "parameters": parameters,
         "responses": _responses(spec, components, with_body=False),
     }
+
+
+def _rest_paths(specs: Iterable[OperationSpec], notes: dict[str, Schema], components: _Components) -> dict[str, Schema]:
+    """Describe the REST routes; methods of one path share the names of its parameters, as the format requires."""
+    paths: dict[str, Schema] = {}
+    places: dict[tuple[str, ...], HTTPRoute] = {}
+    for spec in specs:
+        if spec.http is None:
+            continue
+        route = read_route(spec.http)
+        place = places.setdefault(route.shape[1:], route)
+        names = dict(zip(route.arguments, place.arguments, strict=True))
+        operation = _rest(spec, route.method, names, notes[spec.id], components)
+        paths.setdefault(place.path, {})[route.method.lower()] = operation
+    return paths
+
+
+def _rest(spec: OperationSpec, method: str, names: dict[str, str], notes: Schema, components: _Components) -> Schema:
+    """Describe a REST route; `names` are those that its arguments have in the path."""
+    arguments = {each["name"]: each for each in _parameters(spec, components)}
+    parameters = [{**arguments.pop(own), "name": name, "in": "path", "required": True} for own, name in names.items()]
+    with_body = method in WITH_BODY
+    body = _rest_body(spec, names, components) if with_body and arguments else {}
+    parameters += [*([] if with_body else arguments.values()), *_more_parameters(spec, components)]
+    return {
+        **_described(spec, f"{spec.id}.rest", notes),
+        **({"parameters": parameters} if parameters else {}),
+        **body,
+        "responses": _responses(spec, components, with_body=with_body),
+    }
+
+
+def _rest_body(spec: OperationSpec, in_path: Mapping[str, str], components: _Components) -> Schema:
+    """Describe the arguments that are not in the path."""
+    schema = spec.input_schema
+    required = [name for name in schema.get("required", ()) if name not in in_path]
+    rest = {**schema, "properties": {name: of for name, of in schema["properties"].items() if name not in in_path}}
+    rest |= {"required": required} if "required" in schema else {}
+    content = components.root(rest, f"{spec.id}.rest.input" if in_path else _input_name(spec))
+    return {"requestBody": {"required": bool(required), "content": {"application/json": {"schema": content}}}}
 
 
 def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:

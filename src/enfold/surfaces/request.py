@@ -13,6 +13,7 @@ from enfold.errors import CallError, invalid_argument
 from enfold.formats import Format, find_format
 from enfold.observability.records import OK
 from enfold.operations import Identity, Operation, OperationSpec, new_request_id
+from enfold.operations.http_route import WITH_BODY
 from enfold.schema.nodes import Node, TooLargeError, read_nodes
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Request(msgspec.Struct, eq=False):
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
     context: Context | None = None  # of this call, where it needs one
+    path_arguments: dict[str, str] = {}  # those in the path of a REST route
+    arguments: dict[str, Any] | None = None  # of a call by a REST route, when they have been read
     # Set by `known_id` on first use.
     request_id: str | None = None
     # For observers: the size of its body, how it ended.
@@ -64,6 +67,10 @@ class Request(msgspec.Struct, eq=False):
     @property
     def spec(self) -> OperationSpec | None:
         return None if self.operation is None else self.operation.spec
+
+    def segments(self) -> list[str]:
+        """The parts of the path, decoded."""
+        return self.path[1:].split("/")
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
         """Return the header with the run id under which the call was recorded."""
@@ -179,7 +186,7 @@ def read_format(request: Request) -> None:
     named = request.headers.get(b"enfold-format")
     if named is not None:
         request.format = find_format(named.decode("latin-1"))
-    elif request.method == "POST" and (name := query_value(request.query, "format")) is not None:
+    elif request.method in WITH_BODY and (name := query_value(request.query, "format")) is not None:
         request.format = find_format(name)
 
 

@@ -96,7 +96,7 @@ class PublicRouter(Router[R_contra]):
             raise no_identity() from None  # whether it exists or not
 
 
-ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+ALL_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def exact(pages: Mapping[str, Page[R_contra]]) -> Pages[R_contra]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -159,7 +160,8 @@ def _scope(method: str, path: str, headers: Headers) -> dict[str, Any]:
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,
-        "path": place,
+        "path": unquote(place),
+        "raw_path": place.encode(),
         "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items() if value is not None],
         "server": _SERVER,

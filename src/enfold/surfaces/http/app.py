@@ -13,6 +13,7 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.observability.spans import http_span
 from enfold.operations import Policy
+from enfold.operations.http_route import WITH_BODY
 from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import (
@@ -35,7 +36,7 @@ from enfold.surfaces.http.pages import service_pages, surface_paths, task_pages
 from enfold.surfaces.http.stack import HTTPRequest, RequestStack, send
 from enfold.surfaces.http.streams import Streams
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.request import Request, decode_object, report
+from enfold.surfaces.request import decode_object, report
 from enfold.surfaces.responses import MAX_BODY
 from enfold.surfaces.router import Handler, PublicRouter, Router, first_of, operation_pages
 
@@ -173,18 +174,24 @@ class HTTPApp:
 
     def _read(self, scope: Scope, receive: Receive, send: Send) -> HTTPRequest:
         method, root = scope.get("method", "GET"), scope.get("root_path", "")  # a websocket has no method
-        exchange = Exchange(receive, self._body_timeout, method == "POST", scope=scope, send=send)
+        exchange = Exchange(receive, self._body_timeout, method in WITH_BODY, scope=scope, send=send)
         path, query, headers = scope["path"].removeprefix(root), scope.get("query_string", b""), header_table(scope)
         return HTTPRequest(method, path, query, headers, exchange, self._functions.format, root)
 
     async def _observed(self, request: HTTPRequest) -> None:
         """Handle a request and report it to the observers."""
-        span = partial(http_span, request.exchange.scope, request.headers) if _is_call(request) else None
+        span = partial(http_span, request.exchange.scope, request.headers) if self._is_call(request) else None
         watch, answer = self._observers.begin(span), None
         try:
             answer = await self._stack.answer(request)
         finally:
             report(watch, request, "http", answer)
+
+    def _is_call(self, request: HTTPRequest) -> bool:
+        """Whether a request is one for an operation, and so has a span."""
+        if request.method == "OPTIONS":
+            return False
+        return request.path.startswith(PREFIX) or request.path == "/call" or self._functions.has_route(request)
 
     async def _forward(self, mount: Mount, request: HTTPRequest) -> None:
         """Let a mounted app answer, and answer for it where the request is refused."""
@@ -201,8 +208,3 @@ class HTTPApp:
             self._observers.refused("http", error.code, request_id=request.known_id())
         if answer is not None:
             await send(answer, request)
-
-
-def _is_call(request: Request) -> bool:
-    """Whether a request is one for an operation, and so has a span."""
-    return request.method != "OPTIONS" and (request.path.startswith(PREFIX) or request.path == "/call")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
-from enfold.errors import CallError, safe_code
+from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.log import Log
 from enfold.surfaces.asgi import BODILESS, Exchange, late_body
 from enfold.surfaces.authentication import Authentication
@@ -25,6 +26,16 @@ class HTTPRequest(Request, eq=False):
     """A request over ASGI."""
 
     exchange: Exchange
+
+    def segments(self) -> list[str]:
+        raw, root = self.exchange.scope.get("raw_path"), self.root.encode()
+        if raw is None or b"%" not in raw:
+            return self.path[1:].split("/")
+        try:  # a part may hold an encoded slash, which the decoded path does not tell from a separator
+            text = raw.partition(b"?")[0].removeprefix(root).decode("ascii")
+            return [unquote(part, errors="strict") for part in text[1:].split("/")]
+        except UnicodeDecodeError:
+            raise invalid_argument("", "type", "UTF-8 text", "The path cannot be read") from None
 
 
 class RequestStack:
