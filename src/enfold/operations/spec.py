@@ -261,8 +261,6 @@ class OperationSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON data."""
         fields = {name: getattr(self, name) for name in SPEC_FIELDS}
-        if self.http is None:
-            del fields["http"]  # so that specs without it keep their digest
         wire: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=str, order="deterministic")
         return wire
 

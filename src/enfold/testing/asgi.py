@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, Final, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
@@ -160,7 +159,7 @@ def _scope(method: str, path: str, headers: Headers) -> dict[str, Any]:
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,
-        "path": unquote(place),
+        "path": place,
         "raw_path": place.encode(),
         "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items() if value is not None],
