@@ -117,18 +117,9 @@ async def write_value(writer: asyncio.StreamWriter, value: Any) -> None:
 
 
 _FORWARDED: Final = (
-    "type",
-    "http_version",
-    "method",
-    "scheme",
-    "path",
-    "raw_path",
-    "query_string",
-    "root_path",
-    "headers",
-    "client",
-    "server",
-)
+    "type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers",
+    "client", "server",
+)  # fmt: skip
 CHECK_INTERVAL: Final = 1.0  # seconds between two looks whether our own socket is still there
 _GONE: Final = "The worker that handled this request has exited"
 

@@ -27,27 +27,8 @@ from enfold.envelope.envelope import (
 )
 
 __all__ = [
-    "BODILESS",
-    "MISFITS",
-    "REPAIRS",
-    "REPAIR_LIMIT",
-    "RESPONSE_SOURCES",
-    "ROOT_MISMATCH",
-    "HTTPResponseMeta",
-    "LocalResponseMeta",
-    "MCPResponseMeta",
-    "ResponseEnvelope",
-    "ResultWarning",
-    "bounded_warnings",
-    "error_of",
-    "error_text",
-    "from_wire",
-    "has_no_content",
-    "has_own_schema",
-    "http_envelope",
-    "is_response_envelope",
-    "local_envelope",
-    "mcp_envelope",
-    "to_wire",
-    "unwrap",
-]
+    "BODILESS", "MISFITS", "REPAIRS", "REPAIR_LIMIT", "RESPONSE_SOURCES", "ROOT_MISMATCH", "HTTPResponseMeta",
+    "LocalResponseMeta", "MCPResponseMeta", "ResponseEnvelope", "ResultWarning", "bounded_warnings", "error_of",
+    "error_text", "from_wire", "has_no_content", "has_own_schema", "http_envelope", "is_response_envelope",
+    "local_envelope", "mcp_envelope", "to_wire", "unwrap",
+]  # fmt: skip

@@ -26,18 +26,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "ANSWER_FORMAT",
-    "VERSION",
-    "ToolRequest",
-    "fit",
-    "own_wire",
-    "read",
-    "read_request",
-    "success_schema",
-    "write",
-    "write_answer",
-    "write_error",
-]
+    "ANSWER_FORMAT", "VERSION", "ToolRequest", "fit", "own_wire", "read", "read_request", "success_schema",
+    "write", "write_answer", "write_error",
+]  # fmt: skip
 
 _OBJECTS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "object"}}
 ERROR_SCHEMA: Final[dict[str, Any]] = {

@@ -37,18 +37,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "ErrorPayload",
-    "ToolEnvelope",
-    "WorkflowModel",
-    "WorkflowPayload",
-    "WorkflowStep",
-    "parse_block",
-    "read",
-    "success_schema",
-    "summarize",
-    "write",
-    "write_error",
-]
+    "ErrorPayload", "ToolEnvelope", "WorkflowModel", "WorkflowPayload", "WorkflowStep", "parse_block", "read",
+    "success_schema", "summarize", "write", "write_error",
+]  # fmt: skip
 
 PREFIX: Final = "__ENVELOPE_V1__:"
 

@@ -15,20 +15,14 @@ LEVEL: Final = 3  # Lineage: parents link to existing runs without cycles.
 _OPTIONAL: Final = ("integrity.digest.blake3",)
 
 _VECTORS: Final = (
-    "adapter.wrap.envelope_v0_1",
-    "adapter.wrap.envelope_v0_1/negative/double_wrapped",
-    "adapter.wrap.envelope_v0_1/negative/wrong_schema_version",
-    "engine.extract.evidence.json_pointer",
-    "integrity.digest.sha256",
-    "integrity.digest.sha256/negative/non_hex_chars",
-    "integrity.digest.sha256/negative/uppercase_hex",
-    "integrity.digest.sha256/negative/wrong_length",
-    "method_id_syntax/negative/hyphen_separator",
-    "method_id_syntax/negative/reserved_namespace",
-    "method_id_syntax/negative/starts_with_digit",
-    "method_id_syntax/negative/uppercase",
+    "adapter.wrap.envelope_v0_1", "adapter.wrap.envelope_v0_1/negative/double_wrapped",
+    "adapter.wrap.envelope_v0_1/negative/wrong_schema_version", "engine.extract.evidence.json_pointer",
+    "integrity.digest.sha256", "integrity.digest.sha256/negative/non_hex_chars",
+    "integrity.digest.sha256/negative/uppercase_hex", "integrity.digest.sha256/negative/wrong_length",
+    "method_id_syntax/negative/hyphen_separator", "method_id_syntax/negative/reserved_namespace",
+    "method_id_syntax/negative/starts_with_digit", "method_id_syntax/negative/uppercase",
     "method_id_syntax/positive/valid_ids",
-)
+)  # fmt: skip
 
 _DEVIATIONS: Final = (
     {

@@ -63,50 +63,15 @@ def _redact_argument(found: re.Match[str]) -> str:
 # --- by name ------------------------------------------------------------------------------------------------------
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_SECRET_WORDS: Final = frozenset(
-    {
-        "apikey",
-        "authorization",
-        "bearer",
-        "cookie",
-        "credential",
-        "cvc",
-        "cvv",
-        "jwt",
-        "otp",
-        "passcode",
-        "passphrase",
-        "passwd",
-        "password",
-        "pin",
-        "pwd",
-        "secret",
-        "ssn",
-        "token",
-    }
-)
+_SECRET_WORDS: Final = frozenset({
+    "apikey", "authorization", "bearer", "cookie", "credential", "cvc", "cvv", "jwt", "otp", "passcode",
+    "passphrase", "passwd", "password", "pin", "pwd", "secret", "ssn", "token",
+})  # fmt: skip
 _PLURALS: Final = _SECRET_WORDS | {"key"}
-_QUANTITIES: Final = frozenset(
-    [
-        "max",
-        "min",
-        "total",
-        "num",
-        "n",
-        "count",
-        "limit",
-        "budget",
-        "used",
-        "prompt",
-        "completion",
-        "input",
-        "output",
-        "cached",
-        "reasoning",
-        "context",
-        "per",
-    ]
-)
+_QUANTITIES: Final = frozenset([
+    "max", "min", "total", "num", "n", "count", "limit", "budget", "used", "prompt", "completion", "input",
+    "output", "cached", "reasoning", "context", "per",
+])  # fmt: skip
 _SECRET_KEYS: Final = frozenset({"api", "private", "access", "secret", "signing", "encryption", "ssh", "auth"})
 
 

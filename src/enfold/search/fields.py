@@ -120,31 +120,11 @@ def _merge(fields: Fields, name: str, inner: Fields | None) -> None:
 Schema: TypeAlias = Any  # an object, or true or false
 
 # Keywords that stay valid for a value after a selection: those that do not constrain its parts.
-_KEPT: Final = frozenset(
-    [
-        "$schema",
-        "type",
-        "title",
-        "description",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$comment",
-        "format",
-        "pattern",
-        "minLength",
-        "maxLength",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "minItems",
-        "maxItems",
-        "contentEncoding",
-        "contentMediaType",
-    ]
-)
+_KEPT: Final = frozenset([
+    "$schema", "type", "title", "description", "deprecated", "readOnly", "writeOnly", "$comment", "format",
+    "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf", "minItems", "maxItems", "contentEncoding", "contentMediaType",
+])  # fmt: skip
 _UNIONS: Final = ("anyOf", "oneOf")
 _DEEPEST: Final = 200
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")

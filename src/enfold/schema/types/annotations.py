@@ -48,27 +48,15 @@ _KNOWN: Final[dict[Any, Shape]] = {
 
 # By name, so that reading an annotation imports nothing.
 _FORMATS: Final = {
-    "datetime.datetime": "date-time",
-    "datetime.date": "date",
-    "datetime.time": "time",
-    "datetime.timedelta": "duration",
-    "uuid.UUID": "uuid",
-    "decimal.Decimal": "decimal",
-    "builtins.bytes": "base64",
-    "builtins.bytearray": "base64",
-    "builtins.memoryview": "base64",
-    "pathlib.Path": "path",
-    "pathlib.PosixPath": "path",
-    "pathlib.PurePath": "path",
-    "pathlib.PurePosixPath": "path",
-    "pathlib.PureWindowsPath": "path",
-    "ipaddress.IPv4Address": "ipv4",
-    "ipaddress.IPv6Address": "ipv6",
-    "ipaddress.IPv4Network": "ipv4network",
-    "ipaddress.IPv6Network": "ipv6network",
-    "ipaddress.IPv4Interface": "ipv4interface",
+    "datetime.datetime": "date-time", "datetime.date": "date", "datetime.time": "time",
+    "datetime.timedelta": "duration", "uuid.UUID": "uuid", "decimal.Decimal": "decimal",
+    "builtins.bytes": "base64", "builtins.bytearray": "base64", "builtins.memoryview": "base64",
+    "pathlib.Path": "path", "pathlib.PosixPath": "path", "pathlib.PurePath": "path",
+    "pathlib.PurePosixPath": "path", "pathlib.PureWindowsPath": "path", "ipaddress.IPv4Address": "ipv4",
+    "ipaddress.IPv6Address": "ipv6", "ipaddress.IPv4Network": "ipv4network",
+    "ipaddress.IPv6Network": "ipv6network", "ipaddress.IPv4Interface": "ipv4interface",
     "ipaddress.IPv6Interface": "ipv6interface",
-}
+}  # fmt: skip
 
 _ARRAYS: Final[dict[Any, type]] = {
     list: list,

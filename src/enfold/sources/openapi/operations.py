@@ -147,23 +147,12 @@ LINE_STREAMS: Final = frozenset(
 )
 SEQUENCE_STREAMS: Final = frozenset({"application/json-seq", "application/geo+json-seq"})
 
-_TEXT: Final = frozenset(
-    {
-        "application/ecmascript",
-        "application/graphql",
-        "application/javascript",
-        "application/sql",
-        "application/toml",
-        "application/vnd.yaml",
-        "application/x-javascript",
-        "application/x-sh",
-        "application/x-www-form-urlencoded",
-        "application/x-yaml",
-        "application/xml",
-        "application/xml-dtd",
-        "application/yaml",
-    }
-)
+_TEXT: Final = frozenset({
+    "application/ecmascript", "application/graphql", "application/javascript", "application/sql",
+    "application/toml", "application/vnd.yaml", "application/x-javascript", "application/x-sh",
+    "application/x-www-form-urlencoded", "application/x-yaml", "application/xml", "application/xml-dtd",
+    "application/yaml",
+})  # fmt: skip
 
 
 def bare(media_type: str) -> str:

@@ -353,17 +353,9 @@ _MAX_DEPTH: Final = 4
 _MAX_BYTES: Final = 1_000_000
 _WORDS: Final = ("detail", "title", "message", "error")
 _OTHER_WORDS: Final = (
-    "error_description",
-    "error_message",
-    "errormessage",
-    "errordescription",
-    "msg",
-    "description",
-    "reason",
-    "fault",
-    "faultstring",
-    "status",
-)
+    "error_description", "error_message", "errormessage", "errordescription", "msg", "description", "reason",
+    "fault", "faultstring", "status",
+)  # fmt: skip
 _TITLE: Final = re.compile(r"<title[^<>]*>([^<]*)</title", re.IGNORECASE)
 _XML_WORD: Final = re.compile(
     r"<(?:\w+:)?(?:detail|title|message|error|description|faultstring|reason)(?:\s[^<>]*)?>([^<]+)<", re.IGNORECASE

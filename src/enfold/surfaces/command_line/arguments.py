@@ -40,19 +40,9 @@ usage: call OPERATION [name=text] [name:=json] [@file] [options]
   --help                the operation's own arguments"""
 
 _OPTIONS: Final = (
-    "--json",
-    "--format",
-    "--timeout",
-    "--output",
-    "--select",
-    "--provenance",
-    "--store",
-    "--key",
-    "--request",
-    "--artifact-root",
-    "--idempotency-key",
-    "--tasks",
-)
+    "--json", "--format", "--timeout", "--output", "--select", "--provenance", "--store", "--key", "--request",
+    "--artifact-root", "--idempotency-key", "--tasks",
+)  # fmt: skip
 
 
 class Words:
