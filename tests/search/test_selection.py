@@ -159,7 +159,9 @@ async def test_a_default_is_selected_unasked_and_gives_way_to_what_is_asked() ->
 
 
 def test_a_default_narrows_the_document() -> None:
-    text = msgspec.json.encode(to_openapi(issues_registry().only(lambda spec: spec.name == "short"))).decode()
+    document = to_openapi(issues_registry().only(lambda spec: spec.name == "short"))
+    document["components"]["schemas"].pop("Problem")  # which has a title of its own
+    text = msgspec.json.encode(document).decode()
     assert "login" in text
     assert "title" not in text.replace('"title":"', "")
 

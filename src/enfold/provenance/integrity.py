@@ -16,7 +16,7 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from enfold.errors import FormatError
 from enfold.provenance.records import Algorithm, Digest, RecordSignature
@@ -212,14 +212,12 @@ def generate_key() -> SigningKey:
 
 def load_key(path: Path) -> SigningKey:
     """Load a private key from a PEM file."""
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    return SigningKey(_expect(load_pem_private_key(path.read_bytes(), password=None), "Ed25519PrivateKey", path))
+    return SigningKey(read_key(path, "Ed25519PrivateKey"))
 
 
 def load_public_keys(paths: Iterable[Path]) -> PublicKeys:
     """Load public keys from PEM files, by id."""
-    return public_keys(_load_public_key(path) for path in paths)
+    return public_keys(read_key(path, "Ed25519PublicKey") for path in paths)
 
 
 def public_keys(keys: Iterable[Ed25519PublicKey]) -> PublicKeys:
@@ -227,17 +225,15 @@ def public_keys(keys: Iterable[Ed25519PublicKey]) -> PublicKeys:
     return {_key_id(key): key for key in keys}
 
 
-def _load_public_key(path: Path) -> Ed25519PublicKey:
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+def read_key(path: Path, kind: Literal["Ed25519PrivateKey", "Ed25519PublicKey"]) -> Any:
+    """Read a key from a PEM file; raise ValueError if it is not of this kind."""
+    expected = getattr(_ed25519(), kind)
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-    public: Ed25519PublicKey = _expect(load_pem_public_key(path.read_bytes()), "Ed25519PublicKey", path)
-    return public
-
-
-def _expect(key: Any, kind: str, path: Path) -> Any:
-    fits = isinstance(key, getattr(_ed25519(), kind))
-    if not fits:
-        raise ValueError(f"{path} does not contain a {kind}")
+    text = path.read_bytes()
+    key = load_pem_public_key(text) if kind == "Ed25519PublicKey" else load_pem_private_key(text, password=None)
+    if not isinstance(key, expected):
+        raise ValueError(f"{path} does not contain a {kind}")  # noqa: TRY004  # the content of the file is wrong
     return key
 
 

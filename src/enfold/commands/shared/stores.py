@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -16,7 +16,6 @@ from enfold.calls.protocol.connection import address_name
 from enfold.commands.shared.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
 from enfold.operations.spec import sha256
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -53,9 +52,9 @@ class OrderKeys(msgspec.Struct, frozen=True):
         users = {peer_name(user.identity.id): user for user in self.users if user.key is not None}
         checks: dict[str, Any] = {}
         if self.private is not None:
-            checks["sign"] = order_signer(_load(self.private, "Ed25519PrivateKey"), name)
+            checks["sign"] = order_signer(_key(self.private, "Ed25519PrivateKey"), name)
         if users:
-            keys = {issuer: _load(Path(user.key or ""), "Ed25519PublicKey") for issuer, user in users.items()}
+            keys = {issuer: _key(Path(user.key or ""), "Ed25519PublicKey") for issuer, user in users.items()}
             checks["verify"] = order_verifier(
                 keys, lambda issuer, operation: accepts_for_all(users[issuer]) or serves(users[issuer], operation)
             )
@@ -369,23 +368,15 @@ def add_order_options(parser: ArgumentParser) -> None:
     parser.add_argument("--order-key", type=Path, metavar="FILE", help=told)
 
 
-def _load(path: Path, kind: str) -> Any:
+def _key(path: Path, kind: Literal["Ed25519PrivateKey", "Ed25519PublicKey"]) -> Any:
+    from enfold.provenance.integrity import read_key
+
     try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError:
-        raise CallError("UNAVAILABLE", f"Signatures need cryptography: {install_command('auth')}") from None
-    try:
-        text = path.read_bytes()
-        is_private = kind == "Ed25519PrivateKey"
-        key: Any = (
-            serialization.load_pem_private_key(text, None) if is_private else serialization.load_pem_public_key(text)
-        )
+        return read_key(path, kind)
+    except RuntimeError as error:  # cryptography is not installed
+        raise CallError("UNAVAILABLE", str(error)) from None
     except (OSError, ValueError, TypeError) as error:
         raise CallError("VALIDATION_ERROR", f"Cannot sign or verify task orders: {path}: {error}") from None
-    if not isinstance(key, getattr(ed25519, kind)):
-        raise CallError("VALIDATION_ERROR", f"Cannot sign or verify task orders: {path} contains no {kind}")
-    return key
 
 
 def add_recording_options(parser: ArgumentParser) -> None:
