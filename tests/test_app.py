@@ -175,5 +175,5 @@ def test_tokens_and_issuers_are_accepted_side_by_side() -> None:
 
 
 def test_beyond_the_loopback_an_app_does_not_run_without_authentication() -> None:
-    with pytest.raises(ValueError, match="without tokens would let everybody in"):
+    with pytest.raises(ValueError, match="without tokens gives everyone access"):
         App(shop()).run("0.0.0.0", 0)  # which is refused

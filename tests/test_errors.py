@@ -191,12 +191,12 @@ PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
     ),
     "a program that timed out": (
         lambda: subprocess.TimeoutExpired(["x", SECRET], 5),
-        "A program took longer than 5 seconds",
+        "A subprocess took longer than 5 seconds",
         {},
     ),
     "a program that timed out, with output": (
         lambda: subprocess.TimeoutExpired(["x", SECRET], 5, b"3 of 5", b"slow"),
-        "A program took longer than 5 seconds",
+        "A subprocess took longer than 5 seconds",
         {"stdout": "3 of 5", "stderr": "slow"},
     ),
 }

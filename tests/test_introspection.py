@@ -236,7 +236,7 @@ async def test_a_record_that_was_changed_is_shown_with_its_verdict_among_the_oth
             for changes, words in (
                 ({"body": b"{}"}, "was changed after it was stored"),
                 ({"body": "text", "time": 2**62}, "was changed after it was stored"),
-                ({"body": b"[]", "digest": sha256(b"[]").digest()}, "is no record"),
+                ({"body": b"[]", "digest": sha256(b"[]").digest()}, "is not a record"),
                 (
                     {"body": forged, "digest": sha256(forged).digest()},
                     "digest",

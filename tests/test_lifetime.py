@@ -102,7 +102,7 @@ async def test_a_start_that_fails_is_reported_and_tried_again() -> None:
 async def test_what_is_registered_after_the_start_is_refused() -> None:
     shop = Shop(is_async=False)
     await shop.ops.execute("shop.stock")
-    with pytest.raises(RuntimeError, match="before its first call"):
+    with pytest.raises(RuntimeError, match="before the first call"):
         shop.ops.on_start(lambda: None)
 
 

@@ -612,7 +612,7 @@ async def test_a_configuration_names_middleware_for_all_calls_and_for_one_source
         ('[[middleware]]\nuses = "a:b"\n', 'did you mean "use"'),
         ('[[middleware]]\nuse = "app.py"\n', "as in app.py:name"),
         ('[[middleware]]\nuse = "app.py:missing"\n', "there is no missing in"),
-        ('[[middleware]]\nuse = "app.py:ops"\n', "A middleware is `async def"),
+        ('[[middleware]]\nuse = "app.py:ops"\n', "is not a middleware: pass an `async def`"),
         ('[[middleware]]\nuse = "broken.py:wrap"\n', "the database is missing"),
     ],
 )

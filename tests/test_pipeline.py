@@ -111,7 +111,7 @@ async def test_extras_can_be_kept() -> None:
 
 async def test_strict_output_refuses_what_still_does_not_fit_but_not_what_was_repaired() -> None:
     assert (await finish({"id": "42", "x": 1}, strict_output=True)).data == {"id": 42, "note": "-"}
-    with pytest.raises(CallError, match="does not fit its output schema at /id") as caught:
+    with pytest.raises(CallError, match="does not match its output schema at /id") as caught:
         await finish({"id": "many"}, strict_output=True)
     assert caught.value.code == "EXECUTION_ERROR"
     assert caught.value.partial.data == {"id": "many", "note": "-"}

@@ -76,14 +76,14 @@ def test_operations_are_listed_by_namespace_tag_and_type() -> None:
 
 def test_a_duplicate_id_is_refused_by_name() -> None:
     ops = shop()
-    with pytest.raises(ValueError, match=r"shop\.add is registered already"):
+    with pytest.raises(ValueError, match=r"shop\.add is already registered"):
         ops.register(lambda: None, name="add")
 
 
 def test_register_all_registers_all_or_none() -> None:
     source, target = shop(), OperationRegistry()
     target.register_all(source.only(lambda spec: spec.name == "clear"))
-    with pytest.raises(ValueError, match=r"shop\.clear is registered already"):
+    with pytest.raises(ValueError, match=r"shop\.clear is already registered"):
         target.register_all(source)
     assert [spec.id for spec in target.list()] == ["shop.clear"]
 
@@ -100,7 +100,7 @@ async def test_a_spec_and_its_handler_can_come_apart() -> None:
 
     ops.register_handler("greet", greet)
     assert (await ops.execute("greet", {"who": "you"})).data == "hello you (32)"
-    with pytest.raises(ValueError, match="greet has a handler already"):
+    with pytest.raises(ValueError, match="greet already has a handler"):
         ops.register_handler("greet", greet)
 
 
@@ -122,10 +122,10 @@ async def test_an_unknown_id_is_named() -> None:
 
 async def test_executing_a_subscription_or_subscribing_to_a_query_fails_with_advice() -> None:
     ops = shop()
-    with pytest.raises(CallError, match="subscribe to it") as caught:
+    with pytest.raises(CallError, match=r"use subscribe\(\)") as caught:
         await ops.execute("shop.count", {"to": 1})
     assert caught.value.code == "INVALID_OPERATION_TYPE"
-    with pytest.raises(CallError, match="execute it") as caught:
+    with pytest.raises(CallError, match=r"use execute\(\)") as caught:
         await anext(ops.subscribe("shop.add", {"x": 1, "y": 1}))
     assert caught.value.code == "INVALID_OPERATION_TYPE"
 
@@ -146,7 +146,7 @@ def test_a_name_that_only_one_operation_has_finds_it() -> None:
     other = OperationRegistry("other")
     other.register(ops.get_handler("shop.add"))
     ops.register_all(other)
-    with pytest.raises(CallError, match=r"add \(several have this name: use an id\)"):
+    with pytest.raises(CallError, match=r"add \(several operations have this name: use the full id\)"):
         ops.find("add")
 
 
@@ -198,7 +198,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize(("namespace", "name"), BAD_NAMES, ids=repr)
 def test_an_illegal_name_is_refused(namespace: str, name: str) -> None:
-    with pytest.raises(ValueError, match=r"legal|too long"):
+    with pytest.raises(ValueError, match=r"not a valid|too long"):
         OperationSpec(namespace=namespace, name=name)
 
 
@@ -225,7 +225,7 @@ def test_a_short_name_never_moves_to_another_source_while_one_is_down() -> None:
     ops.query(namespace="b", name="search")(lambda: 1)
     assert ops.find("search").id == "b.search"
     ops.sources.away["a"] = frozenset({"search"})
-    with pytest.raises(CallError, match="use an id"):
+    with pytest.raises(CallError, match="use the full id"):
         ops.guarded().find("search")
     assert ops.find("b.search").id == "b.search"
     ops.sources.remove("a")

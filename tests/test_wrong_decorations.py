@@ -71,10 +71,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: REGISTRY.resource("shop://x"),
         "OperationRegistry.resource needs a registry",
     ),
-    "a name": (lambda ops: ops.tool("price"), "'price' is a text, not a function: write name='price'"),
+    "a name": (lambda ops: ops.tool("price"), "'price' is a string, not a function: write name='price'"),
     "a coroutine": (lambda ops: ops.register(later()), "later was called: register the function itself"),
     "a number": (lambda ops: ops.register(5), "int is not a function"),
-    "a resource without a URI": (lambda ops: ops.resource(later), "A resource has a URI"),
+    "a resource without a URI": (lambda ops: ops.resource(later), "A resource needs a URI"),
 }
 
 

@@ -162,7 +162,7 @@ class LargeMisfitError(Exception):
     """A large result that needs repair: call `finish` outside the event loop."""
 
     def __init__(self, finish: Callable[[], Any]) -> None:
-        super().__init__("A large result does not fit its schema")
+        super().__init__("A large result does not match its schema")
         self.finish = finish
 
 
@@ -205,7 +205,9 @@ def _unexpected(exception: BaseException) -> CallError:
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
         return _failed_program(exception)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
-        return CallError("TIMEOUT", f"A program took longer than {exception.timeout} seconds", _written_by(exception))
+        return CallError(
+            "TIMEOUT", f"A subprocess took longer than {exception.timeout} seconds", _written_by(exception)
+        )
     if isinstance(exception, TimeoutError):
         sentence = (
             sentence_of(exception)[:MAX_MESSAGE] if exception.args else "An operation inside the handler timed out"

@@ -168,7 +168,7 @@ class SharedFile:
             self._disconnect()
 
     def __enter__(self) -> sqlite3.Connection:
-        """The connection, for one thread at a time."""
+        """Return the connection, for one thread at a time."""
         self._lock.acquire()
         try:
             connection = self._current()

@@ -228,5 +228,5 @@ def test_a_revoked_token_beside_an_issuer_ends_waiting_tasks(tmp_path: Path) -> 
     both = AnyOf([TokenFile(tmp_path / "tokens.json"), issuers("partner:")])
     assert both.current(Identity("partner:ann")) is None
     assert both.current(Identity("bob")) == Identity("bob")
-    with pytest.raises(CallError, match="no token any more"):
+    with pytest.raises(CallError, match="no longer has a token"):
         both.current(Identity("ann"))

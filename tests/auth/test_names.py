@@ -42,7 +42,7 @@ def registry() -> OperationRegistry:
 def test_a_name_shared_with_a_hidden_operation_is_that_of_the_visible_one() -> None:
     assert registry().find("order", BOB).id == "shop.order"
     assert registry().find("order").id == "shop.order"
-    with pytest.raises(CallError, match="several have this name"):
+    with pytest.raises(CallError, match="several operations have this name"):
         registry().find("order", ANN)
 
 
@@ -96,7 +96,7 @@ def shell(*words: str, identity: Identity) -> tuple[int, str, str]:
 
 def test_in_the_shell_too() -> None:
     assert shell("order", identity=BOB) == (0, '{"result":"shop"}\n', "")
-    assert "several have this name" in shell("order", identity=ANN)[2]
+    assert "several operations have this name" in shell("order", identity=ANN)[2]
     assert shell("shop.ordr", identity=BOB)[2].endswith("Did you mean shop.order?\n")
     missing = [shell(name, identity=BOB) for name in ("depot.secret", "depot.nothing")]
     assert [(code, err.replace("depot.nothing", "depot.secret")) for code, _, err in missing] == [

@@ -86,7 +86,7 @@ async def test_only_an_envelope_is_published_and_only_once(peers: tuple[PendingR
     caller, worker = peers
     call = asyncio.create_task(caller.call("shop.add", {}, timeout=20))
     request = await worker.requests.get()
-    with pytest.raises(TypeError, match="Only an envelope is an answer"):
+    with pytest.raises(TypeError, match="The output must be a ResponseEnvelope"):
         await worker.map.respond(request["requestId"], {"result": 3})
     assert not call.done()
     for data in (3, 4):

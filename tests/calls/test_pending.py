@@ -28,7 +28,7 @@ async def _waiting(pending: PendingRequestMap, bus: MemoryTransport) -> tuple[st
 @pytest.mark.parametrize("output", [None, 3, "text", {"data": 1}, {"data": 1, "meta": {"source": "moon"}}])
 async def test_only_an_envelope_is_an_answer(output: Any) -> None:
     pending = PendingRequestMap(MemoryTransport())
-    with pytest.raises(TypeError, match="Only an envelope is an answer"):
+    with pytest.raises(TypeError, match="The output must be a ResponseEnvelope"):
         await pending.respond("0123456789abcdef", output)
 
 

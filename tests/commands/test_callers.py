@@ -260,6 +260,6 @@ def test_a_task_of_the_shell_needs_no_token_and_no_other_caller_is_taken_for_the
     assert known(LOCAL) is None  # it keeps what it had
     assert known(Identity("ann", frozenset({"*"}))) == Identity("ann", frozenset({"read"}))
     for unknown in (Identity("local"), Identity("bob", frozenset({"*"}))):
-        with pytest.raises(CallError, match="has no token any more"):
+        with pytest.raises(CallError, match="no longer has a token"):
             known(unknown)
     assert current_rights(None) is None

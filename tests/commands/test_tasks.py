@@ -200,7 +200,7 @@ def test_a_file_of_an_older_version_is_taken_over_and_others_are_reported(
     capfd.readouterr()
     assert main(["tasks", "list"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 2
-    for version, words in ((99, "newer version of Enfold"), (0, "another program's")):
+    for version, words in ((99, "newer version of Enfold"), (0, "belongs to another program")):
         change(file, f"PRAGMA user_version = {version}")
         before = file.read_bytes()
         assert main(["tasks", "list"]) == 7
@@ -214,9 +214,9 @@ def test_a_file_of_an_older_version_is_taken_over_and_others_are_reported(
     ("statements", "words"),
     [
         (None, "is not a database"),
-        ("CREATE TABLE users (name)", "another program's"),
-        ("CREATE TABLE users (name); PRAGMA user_version = 2", "another program's"),
-        ("CREATE TABLE tasks (done)", "another program's"),
+        ("CREATE TABLE users (name)", "belongs to another program"),
+        ("CREATE TABLE users (name); PRAGMA user_version = 2", "belongs to another program"),
+        ("CREATE TABLE tasks (done)", "belongs to another program"),
         ("PRAGMA user_version = 99", "newer version of Enfold"),
     ],
 )

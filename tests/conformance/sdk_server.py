@@ -186,7 +186,11 @@ async def test_missing_capability(ctx: Context) -> str:
     offered = ctx.client_capabilities
     if offered is None or offered.sampling is None:
         needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
-        raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, "This needs a client that offers sampling", needed)
+        raise MCPError(
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+            "This operation needs a client with the capability sampling",
+            needed,
+        )
     return "It is there"
 
 

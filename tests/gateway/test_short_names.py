@@ -28,7 +28,7 @@ async def test_short_names_are_unavailable_until_every_source_has_been_read_once
         app = to_http(registry)
         async with serve(app, app.stop) as url, httpx2.AsyncClient(timeout=30) as client:
             refused = await client.post(f"{url}/functions/add", json={})
-            assert (refused.status_code, "use the id" in refused.text) == (503, True)
+            assert (refused.status_code, "use the full id" in refused.text) == (503, True)
             with pytest.raises(CallError) as raised:
                 registry.find("read")
             assert (raised.value.code, raised.value.retryable) == ("UNAVAILABLE", True)

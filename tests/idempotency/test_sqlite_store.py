@@ -41,7 +41,7 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
     first = asyncio.create_task(one.run_once(keyed(key("ann", "k"), run, 30)))
     await until(lambda: ran)
     first.cancel()  # its caller has gone; the call goes on
-    with pytest.raises(CallError, match="has not ended yet"):
+    with pytest.raises(CallError, match="is still running"):
         await two.run_once(keyed(key("ann", "k"), run, 0.1))
     with pytest.raises(CallError, match="another input"):
         await two.run_once(keyed(key("ann", "k"), run, 1, "other"))
@@ -89,7 +89,7 @@ async def test_first_results_have_limits_of_bytes_and_outlive_processes_and_cloc
     assert await other.stdout.readline() == b"runs\n"
     later = time.time() + 9 * 3600
     monkeypatch.setattr("enfold.middleware.sqlite_store.time.time", lambda: later)
-    with pytest.raises(CallError, match="has not ended yet"):
+    with pytest.raises(CallError, match="is still running"):
         await store.run_once(keyed(key("ann", "k"), result, 0.2))
     other.kill()
     await other.wait()

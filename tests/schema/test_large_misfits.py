@@ -179,7 +179,7 @@ async def test_a_strict_operation_fails_with_what_is_wrong() -> None:
     async def rows() -> list[int]:
         return ["x"] * MANY  # type: ignore[list-item]  # as above
 
-    with pytest.raises(CallError, match="does not fit its output schema") as refused:
+    with pytest.raises(CallError, match="does not match its output schema") as refused:
         await ops.execute("shop.rows", {})
     assert refused.value.code == "EXECUTION_ERROR"
 

@@ -293,7 +293,7 @@ def test_what_breaks_on_the_way_to_an_answer_is_reported_without_a_stack() -> No
     out = BytesIO()
     environ = {"PATH_INFO": "/add", "REQUEST_METHOD": "POST", "REMOTE_USER": "ann"}
     assert to_cgi(OperationRegistry(), identify=identify, environ=environ, stdin=BytesIO(), stdout=out) == 0
-    assert Reply(out.getvalue()).body == {"error": "Error: The server failed to answer"}
+    assert Reply(out.getvalue()).body == {"error": "Error: The server failed to respond"}
 
 
 # Under a real web server.

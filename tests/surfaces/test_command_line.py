@@ -244,7 +244,7 @@ FAILURES = [
         "OPERATION_NOT_FOUND: Operation not found: warehouse.t.add. Did you mean t.add?",
     ),
     ("unknown operation", ["t.ad", "x=1"], 3, "OPERATION_NOT_FOUND: Operation not found: t.ad. Did you mean t.add?"),
-    ("slow", ["slow"], 5, "TIMEOUT: t.slow took longer than it may"),
+    ("slow", ["slow"], 5, "TIMEOUT: t.slow exceeded its timeout"),
     ("failing", ["broken"], 1, "EXECUTION_ERROR: no such disk"),
     ("a code of its own", ["own"], 1, "SOLD_OUT: None left"),
     ("not an argument", ["add", "x"], 2, "VALIDATION_ERROR: 'x' is not an argument: write name=value"),

@@ -355,7 +355,7 @@ def test_a_handler_that_meets_something_cancelled_is_a_failure_in_json(waits: bo
             await asyncio.sleep(0)
         await given_up
 
-    expected = (500, "EXECUTION_ERROR", {"error": "Function error: what the handler waited for was cancelled"})
+    expected = (500, "EXECUTION_ERROR", {"error": "Function error: something that the handler awaited was cancelled"})
     with serve(to_http(ops)) as client:
         answers = [client.get("/functions/give"), *(client.post("/functions/give", {}) for _ in range(2))]
     assert [told(answer) for answer in answers] == [expected] * 3

@@ -153,7 +153,7 @@ async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
     calls = [asyncio.create_task(shop.http("pay", {"amount": 5}, "k")) for _ in range(20)]
     await until(lambda: shop.effects)
     late = await shop.http("pay", {"amount": 5}, "k", enfold_timeout_ms="20")
-    assert late == (504, "The first call with this idempotency key has not ended yet: repeat it with the same key")
+    assert late == (504, "The first call with this idempotency key is still running: retry with the same key")
     shop.go_on.set()
     assert set(await asyncio.gather(*calls)) == {(200, 1)}
     assert shop.effects == [5]

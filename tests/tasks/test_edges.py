@@ -273,7 +273,7 @@ def test_an_edge_serves_peers_whose_server_has_no_jetstream(folder: Path, edge: 
         started.append(one.process)
         assert one.called("shop.ping", {}) == (200, {"result": "pong"})
         status, error = one.ask("POST", "/functions/shop.later", {}, prefer="respond-async")
-        assert (status, error) == (503, {"error": "The store of tasks cannot be used now: try again"})
+        assert (status, error) == (503, {"error": "The task store is unavailable: retry later"})
     finally:
         for each in started:
             each.kill()

@@ -27,7 +27,7 @@ async def report(year: int) -> int:
         await asyncio.sleep(0.02)
     return year
 """
-LOST = "has ended, but its outcome could not be stored before this worker had to stop"
+LOST = "has finished, but its outcome could not be stored before this worker had to stop"
 PATIENCE = 40  # seconds; the grace below is longer than that, so that no test waits for it
 
 

@@ -187,7 +187,7 @@ class App:
         if not is_loopback(host):
             if self.tokens is None and not insecure:
                 raise ValueError(
-                    f"Serving on {host} without tokens would let everybody in: pass tokens=, or insecure=True"
+                    f"Serving on {host} without tokens gives everyone access: pass tokens=, or insecure=True"
                 )
             self._exposes_errors = False
         with bind(host, port) as listening:

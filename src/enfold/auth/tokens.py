@@ -135,7 +135,7 @@ class AnyOf:
         if known:
             return _merged(known)
         if not any(map(_may_know, self._verifiers)):
-            raise CallError("ACCESS_DENIED", f"{identity.id} has no token any more", {"reason": "invalid_token"})
+            raise CallError("ACCESS_DENIED", f"{identity.id} no longer has a token", {"reason": "invalid_token"})
         return None
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
-    """The registry, with a place for idempotency keys where the words have an idempotency key."""
+    """Return the registry, with an idempotency store if the words have an idempotency key."""
     if "--idempotency-key" in asked:
         from enfold.commands.shared.stores import idempotency_store, task_settings
 
@@ -78,7 +78,7 @@ def _open_tasks(target: Target, registry: Registry, store: str | None) -> Abstra
 
 
 def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:
-    """The file after `--tokens`, by which the caller is known, and the other words."""
+    """Return the file after `--tokens`, which identifies the caller, and the other words."""
     for place, word in enumerate(words):
         if word == "--tokens" and place + 1 < len(words):
             return words[place + 1], [*words[:place], *words[place + 2 :]]
@@ -88,14 +88,14 @@ def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _caller(target: Target) -> str:
-    """What stands before the operation on the user's command line."""
+    """Return the command line before the operation."""
     if target.registry is not None:
         return f"python {sys.argv[0]} call"
     return f"enfold call {'-- ' if target.command else ''}{target.text}"
 
 
 def _target(words: list[str], registry: Registry | None) -> tuple[Target, list[str]]:
-    """What is called, and the words of the call. The operation may be before `--`, or behind the server's command."""
+    """Return the target and the words of the call. The operation may be before `--`, or after the server's command."""
     own, server = split_command(words) if registry is None else (words, None)
     if server is None:
         return first_target(words, registry, "call", " OPERATION name=value")
@@ -106,7 +106,7 @@ def _target(words: list[str], registry: Registry | None) -> tuple[Target, list[s
 
 
 def _split_call(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A server's command, and the operation and arguments at its end: `npx some-server` and `add x=1`."""
+    """Split a server's command from the operation and arguments at its end: `npx some-server` and `add x=1`."""
     end = len(words)
     while end and _ARGUMENT.match(words[end - 1]):
         end -= 1

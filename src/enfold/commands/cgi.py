@@ -29,7 +29,7 @@ OPTIONS: Final = {
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Answer the request, even if the program cannot be loaded; outside of a web server, print usage errors to stderr."""
+    """Answer the request, even if the program cannot be loaded; without a web server, print usage errors to stderr."""
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in OPTIONS)}")
         return 0

@@ -53,7 +53,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _candidates(words: list[str]) -> Iterator[tuple[str, str]]:
-    """The words that the last one may become, each with a short description; none where anything goes wrong."""
+    """Return completions of the last word with short descriptions; none if anything fails."""
     *before, last = words or [""]
     if not before:
         yield from _starting_with(last, COMMANDS.items())
@@ -78,7 +78,7 @@ def _starting_with(prefix: str, found: Any) -> Iterator[tuple[str, str]]:
 
 
 def _options(command: str) -> list[str]:
-    """The options that the command's own help names."""
+    """Return the options in the command's help."""
     out = StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(out):
@@ -89,7 +89,7 @@ def _options(command: str) -> list[str]:
 
 
 def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str, str]]:
-    """The operations of a target, or, after one, its arguments."""
+    """Return the operations of a target or, after one, its arguments."""
     if given[-1] == "--format":
         from enfold.formats import FORMATS
 
@@ -115,7 +115,7 @@ def _operation(words: list[str]) -> str | None:
 
 
 def _specs(target: str) -> list[OperationSpec]:
-    """The operations of a target that are known in time; a server's command is never started for this."""
+    """Return the operations of a target that are known in time; never starts a server's command."""
     import asyncio
 
     from enfold.commands.shared.callers import LOCAL
@@ -133,7 +133,7 @@ def _specs(target: str) -> list[OperationSpec]:
 
 
 def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tuple[str, str]]:
-    """The arguments that are not given yet, as `name=` or as `--name`; of one whose values are known, its values."""
+    """Return the arguments that are still missing, as `name=` or `--name`, or the known values of one."""
     from enfold.schema.nodes.reference import opened
     from enfold.surfaces.command_line.help import type_text
 
@@ -154,7 +154,7 @@ def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tup
 
 
 def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
-    """The arguments, and the fields of those whose name has been typed: `person`, `person.name`."""
+    """Return the arguments, and the fields of typed ones: `person`, `person.name`."""
     from enfold.schema.nodes.reference import opened
     from enfold.surfaces.command_line.help import fields_of
 
@@ -171,7 +171,7 @@ def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
-    """The values that a schema lists, in its branches too."""
+    """Return the values that a schema lists, in its branches too."""
     from enfold.schema.nodes.reference import opened
 
     branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]

@@ -37,7 +37,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _converted(text: str, source: str, target: Verbs) -> Conversion:
-    """The text in the target format; what is in no format yet becomes a result: JSON as it is, or the text itself."""
+    """Convert the text; input without a format becomes a result: JSON as it is, or the text itself."""
     if source == "text":
         return Conversion(target.write(local_envelope(text, "")))
     value = _wire_value(text)
@@ -66,7 +66,7 @@ def _parser() -> ArgumentParser:
 
 
 def _wire_value(text: str) -> Any:
-    """The JSON value of a text; the second block of a ToolEnvelope is read as it stands."""
+    """Return the JSON value of a text; the second block of a ToolEnvelope is read as it is."""
     if text.lstrip().startswith("__ENVELOPE_V"):
         return text.strip()
     try:

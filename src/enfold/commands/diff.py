@@ -74,7 +74,7 @@ def _specs(target: Target) -> dict[str, OperationSpec]:
 
 
 def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Iterator[OperationChange]:
-    """Each operation that was added, removed or changed, by id."""
+    """Compare operations by id: each that was added, removed or changed."""
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
             yield OperationChange(name, "removed", "breaking")

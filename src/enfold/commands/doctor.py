@@ -142,7 +142,7 @@ def _sources(registry: Registry) -> Iterator[Finding]:
 
 
 def _schemas(registry: Registry) -> Iterator[Finding]:
-    """Which schemas cannot be compiled, and so check nothing."""
+    """Report schemas that cannot be compiled and so check nothing."""
     for spec in registry.list():
         for name, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
             problem = compile_schema(schema).problem
@@ -151,7 +151,7 @@ def _schemas(registry: Registry) -> Iterator[Finding]:
 
 
 def _tool_names(registry: Registry) -> Iterator[Finding]:
-    """Which operations are MCP tools under another name, because two would have the same."""
+    """Report operations that are MCP tools under another name, because two would have the same."""
     for operation_id, tool in tool_names(registry).items():
         if tool != legal_name(operation_id):
             yield Finding(
@@ -160,7 +160,7 @@ def _tool_names(registry: Registry) -> Iterator[Finding]:
 
 
 def _costs(registry: Registry) -> Iterator[Finding]:
-    """What the list of tools costs a model, and which tools cost the most."""
+    """Report what the list of tools costs a model, and which tools cost the most."""
     from enfold.surfaces.mcp.catalog import tool_costs
 
     found = tool_costs(registry, LOCAL)
@@ -240,7 +240,7 @@ def _short(value: Any) -> str:
 
 
 def _distance(name: str, value: Any) -> str:
-    """How far from now a claim is, where it is a time."""
+    """Return how far from now a claim is, if it is a time."""
     if name not in ("nbf", "exp") or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     seconds = value - time.time()
@@ -248,7 +248,7 @@ def _distance(name: str, value: Any) -> str:
 
 
 def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None, str]]:
-    """What each verifier that is configured says about the token."""
+    """Return what each configured verifier says about the token."""
     from enfold.auth.issuers import Issuers
     from enfold.auth.token_file import TokenFile
 

@@ -41,7 +41,7 @@ def _print_specs(found: Registry, options: Namespace) -> int:
 
 
 def _inspect_document(options: Namespace) -> int:
-    """What an OpenAPI document gives: the operations, what was left out and why."""
+    """Print the import report of an OpenAPI document: its operations, what was skipped and why."""
     operations = imported(options.target)
     if options.operation is not None:
         chosen = OperationRegistry()

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(registry: Registry, arguments: Sequence[str] | None = None) -> NoReturn:
-    """The same commands for a user's own script, whose registry is the target: `ops.run()`."""
+    """Run the commands for a user's script, whose registry is the target: `ops.run()`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(exit_code_of(lambda: _dispatch(words, registry)))
 

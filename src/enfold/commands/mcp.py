@@ -61,7 +61,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> Tasks | None:
-    """The tasks of a program that has durable operations; they begin with the first call, when there is an event loop."""
+    """Return the tasks of a program with durable operations; they start with the first call, in its event loop."""
     if all(spec.durable == "never" for spec in registry.list()):
         return None
     from enfold.commands.shared.stores import open_tasks, task_settings
@@ -98,7 +98,7 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 
 
 def _named_settings(options: Namespace) -> dict[str, Any]:
-    """The settings that the options name; the others keep their defaults."""
+    """Return the settings that the options name; the others keep their defaults."""
     if options.format is not None:
         find_format(options.format)  # which says what there is, where there is no such format
     named = {"format": options.format, "tool_names": options.tool_names, "name": options.name}
@@ -125,7 +125,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
 
 
 def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
-    """What an editor's configuration needs to start this server."""
+    """Return the entry with which an editor starts this server."""
     from pathlib import Path
 
     if target.registry is not None:

@@ -55,7 +55,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[OperationSpec], list[NATSUser]]:
-    """The operations of a registry and its users; where an operation is durable, with the task operations.
+    """Return the operations of a registry and its users, with the task operations if one is durable.
 
     A user who serves every durable operation offers them; another one only where the file says so (`"enfold.tasks"`).
     """
@@ -88,7 +88,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 def users_in(file: Path) -> list[NATSUser]:
-    """The users a file lists; whatever is wrong with it is one sentence."""
+    """Read the users of a file; an error is reported as one sentence."""
     try:
         users = read_users(file.read_bytes())
     except OSError as error:

@@ -54,7 +54,7 @@ async def _find(options: Namespace) -> list[RunningPeer]:
 
 
 def describe_peers(peers: Sequence[RunningPeer]) -> str:
-    """A table for people."""
+    """Return a table of peers for people."""
     head = ("peer", "operation", "version", "calls", "errors", "average")
     rows = [
         (peer.name, found.id, found.version, str(found.requests), str(found.errors), f"{found.average_ms:.1f} ms")

@@ -98,7 +98,7 @@ def _verify(options: Any) -> int:
 
 
 def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
-    """A run of a store is verified with its lineage; a file alone, or against the store where one is given too."""
+    """Verify a run of a store with its lineage, or a file alone or against a store."""
     if options.store is None:
         return verify_value(_read(options.target), keys)
     with RecordStore(options.store, create=False) as store:
@@ -119,7 +119,7 @@ def _capabilities(options: Any) -> int:
 
 
 def _list(options: Any) -> int:
-    """A line for each run: when, which, what, who, and from how many parents."""
+    """Print a line for each run: when, which, what, who, and from how many parents."""
     with RecordStore(options.store, create=False) as store:
         runs = store.find_runs(operation=options.operation, identity=options.caller, limit=options.limit)
     for run in runs:
@@ -157,7 +157,7 @@ def _digest(options: Any) -> int:
 
 
 def _wrap(options: Any) -> int:
-    """An envelope passes as it is; JSON is kept as it is in `result`, text as one string."""
+    """Wrap the input: an envelope is unchanged, JSON goes into `result`, text is one string."""
     text = sys.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
     value = text if options.text else read_json(text)
     return _print(in_lines(mcp_envelope_v0_1.write(local_envelope(value, ""))))
@@ -175,7 +175,7 @@ def _keygen(options: Any) -> int:
 
 
 def _load(options: Any) -> Any:
-    """The record of a run in the store, or the JSON value of a file: a record, an envelope, or a list of records."""
+    """Load the record of a run from the store, or the JSON value of a file: a record, an envelope, or a list."""
     if options.store is not None:
         with RecordStore(options.store, create=False) as store:
             record = store.get(options.target)
@@ -190,7 +190,7 @@ def _read(target: str) -> Any:
 
 
 def _records(options: Any) -> list[Any]:
-    """A run of the store with its lineage; or the records of a file, which may be inside an envelope."""
+    """Return a run of the store with its lineage, or the records of a file, which may be inside an envelope."""
     if options.store is not None:
         with RecordStore(options.store, create=False) as store:
             records = store.lineage(options.target)

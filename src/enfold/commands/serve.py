@@ -123,7 +123,7 @@ def _run_worker(shared: Terms, worker: Worker, listening: socket) -> int:
 
 
 def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
-    """The operations of the target; none where only those of peers are served."""
+    """Open the operations of the target; none if only those of peers are served."""
     target, worker = terms.options.target, terms.worker
     if target is None:
         return nullcontext(registry_of_peers())
@@ -136,7 +136,7 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
 
 
 def _peers(options: Namespace) -> str | None:
-    """The address of the peers that are served, too."""
+    """Return the address of the peers to serve as well."""
     address: str | None = options.nats or options.hub
     return address
 
@@ -247,7 +247,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
 
 
 def _number(option: str, kind: Callable[[str], float], least: int, most: int) -> Callable[[str], Any]:
-    """A reader of an option that is a number between two others."""
+    """Return a parser for an option that is a number in a range."""
 
     def read(text: str) -> float:
         try:
@@ -262,7 +262,7 @@ def _number(option: str, kind: Callable[[str], float], least: int, most: int) ->
 
 
 def _proxies(text: str) -> list[str]:
-    """The addresses of proxies, as uvicorn reads them."""
+    """Parse the addresses of proxies as uvicorn does."""
     from ipaddress import ip_network
 
     proxies = [address.strip() for address in text.split(",")]
@@ -323,7 +323,7 @@ def _task_settings(options: Namespace) -> TaskSettings:
 
 
 def _division(settings: TaskSettings, own: Registry) -> dict[str, Any]:
-    """Who runs what in the store of peers: they their operations, and this process its own, if it has any."""
+    """Decide who runs what in the peers' store: peers their operations, this process its own, if any."""
     if not settings.of_peers:
         return {}
     has_own = settings.may_be_durable or any(spec.durable != "never" for spec in own.list())
@@ -331,7 +331,7 @@ def _division(settings: TaskSettings, own: Registry) -> dict[str, Any]:
 
 
 def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
-    """The registry; beyond this machine, neither calls nor tasks tell the words of an unexpected exception."""
+    """Return the registry; beyond this machine, the text of unexpected exceptions is hidden."""
     return registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
 
 
@@ -346,7 +346,7 @@ def _state_line(source: SourceState) -> str:
 
 @asynccontextmanager
 async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> AsyncIterator[Registry]:
-    """The operations of the target, and those of running peers beside them; ordered as tasks only where they look for tasks."""
+    """Return the operations of the target and those of running peers, as tasks only where they look for tasks."""
     options = terms.options
     address = _peers(options)
     if address is None:
@@ -365,7 +365,7 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
 
 
 def _copied(own: Registry) -> OperationRegistry:
-    """A registry with the operations of a view, beside which others can be registered."""
+    """Return a registry with the operations of a view, in which others can be registered."""
     application = own.application()
     registry = OperationRegistry(title=application.name, version=application.version)
     registry.register_all(own)
@@ -373,7 +373,7 @@ def _copied(own: Registry) -> OperationRegistry:
 
 
 def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
-    """The application that the options describe."""
+    """Build the application that the options describe."""
     options, worker = terms.options, terms.worker
     app = App(
         _hiding_errors(registry, terms),
@@ -420,7 +420,7 @@ def _server_settings(terms: Terms) -> ServerSettings:
 
 
 def _payloads(options: Namespace) -> Payloads | None:
-    """Where arguments and results of calls are kept; None unless the operator asks for it."""
+    """Return the store of arguments and results; None unless the operator asks for it."""
     if not options.keep_payloads:
         return None
     from enfold.surfaces.introspection.calls import Payloads  # which a server without it can do without
@@ -459,7 +459,7 @@ def _title(registry: Registry, terms: Terms) -> str:
 
 
 def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[str, str]]:
-    """Who may call, what is public, and what cannot be called."""
+    """Describe who may call, what is public, and what cannot be called."""
     tokens = terms.tokens
     if tokens is None:
         yield "tokens", "none: everyone who can reach this address may call"
@@ -497,7 +497,7 @@ _log: Final = Log("enfold.calls")
 async def _joining_peers(
     registry: OperationRegistry, address: str, *, insecure: bool = False, durable: bool = True
 ) -> AsyncIterator[OperationRegistry]:
-    """A registry that has the operations of running peers as soon as their server can be reached; until then it is not ready."""
+    """Add the operations of running peers as soon as their server is reachable; until then it is not ready."""
     registry.sources.enter(address_name(address), "calls", required=True)
     joining = _Joining(registry, address, insecure=insecure, durable=durable)
     task = asyncio.get_running_loop().create_task(joining.run())
@@ -619,7 +619,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _versions() -> dict[str, FileVersion]:
-    """The version of each file; hidden folders and environments are left out."""
+    """Return the version of each file; hidden folders and environments are left out."""
     return {
         str(path): file_version(path)
         for path in Path().rglob("*.py")

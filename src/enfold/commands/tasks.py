@@ -113,7 +113,7 @@ async def _run(options: Namespace) -> int:
 
 
 def _settings(options: Namespace) -> TaskSettings:
-    """Where the tasks are: as the options say, or below the folder of the target, or of the user."""
+    """Return the location of the tasks: from the options, else below the folder of the target or user."""
     if options.target is not None:
         target = read_target(options.target)
         file = Path(target.text.partition(":")[0])
@@ -127,7 +127,7 @@ def _settings(options: Namespace) -> TaskSettings:
 
 
 def _with_cause(error: CallError, settings: TaskSettings) -> CallError:
-    """The error with the reason why the store cannot be used."""
+    """Add the reason why the store cannot be used to an error."""
     if error.details.get("reason") != "store" or error.__cause__ is None:
         return error
     return CallError("UNAVAILABLE", f"{settings.store or settings.path} cannot be used: {error.__cause__}")
@@ -191,7 +191,7 @@ async def _wait_for_end(handle: TaskHandle, line: ProgressLine) -> Task:
 
 
 def _answers(task: Task, words: list[str]) -> dict[str, Any]:
-    """The answers that words give, by their keys; at a terminal without any each question is asked."""
+    """Read the answers by key from words; at a terminal without words, ask each question."""
     if not words:
         if task.questions and is_terminal(sys.stdin, sys.stderr):
             return _ask_person(task)

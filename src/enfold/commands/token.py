@@ -57,7 +57,7 @@ def _list(options: Any) -> int:
 
 
 def resource_words(resources: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """The rights of an identity as `--resource` takes them: `project:42=read,list`."""
+    """Format the rights of an identity as for `--resource`: `project:42=read,list`."""
     return [f"{name}={','.join(actions)}" for name, actions in (resources or {}).items()]
 
 

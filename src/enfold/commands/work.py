@@ -132,7 +132,7 @@ async def _serve(
 async def _tasks_on(
     registry: Registry, transport: Transport, settings: TaskSettings, recorder: Recorder | None
 ) -> Tasks | None:
-    """The tasks that the transport's servers keep, where something is durable; peers order them by the verbs of `enfold.tasks`."""
+    """Open the tasks of the transport's servers, if an operation is durable; peers submit them through `enfold.tasks`."""
     if not keeps_state(transport) or all(spec.durable == "never" for spec in registry.list()):
         return None
     tasks = await tasks_on_servers(registry, transport, settings, recorder=recorder)
@@ -142,7 +142,7 @@ async def _tasks_on(
 
 
 async def _outcome_store(transport: Transport, settings: TaskSettings) -> tuple[IdempotencyStore | None, str | None]:
-    """The idempotency store of all workers, or one of our own in memory, and why it is not shared."""
+    """Return the idempotency store of all workers, or one in memory with the reason why it is not shared."""
     why = None
     if keeps_state(transport):
         store = shared_results(transport, settings)

@@ -126,7 +126,7 @@ def _is_object(schema: Any, root: Any, known: dict[str, Objecthood] | None = Non
 
 
 def _is_object_at(reference: str, root: Any, known: dict[str, Objecthood]) -> Objecthood:
-    """The same for the schema that a reference names; each is read once, because they may form a cycle."""
+    """Return the same for the schema that a reference names; each is read once, because they may form a cycle."""
     if reference not in known:
         known[reference] = "sometimes"
         known[reference] = _is_object(_resolved(reference, root), root, known)

@@ -36,14 +36,14 @@ NAMED_BY: Final = {
 
 
 def write_value(text: str) -> str:
-    """A text as a header's value; one that could not stand there as it is becomes marked base64."""
+    """Encode a text as a header value; one that is not allowed there becomes marked base64."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _is_encoded(text):
         return text
     return f"{_PREFIX}{binascii.b2a_base64(text.encode(), newline=False).decode()}{_SUFFIX}"
 
 
 def read_value(raw: bytes) -> str | None:
-    """The text a header's value stands for; None where it is not a legal value."""
+    """Decode a header value; None if it is invalid."""
     text = raw.decode("latin-1").strip(" \t")
     if not _is_encoded(text):
         return text if _PLAIN.fullmatch(text) else None
@@ -95,7 +95,7 @@ class Mirror(msgspec.Struct, frozen=True):
 
 
 def mirrors_of(schema: Any) -> tuple[Mirror, ...] | None:
-    """The arguments a tool's schema marks; None where one mark is wrong, because clients then drop the tool."""
+    """Return the arguments that a tool's schema marks; None if a mark is wrong, because clients then drop the tool."""
     found = tuple(_find_mirrors(schema, ()))
     names = [mirror.name.lower() for mirror in found]
     is_legal = all(_TOKEN.fullmatch(mirror.name) and mirror.type in _PRIMITIVES for mirror in found)
@@ -110,7 +110,7 @@ def _find_mirrors(schema: Any, path: tuple[str, ...]) -> Iterator[Mirror]:
 
 
 def mirror_header(mirror: Mirror, arguments: Mapping[str, Any]) -> str | None:
-    """The value of a mirror's header; None where the argument is absent and the header is to be left out."""
+    """Return the value of a mirrored header; None if the argument is absent."""
     value = _argument(mirror, arguments)
     return None if value is None else write_value(_to_text(value))
 

@@ -91,7 +91,7 @@ class RPCMessage(msgspec.Struct, frozen=True):
 
 
 def fields_of(value: Any) -> Mapping[str, Any]:
-    """The fields of a received value; empty if it is not an object."""
+    """Return the fields of a received value; empty if it is not an object."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -101,7 +101,7 @@ _decode: Final = msgspec.json.Decoder(RPCMessage).decode
 
 
 def parse(text: bytes | bytearray) -> RPCMessage:
-    """The one message a text holds; anything else is a ProtocolError."""
+    """Parse one message; raise ProtocolError for anything else."""
     try:
         message = _decode(text)
     except msgspec.ValidationError as error:
@@ -117,7 +117,7 @@ def parse(text: bytes | bytearray) -> RPCMessage:
 
 
 def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessage]:
-    """The messages of an array, of which there are at most so many."""
+    """Parse the messages of an array, up to a maximum number."""
     try:
         _check_count(text, most)
         parts = msgspec.json.decode(text, type=list[msgspec.Raw])
@@ -145,7 +145,7 @@ def _check_count(text: bytes | bytearray, most: int) -> None:
 
 
 def _id_of(text: bytes | bytearray) -> RequestId | None:
-    """The id of a message that is wrong in another place, so that its sender gets the error."""
+    """Return the id of a malformed message, so that its sender gets the error."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -203,7 +203,7 @@ def error_response(request_id: RequestId | None, error: ProtocolError) -> RPCErr
 
 
 def passed_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a request's `_meta` goes on to the server that does the work: all but keys of the protocol and of ours."""
+    """Return the `_meta` to pass on upstream: without keys of the protocol and of ours."""
     return {key: value for key, value in meta.items() if not _is_between_two(key)}
 
 

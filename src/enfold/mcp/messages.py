@@ -152,7 +152,7 @@ class Updated(Params, frozen=True):
 
 
 def read_params(method: str, params: dict[str, Any], type: type[T]) -> T:
-    """The parameters of a request; ProtocolError with INVALID_PARAMS where they are not those of its method."""
+    """Read the parameters of a request; raise ProtocolError with INVALID_PARAMS if they do not match the method."""
     try:
         return msgspec.convert(params, type)
     except msgspec.ValidationError as error:
@@ -160,7 +160,7 @@ def read_params(method: str, params: dict[str, Any], type: type[T]) -> T:
 
 
 def read_notice(params: dict[str, Any], type: type[T]) -> T | None:
-    """The parameters of a notification; None where they are not valid: it has no answer, and is ignored."""
+    """Read the parameters of a notification; None if they are invalid, because it has no response."""
     try:
         return msgspec.convert(params, type)
     except msgspec.ValidationError:

@@ -40,14 +40,14 @@ def resource(
     icons: list[dict[str, Any]] | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
-    """`registry.resource(uri)`, as a function."""
+    """Register a resource: `registry.resource(uri)` as a function."""
     return registry.resource(uri, mime_type=mime_type, size=size, annotations=annotations, icons=icons, **options)
 
 
 def prompt(
     registry: OperationRegistry, *, icons: list[dict[str, Any]] | None = None, **options: Any
 ) -> Callable[[F], F]:
-    """`registry.prompt`, as a function."""
+    """Register a prompt: `registry.prompt` as a function."""
     return registry.prompt(icons=icons, **options)
 
 
@@ -64,7 +64,7 @@ def completion(registry: OperationRegistry, of: str, argument: str | None = None
 
 
 def prompt_messages(data: Any) -> list[dict[str, Any]]:
-    """The messages of a prompt, from what its operation gave."""
+    """Return the messages of a prompt from its operation's result."""
     items = data if isinstance(data, list) else [data]
     return [_message(item) for item in items]
 
@@ -88,7 +88,7 @@ def _block(content: Any) -> dict[str, Any]:
 def resource_contents(
     spec: OperationSpec, uri: str, data: Any, blocks: tuple[ContentBlock, ...]
 ) -> list[dict[str, Any]]:
-    """The contents of a resource: those its handler made itself, or one of text or of bytes."""
+    """Return the contents of a resource: those its handler made, or one of text or bytes."""
     own = [block.to_wire()["resource"] for block in blocks if block.type == "resource"]
     if own:
         return own
@@ -108,14 +108,14 @@ FIELDS_KEY: Final = "enfold/fields"
 
 
 def meta_of_result(result: Mapping[str, Any], *names: str) -> dict[str, Any] | UnsetType:
-    """The `_meta` for an envelope: that of the server's result, and the fields of these names."""
+    """Return the `_meta` for an envelope: that of the server's result, and its other fields."""
     fields = {name: result[name] for name in names if name in result}
     meta = passed_meta(fields_of(result.get("_meta")))
     return {**meta, FIELDS_KEY: fields} if fields else meta or UNSET
 
 
 def fields_of_result(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """What `meta_of_result` kept, as fields of a result; nothing where no server gave it."""
+    """Return what `meta_of_result` kept as fields of a result; empty if no server set it."""
     if not isinstance(envelope.meta, MCPResponseMeta) or envelope.meta._meta is UNSET:
         return {}
     meta = dict(envelope.meta._meta)
@@ -124,7 +124,7 @@ def fields_of_result(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
 
 
 def tool_names(registry: Registry) -> dict[str, str]:
-    """The tool name of each operation, by its id; those of `enfold` have the names that users leave to them."""
+    """Return the tool name of each operation by id; those of `enfold` get names that users leave free."""
     names = legal_names(spec.id for spec in registry.list())
     taken = set(names.values())
     for spec in registry.list(namespace=RESERVED):
@@ -138,7 +138,7 @@ def tool_names(registry: Registry) -> dict[str, str]:
 
 
 def find_by_tool_name(registry: Registry, name: str, identity: Identity | None) -> OperationSpec:
-    """The spec of an id, of a tool name, or of a name that only one operation has of those that the caller may see."""
+    """Find a spec by id, tool name, or a name that is unique among the operations the caller may see."""
     if name not in registry:
         for operation_id, tool in tool_names(registry).items():
             if tool == name and not is_hidden(registry.get_spec(operation_id).access_control, identity):

@@ -52,7 +52,7 @@ def find_revision(name: object) -> Revision | None:
 
 
 def negotiate(requested: object) -> Revision:
-    """The revision a handshake agrees on: the one asked for, or the latest that has a handshake."""
+    """Return the revision that a handshake agrees on: the requested one, or the latest with a handshake."""
     found = find_revision(requested)
     return LATEST_HANDSHAKE if found is None or found.is_stateless else found
 
@@ -62,5 +62,5 @@ _PLACES: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn":
 
 
 def urgency_of(level: str) -> int:
-    """How urgent a level is; an unknown one counts as `info`."""
+    """Return how urgent a level is; an unknown one counts as `info`."""
     return _PLACES.get(level.lower(), 1)

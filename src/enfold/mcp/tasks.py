@@ -23,12 +23,12 @@ def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
 
 
 def with_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """The capabilities, and the extension among them."""
+    """Add the tasks extension to the capabilities."""
     return {**capabilities, "extensions": {**fields_of(capabilities.get("extensions")), TASKS: {}}}
 
 
 def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """The capabilities without the extension."""
+    """Remove the tasks extension from the capabilities."""
     if not declares_tasks(capabilities):
         return dict(capabilities)
     others = {name: value for name, value in capabilities["extensions"].items() if name != TASKS}
@@ -51,12 +51,12 @@ class StateSigner:
         self._purpose = purpose
 
     def sign(self, content: bytes) -> str:
-        """The content as a text of `A-Za-z0-9_-` and one dot, which `content_of` gives back."""
+        """Sign content as text of `A-Za-z0-9_-` and one dot, which `content_of` reads."""
         text = urlsafe_b64encode(content).rstrip(b"=")
         return f"{text.decode()}.{self._signature(text)}"
 
     def content_of(self, signed: str) -> bytes | None:
-        """What was signed; None if the text was changed, or was not signed with this secret."""
+        """Return what was signed; None if the text was changed or signed with another secret."""
         from hmac import compare_digest  # few clients keep something for us
 
         text, _, signature = signed.encode("utf-8", "replace").rpartition(b".")

@@ -74,7 +74,7 @@ def failure(error: CallError, most: int | None = None) -> Outcome:
 
 
 def _too_large(size: int, most: int) -> CallError:
-    message = f"The result has {size} bytes, more than the {most} that may be kept of one"
+    message = f"The result has {size} bytes, more than an idempotency store keeps ({most})"
     return CallError("PAYLOAD_TOO_LARGE", message, {"reason": "result", "size": size, "limit": most})
 
 
@@ -98,7 +98,7 @@ def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
     A failure that the handler produced is definite, unless it is retryable; a TIMEOUT that cut it off is not.
     """
     if was_cut_off and error.code == "TIMEOUT":
-        return unknown("timeout", "took longer than it may")
+        return unknown("timeout", "exceeded its timeout")
     if error.retryable:
         return None
     return unknown("indefinite", f"ended with {error.code}") if error.code in _INDEFINITE else failure(error)
@@ -109,7 +109,7 @@ def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
     told = outcome.failure
     if told is None and outcome.output is not None:
         return _envelope(outcome.output, outcome)
-    told = told or Failure("UNKNOWN_ERROR", "An entry without outcome")
+    told = told or Failure("UNKNOWN_ERROR", "The idempotency store has an entry without an outcome")
     error = CallError(told.code, told.message, dict(told.details), told.retryable)
     error.provenance, error.hidden = outcome.provenance, told.hidden
     error.partial = None if outcome.output is None else _envelope(outcome.output, outcome)
@@ -300,7 +300,7 @@ def refuse_other_input(expected: str, digest: str) -> None:
 
 
 def too_many_keys(limit: int, wait: float) -> CallError:
-    message = f"You have used {limit} idempotency keys lately: no more are kept"
+    message = f"The limit of {limit} recent idempotency keys per caller is reached: retry later"
     return CallError(
         "RESOURCE_EXHAUSTED", message, {"reason": "idempotency_keys", "retry_after": wait, "started": False}
     )

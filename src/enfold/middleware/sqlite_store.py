@@ -136,7 +136,7 @@ class SQLiteIdempotencyStore(BaseIdempotencyStore[_RowClaim]):
         try:
             return await asyncio.to_thread(locked)
         except (sqlite3.Error, OSError) as error:
-            message = "The idempotency store cannot be used now: try again"
+            message = "The idempotency store is unavailable: retry later"
             raise CallError("UNAVAILABLE", message, {"reason": "store"}) from error
 
     # in a thread

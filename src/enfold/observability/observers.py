@@ -148,7 +148,7 @@ class _TracerLookup:
         return None if found is None else found.begin(start, is_current=is_current)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class Watch:

@@ -42,9 +42,9 @@ class AccessControl(msgspec.Struct, frozen=True):
         for name in ("required_scopes", "required_scopes_any"):
             msgspec.structs.force_setattr(self, name, tuple(words(getattr(self, name))))
         if self.resource_type is None and (self.resource_action or self.resource_id):
-            raise ValueError("An access rule on a resource needs its resource_type")
+            raise ValueError("An access rule with resource_action or resource_id also needs resource_type")
         if self.public and not self.is_open:
-            raise ValueError("An operation that is public can have no other access rules: leave out one or the other")
+            raise ValueError("A public operation cannot have other access rules: remove `public` or the other rules")
 
     @property
     def is_open(self) -> bool:

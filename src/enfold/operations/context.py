@@ -245,7 +245,7 @@ class Context:
         """The registry's other operations: `context.env.namespace.operation(input)`."""
         call = self.call
         if call is None:
-            raise RuntimeError("This context belongs to no registry: it has an env only inside a call")
+            raise RuntimeError("context.env is only available inside a call of a registry")
         if call.env is None:
             call.env = call.make_env(self)
         return call.env

@@ -83,7 +83,7 @@ def read_provider(
 def _read(injection: Injection, above: tuple[Provider, ...]) -> Provider:
     mark = injection.mark
     if not isinstance(mark, Depends):
-        raise TypeError(f"{mark!r} fills in no parameter: use Depends")
+        raise TypeError(f"{mark!r} is not supported for parameters: use enfold.Depends")
     function = _annotated_class(injection.annotation) if mark.provider is None else mark.provider
     return read_provider(function, mark.scope, is_shared=mark.use_cache, above=above)
 

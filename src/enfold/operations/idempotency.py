@@ -68,7 +68,7 @@ def checked_key(key: str, identity: Identity | None, *, vouched: bool) -> str:
     """Check a caller's key; where the surface authenticates (`vouched`), anonymous callers cannot use keys."""
     check_key(key)
     if identity is None and vouched:
-        message = "An idempotency key needs an identity: without one it could meet another's"
+        message = "An idempotency key requires an identity: call with a token"
         raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
     return key
 
@@ -85,7 +85,7 @@ def check_key(key: str) -> None:
 
 def in_progress() -> CallError:
     """Return the error for a caller whose time ends before the first call with their key has ended."""
-    message = "The first call with this idempotency key has not ended yet: repeat it with the same key"
+    message = "The first call with this idempotency key is still running: retry with the same key"
     return CallError("TIMEOUT", message, {"reason": IN_PROGRESS}, retryable=True)
 
 

@@ -172,7 +172,7 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
     end = 0
     for found in re.finditer(_BRACES, path):
         if names and found.start() == end:
-            raise ValueError(f"{path!r}: nothing stands between two names, so that they cannot be told apart")
+            raise ValueError(f"{path!r}: two variables need some text between them")
         texts.append(path[end : found.start()])
         groups.append(_group(found[1], found[2], path))
         names.append(found[2].rstrip("*"))
@@ -183,5 +183,5 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
 def _group(operator: str, name: str, template: str) -> str:
     """Return the characters that a name may match."""
     if operator not in ("", "+") or not re.fullmatch(_NAME, name):
-        raise ValueError(f"{template!r}: {{{operator}{name}}} is not understood: use {{name}}, {{+name}} or {{?a,b}}")
+        raise ValueError(f"{template!r}: {{{operator}{name}}} is not supported: use {{name}}, {{+name}} or {{?a,b}}")
     return "." if operator == "+" or name.endswith("*") else "[^/?#]"

@@ -84,7 +84,7 @@ def operation_from_function(
     unsaid = OperationType.SUBSCRIPTION if is_stream else OperationType.MUTATION
     kind = unsaid if type is None else read_type(type)
     if is_stream and kind is not OperationType.SUBSCRIPTION:
-        raise TypeError(f"{original} gives a stream: register it as a subscription")
+        raise TypeError(f"{original} returns a stream: register it as a subscription")
     spec = OperationSpec(
         namespace=namespace,
         name=legal,
@@ -118,7 +118,7 @@ def _dependencies_of(signature: Signature) -> Dependencies:
 def checked_middleware(middleware: Iterable[Any]) -> tuple[Middleware, ...]:
     """Check middleware; raise TypeError for objects that cannot wrap a call."""
     if not isinstance(middleware, Iterable):
-        raise TypeError("`middleware` is a list: write middleware=[...]")
+        raise TypeError("`middleware` must be a list, as in middleware=[log]")
     whole = tuple(middleware)
     for each in whole:
         check_middleware(each)
@@ -131,7 +131,9 @@ def check_middleware(middleware: Any) -> None:
         raise TypeError(f"{middleware.__name__} is a class: pass an instance of it as middleware")
     if not callable(middleware) or not is_coroutine_function(middleware) or not _takes_two(middleware):
         name = getattr(middleware, "__name__", type(middleware).__name__)
-        raise TypeError(f"A middleware is `async def {name}(call, next)`, or an object with such a `__call__`")
+        raise TypeError(
+            f"{name} is not a middleware: pass an `async def` with the parameters (call, next), or an object with such a `__call__`"
+        )
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
@@ -154,7 +156,7 @@ def _checked(function: Any) -> Any:
     if isinstance(function, type):
         raise TypeError(f"{name} is a class: register a function, or a method of an instance")
     if isinstance(function, str):
-        raise TypeError(f"{function!r} is a text, not a function: write name={function!r}")
+        raise TypeError(f"{function!r} is a string, not a function: write name={function!r}")
     if isinstance(function, CoroutineType):
         function.close()
         raise TypeError(f"{name} was called: register the function itself, without parentheses")

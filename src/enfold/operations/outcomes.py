@@ -28,7 +28,7 @@ class NeedsInput(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """The call goes on as a task, which its caller follows: one of this server, or of the server behind it."""
+    """The call continues as a task, which its caller follows: one of this server, or of the server behind it."""
 
     task: Task
 
@@ -57,5 +57,5 @@ def envelope_of(outcome: Outcome, *, is_nested: bool = False) -> ResponseEnvelop
         return outcome
     if is_nested:
         raise Suspension(outcome)
-    message = "The operation needs answers, and its caller cannot be asked"
+    message = "The operation asks its caller questions, which this caller cannot answer"
     raise CallError("UNAVAILABLE", message, {"reason": "input_required"}, retryable=False)

@@ -98,7 +98,9 @@ class MissingCapabilityError(CallError):
     def __init__(self, capability: tuple[str, ...]) -> None:
         name = ".".join(capability)
         details = {"reason": "capability", "capability": name}
-        super().__init__("UNAVAILABLE", f"This needs a client that offers {name}", details, retryable=False)
+        super().__init__(
+            "UNAVAILABLE", f"This operation needs a client with the capability {name}", details, retryable=False
+        )
         self.required: dict[str, Any] = {}
         for part in reversed(capability):
             self.required = {part: self.required}

@@ -26,11 +26,11 @@ _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 def operation_id(namespace: str, name: str) -> str:
     """Return the id of a name in a namespace; raise ValueError for an invalid part or an id that is too long."""
     if not _is_legal(name):
-        raise ValueError(f"{name!r} is not a legal operation name: 1 to 64 of A-Z a-z 0-9 _ -")
+        raise ValueError(f"{name!r} is not a valid operation name: use 1 to 64 of A-Z a-z 0-9 _ -")
     parts = namespace.split(".") if namespace else []
     for part in parts:
         if not _is_legal(part):
-            raise ValueError(f"{namespace!r} is not a legal namespace: each part is 1 to 64 of A-Z a-z 0-9 _ -")
+            raise ValueError(f"{namespace!r} is not a valid namespace: each part needs 1 to 64 of A-Z a-z 0-9 _ -")
     found = f"{namespace}.{name}" if namespace else name
     if len(parts) + 1 > MAX_ID_PARTS or len(found) > MAX_ID_LENGTH:
         raise ValueError(f"The id {found!r} is too long: at most {MAX_ID_PARTS} parts and {MAX_ID_LENGTH} characters")
@@ -142,7 +142,7 @@ class ErrorSchema(msgspec.Struct, frozen=True):
         if self.category is not None and self.category not in CATEGORIES:
             raise ValueError(f"Unknown category {self.category!r}: use {', '.join(CATEGORIES)}")
         if self.exit is not None and not 0 < self.exit < 256:
-            raise ValueError(f"An error has an exit code from 1 to 255, not {self.exit}")
+            raise ValueError(f"The exit code of an error must be from 1 to 255, not {self.exit}")
 
     @property
     def row(self) -> Code:
@@ -212,7 +212,7 @@ class OperationSpec:
             kept["http"] = _read_http(self.http, self)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"A spec does not change: use replace({name}=...)")
+        raise AttributeError(f"An OperationSpec is immutable: use spec.replace({name}=...)")
 
     @property
     def input_schema(self) -> Schema:
@@ -295,7 +295,7 @@ def _read_timeout(timeout: Any, kind: OperationType) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ValueError(f"A timeout is a number of seconds above zero, or None, not {timeout!r}")
+        raise ValueError(f"A timeout must be a number of seconds above zero, or None, not {timeout!r}")
     return float(timeout)
 
 

@@ -411,7 +411,7 @@ def _decode(run_id: str, digest: Any, body: Any) -> dict[str, Any]:
         record: dict[str, Any] = read_json(body)
         found = read_record(record).run_id
     except FormatError as error:
-        raise StoredRecordError(f"What is stored as run {run_id} is no record: {error}") from error
+        raise StoredRecordError(f"What is stored as run {run_id} is not a record: {error}") from error
     if found != run_id:
         raise StoredRecordError(f"The record of run {found} is stored as run {run_id}")
     return record

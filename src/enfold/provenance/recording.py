@@ -502,7 +502,7 @@ class Ending(msgspec.Struct):
 
 
 def success(envelope: ResponseEnvelope[Any], spec: OperationSpec, writer: Writer | None) -> Ending:
-    """A successful run."""
+    """Record a successful run."""
 
     def write(record: dict[str, Any]) -> Any:
         return None if writer is None else writer.write(msgspec.structs.replace(envelope, provenance=record), spec)
@@ -511,7 +511,7 @@ def success(envelope: ResponseEnvelope[Any], spec: OperationSpec, writer: Writer
 
 
 def failure(error: CallError, spec: OperationSpec, writer: Writer | None) -> Ending:
-    """A failed run, possibly with a partial result."""
+    """Record a failed run, possibly with a partial result."""
 
     def write(record: dict[str, Any]) -> Any:
         before, error.provenance = error.provenance, record

@@ -187,7 +187,7 @@ def _envelope_faults(record: Record, envelope: Mapping[str, Any]) -> Iterator[st
         artifacts = [artifact for artifact in record.outputs if _role(artifact) == role]
         yield from filter(None, (_field_fault(artifact, field, envelope.get(field)) for artifact in artifacts))
         if not artifacts and _is_there(field, envelope.get(field)) and _lists_everything(record):
-            yield f"the envelope has {field}, but the record tells of none"
+            yield f"the envelope has {field}, but the record has none"
 
 
 def _is_there(field: str, value: Any) -> bool:
@@ -242,5 +242,5 @@ def _notes(record: Record, keys: PublicKeys | None, catalogue: Catalogue) -> Ite
         yield PARENTS_NOT_CHECKED
     for evidence in record.evidence:
         if not evidence.source.startswith(ANCHOR):
-            yield f"evidence for {evidence.field}: {evidence.source!r} is no anchor into an artifact"
+            yield f"evidence for {evidence.field}: {evidence.source!r} is not an anchor in an artifact"
     yield from deprecation_notes(record.methods, catalogue)

@@ -27,7 +27,7 @@ def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
     except StopIteration as done:
         return done.value
     coroutine.close()
-    raise CallError("EXECUTION_ERROR", "A `def` run in place cannot wait for an `async def`: make it `async def` too")
+    raise CallError("EXECUTION_ERROR", "A `def` that runs inline cannot await an `async def`: make it `async def` too")
 
 
 def loop_is_running() -> bool:

@@ -76,7 +76,7 @@ def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
     keeper = timekeeper()
     task = current_task(keeper.loop)
     if task is None:
-        raise RuntimeError("Only a task can be ended when its time is over")
+        raise RuntimeError("A timeout needs a running asyncio task")
     if keeper.is_stopped:
         keeper.start()
     return keeper, task

@@ -28,7 +28,7 @@ def comes_from_outside(error: BaseException) -> bool:
     return isinstance(error, Interrupt)
 
 
-_STRAY_CANCELLATION: Final = "what the handler waited for was cancelled"
+_STRAY_CANCELLATION: Final = "something that the handler awaited was cancelled"
 
 
 class Failures:
@@ -46,7 +46,7 @@ class Failures:
             from enfold.operations.idempotency import in_progress  # only keys need it
 
             return in_progress()  # where it runs it has its own time
-        return CallError("TIMEOUT", f"{self._spec.id} took longer than it may", retryable=self._spec.idempotent)
+        return CallError("TIMEOUT", f"{self._spec.id} exceeded its timeout", retryable=self._spec.idempotent)
 
     def for_caller(self, error: CallError) -> CallError:
         """Return the error as callers may see it: with its declared properties, and redacted if errors are hidden."""

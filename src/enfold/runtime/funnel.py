@@ -87,7 +87,7 @@ class Funnel:
     async def run(self, input: Any, context: Context | None) -> Outcome:
         """Run a query or mutation."""
         if self.is_stream:
-            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
+            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: use subscribe()")
         try:
             arguments = self._decode(input) if type(input) is dict else self.arguments.read(input)[1]
         except (DecodeError, RecursionError):
@@ -127,7 +127,7 @@ class Funnel:
     async def follow(self, input: Any, context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription: each item is finished by itself; the producer is closed with the consumer."""
         if not self.is_stream:
-            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
+            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: use execute()")
         arguments = input if self.is_remote and type(input) is dict else self.arguments.read(input)[1]
         items: AsyncIterator[Any] | None = None
         try:

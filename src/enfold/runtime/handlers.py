@@ -88,7 +88,7 @@ class Handler:
 
             return BlockingStream(stream, threads, context)
         if not hasattr(stream, "__aiter__"):
-            raise TypeError(f"a subscription gives an async iterator, not {type(stream).__name__}")
+            raise TypeError(f"a subscription must return an async iterator, not {type(stream).__name__}")
         return aiter(stream)
 
 

@@ -51,7 +51,9 @@ class Lifetime:
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
         if self._is_open:
-            raise RuntimeError("The registry is in use already: say on_start and on_stop before its first call")
+            raise RuntimeError(
+                "The registry is already in use: register on_start and on_stop functions before the first call"
+            )
         self._on_start += [] if start is None else [start]
         self._on_stop += [] if stop is None else [stop]
         self.is_ready = False

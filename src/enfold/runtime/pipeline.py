@@ -235,7 +235,7 @@ class _SlowPath:
         if self._policy.strict_output and wrong:
             error = CallError(
                 "EXECUTION_ERROR",
-                f"The result of {self._spec.id} does not fit its output schema at {wrong[0]['path'] or '/'}",
+                f"The result of {self._spec.id} does not match its output schema at {wrong[0]['path'] or '/'}",
                 {"reason": "output", "warnings": wrong},
             )
             error.partial = envelope

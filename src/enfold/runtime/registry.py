@@ -125,7 +125,7 @@ class Registry(ABC):
     def get(self, operation_id: str) -> Operation:
         """Return the operation with this id; raise OPERATION_NOT_FOUND if there is none."""
         if operation_id.startswith("/"):
-            raise TypeError("get() finds an operation by its id: register a function with @ops.query")
+            raise TypeError("get() looks up an operation by its id: register a function with @ops.query")
         return self._find(operation_id).operation
 
     def get_spec(self, operation_id: str) -> OperationSpec:
@@ -179,7 +179,7 @@ class Registry(ABC):
         if "." not in name and self.sources.unread:
             raise CallError(
                 "UNAVAILABLE",
-                f"Not every source has been read yet, and {name:.100} may be the name of several: use the id",
+                f"Some sources have not been read yet, and {name:.100} may be ambiguous: use the full id",
                 {"reason": "sources"},
                 retryable=True,
             )
@@ -189,7 +189,10 @@ class Registry(ABC):
         if len(found) == 1 and not self._is_name_of_lost_source(name):
             return found[0]
         if found:
-            raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
+            raise CallError(
+                "OPERATION_NOT_FOUND",
+                f"Operation not found: {name} (several operations have this name: use the full id)",
+            )
         raise self.unknown(name, identity)
 
     def _is_name_of_lost_source(self, name: str) -> bool:
@@ -467,7 +470,7 @@ class OperationRegistry(Registry):
         """
         if options or isinstance(arguments, str):
             raise TypeError(
-                "run() takes the words of a command, as in run(['serve', '--port', '8000']) or run(['mcp'])"
+                "run() takes a list of command-line arguments, such as run(['serve', '--port', '8000']) or run(['mcp'])"
             )
         # The one import upwards: commands know every surface, and a registry must not.
         from enfold.commands.main import run
@@ -492,7 +495,7 @@ class OperationRegistry(Registry):
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
         check_namespace(made.spec.namespace)
         if made.spec.id in self._entries:
-            raise ValueError(f"{made.spec.id} is registered already: unregister it first, or choose another name")
+            raise ValueError(f"{made.spec.id} is already registered: unregister it first, or choose another name")
         self._put(made)
         return made
 
@@ -506,7 +509,7 @@ class OperationRegistry(Registry):
         if prepared is None:
             raise LookupError(f"There is no spec {operation_id}: register it before its handler")
         if prepared.operation.handler is not None:
-            raise ValueError(f"{operation_id} has a handler already")
+            raise ValueError(f"{operation_id} already has a handler")
         self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
 
     def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
@@ -520,7 +523,7 @@ class OperationRegistry(Registry):
         for operation in batch:
             check_namespace(operation.spec.namespace)
             if operation.spec.id in taken:
-                raise ValueError(f"{operation.spec.id} is registered already: give the source another namespace")
+                raise ValueError(f"{operation.spec.id} is already registered: give the source another namespace")
             taken.add(operation.spec.id)
         self._claim_routes(batch, gone)
         for own_id in gone:
@@ -702,7 +705,7 @@ class OperationRegistry(Registry):
         from enfold.operations.mcp_kind import check_template, with_facts  # which few programs need
 
         if not isinstance(uri, str):
-            raise TypeError('A resource has a URI: write @ops.resource("shop://fruit")')
+            raise TypeError('A resource needs a URI, as in @ops.resource("shop://fruit")')
         facts = {"uri": uri, "mimeType": mime_type, "size": size, "annotations": annotations, "icons": icons}
 
         def decorate(function: F) -> F:
@@ -845,7 +848,7 @@ class View(Registry):
             if spec is None:
                 continue
             if spec.id in entries:
-                report(f"Two operations would be called {spec.id} in this view")
+                report(f"Two operations would be called {spec.id} in this view: rename one of them")
                 continue
             same = spec is prepared.spec and self._policy is INHERIT and self._guard is None
             entries[spec.id] = prepared if same else self._variant(prepared, spec)

@@ -127,7 +127,7 @@ def load_object(target: str) -> Any:
     """Load the object of a target: `module:name` or `file.py:name`."""
     place, name = _split_target(target)
     if not name:
-        raise TargetError(f"{target} must name something of a program, as in app.py:name or module:name")
+        raise TargetError(f"{target} must name an object of a program, as in app.py:name or module:name")
     path = os.path.realpath(place)
     loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == path)
     return _attribute(next(loaded, None) or _load(place), name, target)

@@ -139,7 +139,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.describe not in (None, "short", "full"):
-            raise ValueError(f"Operations are described short or full, not {self.describe!r}")
+            raise ValueError(f"describe must be short or full, not {self.describe!r}")
 
     def apply(self, operation: Operation, middleware: tuple[Middleware, ...] = ()) -> Operation:
         """The operation in this shape, its calls wrapped in `middleware`, the first one outermost."""

@@ -177,7 +177,7 @@ class RequestWatcher(msgspec.Struct, eq=False):
             if not message.get("more_body") or len(body) > limit:
                 return body
             message = await self.receive()
-        raise CallError("ABORTED", "The client went away before its body was complete")
+        raise CallError("ABORTED", "The client disconnected before the request body was complete")
 
     # a request that takes long
 

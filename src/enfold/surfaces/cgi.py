@@ -65,7 +65,9 @@ def to_cgi(
     operations that must be tasks, for as long as one of them is waited for.
     """
     if identity_variable.startswith("HTTP_"):
-        raise ValueError(f"{identity_variable} is what the client says: an identity comes from the web server alone")
+        raise ValueError(
+            f"{identity_variable} is set by the client: take the identity from a variable of the web server, such as REMOTE_USER"
+        )
     variables = os.environ if environ is None else environ
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
@@ -199,12 +201,12 @@ def _answer(
         return functions.failure(request, error)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack
         _log_failure(request, error)
-        return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
+        return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to respond"))
 
 
 def _log_failure(request: Request, error: BaseException) -> None:
     own = request.known_id()
-    Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
+    Log("enfold.cgi").error("Failed to respond (request %s)", own, error=error, request_id=own)
 
 
 def _choose(prepared: PreparedOperation) -> Run:

@@ -365,7 +365,7 @@ class Functions:
         if key is None:
             return None
         if self._dialect.runs_in_place:
-            message = "Idempotency-Key needs a server that stays: nothing is kept here"
+            message = "Idempotency-Key requires a running server: a CGI program stores nothing"
             raise invalid_argument("Idempotency-Key", "unknown", None, message)
         from enfold.operations.idempotency import checked_key
 
@@ -389,7 +389,7 @@ class Functions:
         kind = headers.get(b"content-type")
         if kind not in self._body_types:
             if kind is None and _has_body(headers):
-                raise unsupported_body("A body needs a Content-Type: application/json")
+                raise unsupported_body("A request body needs the header Content-Type: application/json")
             if kind is not None and not is_json(kind):
                 raise unsupported_body()
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":

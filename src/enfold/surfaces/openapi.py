@@ -38,20 +38,20 @@ BEARER: Final = "bearer"
 _DESCRIPTIONS: Final = {
     400: "Invalid request",
     401: "A bearer token is missing or not valid",
-    403: "The caller may not do this, or the host or the origin is not allowed",
-    404: "There is no such operation, or a service behind this one answered 404",
-    406: "The answer has no form that Accept allows",
-    409: "The outcome of the first call with this idempotency key is unknown, or a service behind this one answered 409",
-    410: "A service behind this one answered 410",
-    412: "A service behind this one answered 412",
+    403: "Not allowed for this caller, host or origin",
+    404: "Unknown operation, or an upstream service responded with 404",
+    406: "No response format matches Accept",
+    409: "The outcome of the first call with this idempotency key is unknown, or an upstream service responded with 409",
+    410: "An upstream service responded with 410",
+    412: "An upstream service responded with 412",
     413: "The body is too large",
     415: "The body is not JSON",
-    422: "A service behind this one answered 422",
+    422: "An upstream service responded with 422",
     429: "Too many calls",
-    499: "The caller gave up",
+    499: "The client disconnected",
     500: "Internal server error",
-    502: "A service behind this one failed",
-    503: "Not available at the moment",
+    502: "An upstream service failed",
+    503: "Temporarily unavailable",
     504: "The deadline passed",
 }
 _INLINE: Final = (400, 500)
@@ -258,7 +258,7 @@ def _security(access: AccessControl) -> list[Schema]:
 _LAST_EVENT_ID: Final[Schema] = {
     "name": "Last-Event-ID",
     "in": "header",
-    "description": "The id of the last event that arrived: the stream goes on after it",
+    "description": "The id of the last event received: the stream continues after it",
     "schema": {"type": "string"},
 }
 
@@ -389,7 +389,7 @@ _HEADERS: Final[Schema] = {
         "schema": {"enum": ["object", "result"]},
     },
     "Enfold-Code": {"description": "The code of the error", "required": True, "schema": {"type": "string"}},
-    "WWW-Authenticate": {"description": "How to say who calls", "required": True, "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "How to authenticate", "required": True, "schema": {"type": "string"}},
     "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}},
 }
 _OF_SHAPES: Final = ("Enfold-Format", "Enfold-Shape")
@@ -602,10 +602,10 @@ _PREFER: Final[Schema] = {
     "schema": {"type": "string"},
 }
 _ACCEPTED: Final[Schema] = {
-    "description": "The call goes on as a task",
+    "description": "The call continues as a task",
     "headers": {
         **_TASK_HEADERS,
-        "Location": {"description": "Where the task is found", "schema": {"type": "string"}},
+        "Location": {"description": "The URL of the task", "schema": {"type": "string"}},
         "Preference-Applied": {"description": "`respond-async`", "schema": {"type": "string"}},
     },
     "content": {"application/json": {"schema": _TASK}},
@@ -619,12 +619,12 @@ _TASK_SCHEMAS: Final[dict[str, Schema]] = {
             "status": {"enum": ["working", "input_required", "completed", "failed", "cancelled"]},
             "createdAt": {"type": "string", "format": "date-time"},
             "lastUpdatedAt": {"type": "string", "format": "date-time"},
-            "ttlMs": {"type": "integer", "description": "For how long after its creation the task is kept"},
+            "ttlMs": {"type": "integer", "description": "How long the task is kept after its creation"},
             "pollIntervalMs": {"type": "integer"},
             "statusMessage": {"type": "string"},
-            "inputRequests": {"type": "object", "description": "The questions that wait for an answer, by their keys"},
-            "result": {"description": "What the call would have said, once it is completed"},
-            "error": {"description": "What the call would have said, once it has failed"},
+            "inputRequests": {"type": "object", "description": "Unanswered questions by key"},
+            "result": {"description": "The result of the call, once it has completed"},
+            "error": {"description": "The error of the call, once it has failed"},
         },
         "required": ["taskId", "operation", "status", "createdAt", "lastUpdatedAt", "ttlMs"],
     },
@@ -687,14 +687,14 @@ def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[
             "parameters": [_TASK_ID],
             "get": {
                 "operationId": "tasks.result",
-                "summary": "Exactly what the call would have said",
+                "summary": "Exactly the response of the call",
                 **common,
                 "parameters": [_TASK_WAIT],
                 "responses": {
                     "200": _task_response("The result of the call", {}),
-                    "202": _task_response("It goes on", _TASK),
+                    "202": _task_response("The task is still running", _TASK),
                     **without_body,
-                    "default": {"description": "The call failed, as it would have without a task"},
+                    "default": {"description": "The call failed: the same response as without a task"},
                 },
             },
         },
@@ -702,7 +702,7 @@ def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[
             "parameters": [_TASK_ID],
             "post": {
                 "operationId": "tasks.answer",
-                "summary": "Answer questions of a task, some or all",
+                "summary": "Answer some or all questions of a task",
                 **common,
                 "requestBody": {"required": True, "content": {"application/json": {"schema": answers}}},
                 "responses": {**taken, **failures},

@@ -49,4 +49,4 @@ class _MemoryJobs:
         return answer
 
     def close(self) -> None:
-        """Nothing to do: no job waits."""
+        """Do nothing: no job is waiting."""

@@ -141,7 +141,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ttl_ms(self) -> int:
-        """For how long after its creation the task is kept."""
+        """How long the task is kept after its creation."""
         return self.order.expires - self.order.created
 
     @property
@@ -190,7 +190,7 @@ EVERY_TASK: Final = TaskFilter()
 
 
 def status_message(progress: Progress) -> str:
-    """`3 of 10: reading`, as far as the handler has reported."""
+    """Format progress as far as the handler has reported it: `3 of 10: reading`."""
     done = f"{progress.progress:g}" + ("" if progress.total is None else f" of {progress.total:g}")
     return done if not progress.message else f"{done}: {progress.message}"
 
@@ -203,7 +203,7 @@ def new_task_id() -> str:
 
 
 def owner_of(identity: Identity | None) -> str:
-    """Whose a task is: the identity, and on whose behalf it acts. Without identities all callers are the same owner."""
+    """Return the owner of a task: the identity, and on whose behalf it acts. Anonymous callers share one owner."""
     if identity is None:
         return ""
     names = [identity.id] if identity.on_behalf_of is None else [identity.id, identity.on_behalf_of]

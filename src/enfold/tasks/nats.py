@@ -107,7 +107,7 @@ class NATSTasks:
         sign: SignOrder | None = None,
         verify: VerifyOrder | None = None,
     ) -> None:
-        """A worker that is silent for `ack_wait` seconds has lost its tasks; `replicas` is how many servers keep them.
+        """Create a store: a worker that is silent for `ack_wait` seconds loses its tasks; `replicas` servers keep them.
 
         `name` tells the stores of one server apart. `sign` signs what is accepted here; with `verify` only orders that
         it finds good are run.
@@ -135,7 +135,7 @@ class NATSTasks:
             await self._streams.open()
 
     async def close(self) -> None:
-        """The transport stays open: its owner closes it."""
+        """Do nothing: the owner of the transport closes it."""
         self._queue.close()
         if self._left:
             await asyncio.wait(self._left)
@@ -173,7 +173,7 @@ class NATSTasks:
             return transitions.accept(order) if found is None else found.task
 
     async def _named(self, order: Order) -> _Named:
-        """The id that the order's key stands for: its own, if it is the first with this key."""
+        """Return the task id that the order's key stands for: its own, if it is the first with this key."""
         mine = _Named(order.id, order.digest)
         if order.key is None:
             return mine
@@ -198,7 +198,7 @@ class NATSTasks:
                 refuse_other_input(named.digest, order.digest)
                 return named
             follows = found.revision
-        raise CallError("UNAVAILABLE", "The task store is still settling this idempotency key: try again")
+        raise CallError("UNAVAILABLE", "The task store is still resolving this idempotency key: retry")
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
         async with self._reached():
@@ -216,11 +216,11 @@ class NATSTasks:
             return newest
 
     async def _listed(self, key: str) -> Task | None:
-        """A task of a list, without what is large; what cannot be read is passed over."""
+        """Return a task for a list, without large fields; None if it cannot be read."""
         try:
             found = await self._states.find_at(key)
         except CallError as error:
-            Log("enfold.tasks").error("%s is no task: %s", key, error.__cause__)
+            Log("enfold.tasks").error("%s is not a task: %s", key, error.__cause__)
             return None
         if found is not None and found.task is not found.kept.task:  # it is over its deadline
             found = await self._seen(found.task.owner, found.task.id)
@@ -268,7 +268,7 @@ class NATSTasks:
                 await subscription.unsubscribe()
 
     async def expire(self) -> None:
-        """Nothing to do: the server expires entries, and the next reader of an overdue task ends it."""
+        """Do nothing: the server expires entries, and the next reader of an overdue task ends it."""
 
     # what workers do
 
@@ -290,7 +290,7 @@ class NATSTasks:
         found = await asyncio.gather(*(self._claim(message) for message in messages), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, CallError):
-                Log("enfold.tasks").warning("a task could not be claimed, and will come again: %r", each)
+                Log("enfold.tasks").warning("A task could not be claimed and will be redelivered: %r", each)
         return [each for each in found if isinstance(each, Claim)]
 
     async def _give_back(self, claiming: asyncio.Future[Claims]) -> None:
@@ -320,7 +320,7 @@ class NATSTasks:
         while True:
             found = await self._states.find(order)
             if found is not None and found.task.order != order:
-                raise unreadable(ValueError("the state has another order than the queue"))
+                raise unreadable(ValueError("its state belongs to another order"))
             task = transitions.end_if_overdue(transitions.accept(order) if found is None else found.task, now_ms())
             if task.is_ended or task.status is Status.INPUT_REQUIRED:
                 await self._drop(message, task, found)
@@ -343,18 +343,18 @@ class NATSTasks:
                 return Claim(task, message)
 
     async def _order(self, message: Msg) -> Order | None:
-        """The order of a message; one that is none is put under `dead.` and acknowledged."""
+        """Read the order of a message; an invalid one is stored under `dead.` and acknowledged."""
         try:
             return _order(message, self._streams.names, self._verify)
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-            Log("enfold.tasks").error("message %s of the queue is no task: %s", _sequence(message), error)
+            Log("enfold.tasks").error("Message %s in the queue is not a task: %s", _sequence(message), error)
             key = dead_key(message.subject.split(".", 3)[3], _sequence(message))
             await self._streams.write(key, message.data[:INLINE] or b"-", None, 86_400)
             await message.ack()
             return None
 
     async def _drop(self, message: Msg, task: Task, found: FoundTask | None) -> None:
-        """There is nothing to run; what has ended on the way here is stored first, unless it is forgotten already."""
+        """Drop a message with nothing to run; an outcome that arrived meanwhile is stored first."""
         if task.is_ended:
             is_stored = found is not None and found.kept.task.is_ended
             if not is_stored and not transitions.is_forgotten(task, now_ms()):
@@ -409,7 +409,7 @@ class NATSTasks:
             await asyncio.sleep(pause)
 
     async def take(self, task_id: str) -> Claim | None:
-        """None: the queue delivers to the next consumer, a single task cannot be chosen."""
+        """Return None: the queue delivers to the next consumer, so a single task cannot be chosen."""
         del task_id
         return None
 
@@ -468,7 +468,7 @@ class NATSTasks:
     # reading and writing the state
 
     async def _seen(self, owner: str | None, task_id: str) -> FoundTask | None:
-        """A task as its caller sees it; one that is overdue is ended, and one that has no message in the queue is queued again."""
+        """Return a task as its caller sees it; end an overdue one, and requeue one without a message in the queue."""
         found = await self._states.search(owner, task_id)
         if found is None or transitions.is_forgotten(found.task, now_ms()):
             return None
@@ -527,16 +527,16 @@ class NATSTasks:
 
 
 def _order(message: Msg, names: Names, verify: VerifyOrder | None) -> Order:
-    """The order of a message; ValueError for one that no edge has queued: under another's subject, without id, end or signature."""
+    """Read the order of a message; raise ValueError if no edge can have queued it: wrong subject, id, end or signature."""
     if _REFLECTED in (message.headers or {}):
-        raise ValueError("the server has copied it from a stream, for a user who may not write here")
+        raise ValueError("it was copied from a stream by a user without permission to submit tasks")
     order = msgspec.json.decode(message.data, type=Order)
     if message.subject != names.queued(owner_token(order.owner), order.operation):
-        raise ValueError("it stands at the place of another operation or owner")
+        raise ValueError("its subject is that of another operation or owner")
     if not match(TASK_ID, order.id) or order.expires > LATEST:
-        raise ValueError("it has no id, or no end")
+        raise ValueError("it has no id or no deadline")
     if verify is not None and not verify(order):
-        raise ValueError("it is not signed by a user who may order it")
+        raise ValueError("it is not signed by a user with permission to submit it")
     return order
 
 

@@ -81,15 +81,15 @@ class Names(msgspec.Struct, frozen=True):
         return f"{self.name}.changed"
 
     def key(self, key: str) -> str:
-        """The subject of a key of the bucket."""
+        """Return the subject of a key of the bucket."""
         return f"$KV.{self.name}.{key}"
 
     def queued(self, owner: str, operation: str) -> str:
-        """The subject of the tasks of one owner and one operation."""
+        """Return the subject of the tasks of one owner and one operation."""
         return f"{self.name}.run.{owner}.{operation}"
 
     def rights(self, user: NATSUser, served: Sequence[OperationSpec], specs: Sequence[OperationSpec]) -> Rights:
-        """What an operator, an edge or a worker of durable operations needs of the server; callers need nothing."""
+        """Return the server permissions of an operator, an edge or a worker of durable operations; callers need none."""
         runs = [spec.id for spec in served if spec.durable != "never"]
         accepts = [spec.id for spec in specs if spec.durable != "never"] if accepts_for_all(user) else runs
         creates = [each for stream in (self.queue, self.bucket) for each in creation_subjects(stream)]
@@ -136,12 +136,12 @@ def _token(text: str) -> str:
 
 
 def owner_token(owner: str) -> str:
-    """The owner as one word of a subject."""
+    """Return the owner as one token of a subject."""
     return _token(owner)
 
 
 def operation_token(operation: str) -> str:
-    """The operation as one word of a subject; also the consumer through which all its workers share its tasks."""
+    """Return the operation as one token of a subject; it also names the consumer that its workers share."""
     return f"op_{_token(operation)}"
 
 
@@ -154,17 +154,17 @@ def task_key(order: Order, what: str = "state") -> str:
 
 
 def task_pattern(owner: str | None, task_id: str | None) -> str:
-    """The keys of states, of whatever operation; None stands for all owners, or all tasks."""
+    """Return the key pattern of states, for any operation; None stands for all owners or all tasks."""
     return f"task.*.{'*' if owner is None else owner_token(owner)}.{'*' if task_id is None else _token(task_id)}.state"
 
 
 def slot_key(order: Order) -> str:
-    """The key that stands for an unfinished task."""
+    """Return the key that stands for an unfinished task."""
     return f"open.{_place(order)}"
 
 
 def state_of_slot(key: str) -> str:
-    """The key of the state of the task that a slot stands for."""
+    """Return the key of the state of the task that a slot stands for."""
     return f"task.{key.removeprefix('open.')}.state"
 
 
@@ -173,12 +173,12 @@ def slot_pattern(owner: str) -> str:
 
 
 def first_key(owner: str, operation: str, key: str) -> str:
-    """Where the first task with an idempotency key is named."""
+    """Return the key that names the first task with an idempotency key."""
     return f"key.{operation_token(operation)}.{owner_token(owner)}.{_token(key)}"
 
 
 def sum_key(order: Order, name: str, hour: int) -> str:
-    """Where a process counts the bytes of an owner's finished tasks of an operation."""
+    """Return the key under which a process counts the bytes of an owner's finished tasks of an operation."""
     return f"bytes.{operation_token(order.operation)}.{owner_token(order.owner)}.{name}.{hour}"
 
 
@@ -187,7 +187,7 @@ def sum_pattern(owner: str) -> str:
 
 
 def dead_key(operation: str, sequence: str) -> str:
-    """Where a message is kept that is no task."""
+    """Return the key under which a dead letter is stored."""
     return f"dead.{operation_token(operation)}.{sequence}"
 
 
@@ -241,7 +241,7 @@ class Streams:
         return time.monotonic() - self._up_since
 
     def forget(self) -> None:
-        """After an error: check connection and streams again with the next step."""
+        """Check connection and streams again with the next step, after an error."""
         self._context = None
 
     @property
@@ -259,12 +259,12 @@ class Streams:
         most = self.most - room
         if len(value) > most:
             details = {"reason": "task", "size": len(value), "limit": most}
-            raise CallError("PAYLOAD_TOO_LARGE", f"A task has at most {most} bytes on this server", details)
+            raise CallError("PAYLOAD_TOO_LARGE", f"The task exceeds the limit of {most} bytes on this server", details)
 
     # the bucket
 
     async def read(self, key: str) -> Version | None:
-        """The value of a key; None where there is none.
+        """Return the value of a key; None if there is none.
 
         In a cluster any replica answers, and one may not have yet what the leader has confirmed: a key that is not
         found is read again.
@@ -278,7 +278,7 @@ class Streams:
         return None if found is None or not found.value else found
 
     async def _read(self, key: str) -> Version | None:
-        """What one replica has; a value that was removed or has expired is empty."""
+        """Read from one replica; a removed or expired value is empty."""
         from nats.js.errors import NotFoundError
 
         context = await self.open()
@@ -313,17 +313,17 @@ class Streams:
             raise
 
     async def remove(self, key: str) -> None:
-        """Forget a key: an empty value stands there for a second. Purging would need the right to purge all keys."""
+        """Remove a key by writing an empty value for a second. Purging would need permission to purge all keys."""
         await self.write(key, b"", None, 1)
 
     async def keys(self, pattern: str) -> list[str]:
-        """The keys that fit a pattern."""
+        """Return the keys that match a pattern."""
         context = await self.open()
         info = await context.stream_info(self.names.bucket, subjects_filter=self.names.key(pattern))
         return [subject.removeprefix(self.names.key("")) for subject in info.state.subjects or ()]
 
     async def held_bytes(self) -> int:
-        """How many bytes the bucket holds for all owners."""
+        """Return how many bytes the bucket holds for all owners."""
         return int((await (await self.open()).stream_info(self.names.bucket)).state.bytes)
 
     async def write_parts(self, key: str, value: bytes, seconds: float) -> str:
@@ -333,7 +333,7 @@ class Streams:
         return hashlib.sha256(value).hexdigest()
 
     async def read_parts(self, key: str, size: int, digest: str) -> bytes | None:
-        """What `write_parts` has kept; None where it is gone, or not the same any more."""
+        """Read what `write_parts` has stored; None if it is gone or has changed."""
         parts = [await self.read(f"{key}.{number}") for number in range(-(-size // PART))]
         value = b"".join(part.value for part in parts if part is not None)
         return value if hashlib.sha256(value).hexdigest() == digest else None
@@ -352,13 +352,13 @@ class Streams:
         return bool(info.state.subjects)
 
     async def listen(self, pattern: str, heard: Any) -> Any:
-        """Hear of every change of these keys, after it is stored; the answer can be unsubscribed."""
+        """Subscribe to changes of these keys, after they are stored. Returns a subscription."""
         await self.open()
         return await self.client.subscribe(f"{self.names.changed}.{pattern}", cb=heard)
 
 
 def task_streams(names: Names, replicas: int | None) -> tuple[StreamConfig, StreamConfig]:
-    """The configuration of queue and bucket."""
+    """Return the configuration of queue and bucket."""
     from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StreamConfig
 
     queue = StreamConfig(
@@ -483,7 +483,7 @@ class States:
             return found.task
         text = await self._streams.read_parts(kept.parts, kept.size, kept.digest)
         if text is None:
-            raise CallError(DATA_LOSS, "The result of the task is not complete any more")
+            raise CallError(DATA_LOSS, "Part of the task's result has been lost")
         return msgspec.structs.replace(found.task, outcome=msgspec.json.decode(text, type=Outcome))
 
 
@@ -658,7 +658,7 @@ class Queue:
         self._context: Any = None
 
     async def next(self, operations: Collection[str], n: int, wait: float, but: Collection[str] = ()) -> list[Msg]:
-        """At most `n` messages, as soon as there is one, or none after some seconds.
+        """Return up to `n` messages as soon as there is one, or none after some seconds.
 
         With `but` the queue is looked through for messages of other owners than these (by their tokens), and the rest
         goes back at once.

@@ -79,7 +79,7 @@ class Runner:
         recorder: Recorder | None = None,
         elsewhere: str | None = None,
     ) -> None:
-        """`current` gives the scopes that an identity has now; `recorder` records runs whose caller asked for it.
+        """`current` returns the current scopes of an identity; `recorder` records runs whose caller asked for it.
 
         Operations of the source `elsewhere` are run by its own workers.
         """
@@ -235,11 +235,11 @@ class Runner:
         """Log why no task can be claimed, and again only when the reason changes."""
         reason = f"{error}: {error.__cause__!r}"
         if reason != self._last_error:
-            Log("enfold.tasks").warning("no task can be claimed: %s", reason)
+            Log("enfold.tasks").warning("Cannot claim tasks: %s", reason)
         self._last_error = reason
 
     def _served(self) -> Collection[str]:
-        """The ids of the operations that can run here."""
+        """Return the ids of the operations that can run here."""
         version = self._registry.version
         if version != self._durable_version:
             elsewhere = Origin("calls", self._elsewhere or "")
@@ -306,7 +306,7 @@ class Runner:
         order = task.order
         left = (order.deadline - now_ms()) / 1000
         if left <= 0:
-            raise CallError("TIMEOUT", f"{order.operation} was not done by its deadline")
+            raise CallError("TIMEOUT", f"{order.operation} did not finish by its deadline")
         identity = self._identity(order.identity)
         prepared = self._registry.prepared(order.operation)
         _check(prepared.spec, identity, order.input)
@@ -324,7 +324,7 @@ class Runner:
         return await prepared.execute(order.input, context)
 
     def _recording(self, recorder: Recorder, task: Task, spec: OperationSpec) -> RecordedRun | None:
-        """The record of this attempt, which names the task among its inputs."""
+        """Begin the record of this attempt, which lists the task among its inputs."""
         from enfold.provenance import options_from_call  # with the first run that is recorded
         from enfold.provenance.artifacts import task_artifact
 
@@ -338,7 +338,7 @@ class Runner:
         )
 
     def _identity(self, ordered: Identity | None) -> Identity | None:
-        """The caller with no more than they had at the start and have now."""
+        """Return the caller with only the rights they had at the start and still have."""
         if ordered is None or self._current is None:
             return ordered
         known = self._current(ordered)
@@ -360,7 +360,7 @@ class Runner:
                 finally:
                     self._record_limits.discard(limit)
         except TimeoutError:
-            message = "task %s has ended, but its outcome could not be stored before this worker had to stop"
+            message = "Task %s has finished, but its outcome could not be stored before this worker had to stop"
             Log("enfold.tasks").error(message, claim.id)
 
     async def _record(self, claim: Claim, ending: Ending, pulse: AttemptPulse) -> None:
@@ -389,7 +389,7 @@ class Runner:
 
 
 def _key_of(order: Order) -> str:
-    """The idempotency key for upstreams: the same in every attempt, and for every task under the caller's key."""
+    """Return the idempotency key for upstreams: the same in every attempt, and for every task with the caller's key."""
     if order.key is None:
         return order.id
     return EntryKey(owned_by(order.identity), order.operation, order.key).digest()
@@ -399,7 +399,9 @@ def _check(spec: OperationSpec, identity: Identity | None, input: Mapping[str, A
     """Whether the caller may still do what they ordered."""
     if not may_call(spec.access_control, identity, input):
         raise CallError(
-            "ACCESS_DENIED", f"{spec.id} may not be called any more by who ordered it", {"reason": "not_allowed"}
+            "ACCESS_DENIED",
+            f"{spec.id} is no longer permitted for the caller who started the task",
+            {"reason": "not_allowed"},
         )
 
 
@@ -496,7 +498,7 @@ class CurrentTask:
     async def note(self, key: str, value: Any) -> None:
         noted = {**self._notes, key: value}
         if len(msgspec.json.encode(noted)) > MAX_NOTES:
-            raise ValueError(f"The notes of a task have at most {MAX_NOTES} bytes together")
+            raise ValueError(f"The notes of a task exceed the limit of {MAX_NOTES} bytes")
         await self._pulse.keep({key: value})
         self._notes = noted
 
@@ -529,11 +531,11 @@ class AbsentCaller:
         """Ignored: a task has no subscribers of resources."""
 
     def close_stream(self) -> None:
-        """There is no connection to let go of."""
+        """Do nothing: there is no connection to close."""
 
 
 def question_key(key: str, question: Question) -> str:
-    """The key under which callers see a question: the handler's own, and the digest of what is asked."""
+    """Return the key under which callers see a question: the handler's own, and a digest of the question."""
     text = msgspec.json.encode([question.method, question.params], order="deterministic")
     return f"{key}-{hashlib.sha256(text).hexdigest()[:12]}"
 

@@ -39,7 +39,7 @@ class SQLiteTasks(TableTasks):
     """A file of tasks. `fsync="normal"` is faster, and may lose the last moments when the power fails."""
 
     def __init__(self, path: Path | str, *, fsync: Literal["full", "normal"] = "full") -> None:
-        """The file is made with the first task, and its folder where it is not there."""
+        """Create the file, and its folder, with the first task."""
         if fsync not in ("full", "normal"):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path).absolute()
@@ -71,7 +71,7 @@ class SQLiteTasks(TableTasks):
         return connection
 
     def _holder(self) -> str:
-        """The name of our lock file, taken when first needed; every poll checks that it is still there."""
+        """Return the name of our lock file, created on first use; every poll checks that it still exists."""
         if self._lock is None:
             self._lock = ProcessLock(self._holders)
             self._lock.hold()
@@ -120,10 +120,10 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
     if version > VERSION:
-        raise OSError("it was written by a newer version of Enfold: use that one, or another file")
+        raise OSError("it was written by a newer version of Enfold: upgrade, or use another file")
     is_new = version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     if not is_new and (version == 0 or "ordered" not in columns):
-        raise OSError("it is another program's: name another file")
+        raise OSError("it belongs to another program: use another file")
     if version == 1 and "change" not in columns:
         connection.execute("ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0")
     if version < VERSION:
@@ -173,7 +173,7 @@ class FileThread:
         self._giving = threading.Lock()  # no job is given to a thread that is about to end
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        """The future result of a job, which runs even if its caller is cancelled. An error rolls back this job alone."""
+        """Return the future result of a job, which runs even if its caller is cancelled. An error rolls back only this job."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._giving:
             if self._thread is None or self._pid != os.getpid():  # threads do not survive a fork
@@ -232,13 +232,13 @@ class FileThread:
             self._idle(connection)
         except Exception as error:  # noqa: BLE001  # no caller waits for it: the next job reopens the file, and gets the error
             if not isinstance(error, (sqlite3.Error, OSError)):
-                Log("enfold.tasks").error("a look at the tasks failed", error=error)
+                Log("enfold.tasks").error("Polling the task store failed", error=error)
             _close(connection)
             return None
         return connection
 
     def _next(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> tuple[list[_QueuedJob], list[_QueuedJob], bool]:
-        """The next jobs, those that read and those that write, and whether the thread is to end after them."""
+        """Return the next jobs that read and those that write, and whether the thread ends after them."""
         readers: list[_QueuedJob] = []
         writers: list[_QueuedJob] = []
         with suppress(queue.Empty):

@@ -86,10 +86,10 @@ class TaskStore(Protocol):
     async def get(self, owner: str | None, task_id: str) -> Task | None: ...
 
     async def list(self, owner: str | None, limit: int = 100, wanted: TaskFilter = EVERY_TASK) -> list[Task]:
-        """The newest first, of those that are `wanted`, without their inputs and outcomes."""
+        """List the `wanted` tasks, newest first, without inputs and outcomes."""
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
-        """At most `n` tasks of these operations to be run now; waits for some seconds if there is none.
+        """Claim up to `n` tasks of these operations; wait some seconds if there is none.
 
         Tasks of the owners in `but` are skipped, if the store can.
         """
@@ -112,7 +112,7 @@ class TaskStore(Protocol):
         """Send a signal to a task; returns the task after it."""
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        """The task now, and after every change, until it has ended or is gone."""
+        """Yield the task now and after every change, until it has ended or is gone."""
 
     async def expire(self) -> None:
         """End what is over its deadline, and make room: forget what was kept long enough."""
@@ -139,17 +139,17 @@ def check_answers(answers: Mapping[str, Any]) -> None:
     """PAYLOAD_TOO_LARGE for more answers than one task may collect."""
     if len(msgspec.json.encode(answers)) > MAX_ANSWERS:
         details = {"reason": "inputResponses", "limit": MAX_ANSWERS}
-        raise CallError("PAYLOAD_TOO_LARGE", f"Answers have at most {MAX_ANSWERS} bytes together", details)
+        raise CallError("PAYLOAD_TOO_LARGE", f"The answers exceed the limit of {MAX_ANSWERS} bytes", details)
 
 
 def same_order(first: Task, order: Order) -> Task:
-    """The first task with this key, if it was ordered with the same input."""
+    """Return the first task with this key if it was started with the same input."""
     refuse_other_input(first.order.digest, order.digest)
     return first
 
 
 def listed(task: Task) -> Task:
-    """A task for a list: without its input and outcome, which may be large."""
+    """Return a task for a list: without input and outcome, which may be large."""
     return msgspec.structs.replace(task, order=msgspec.structs.replace(task.order, input={}), outcome=None)
 
 
@@ -171,14 +171,14 @@ DATA_LOSS: Final = "DATA_LOSS"
 
 def unreadable(error: BaseException) -> CallError:
     """DATA_LOSS for a stored task that cannot be read."""
-    lost = CallError(DATA_LOSS, "What is kept of the task cannot be read any more")
+    lost = CallError(DATA_LOSS, "The stored task is corrupted")
     lost.__cause__ = error
     return lost
 
 
 def store_unavailable(error: BaseException) -> CallError:
     """UNAVAILABLE for callers of a store that cannot be used; the cause is for our log."""
-    away = CallError("UNAVAILABLE", "The store of tasks cannot be used now: try again", {"reason": "store"})
+    away = CallError("UNAVAILABLE", "The task store is unavailable: retry later", {"reason": "store"})
     away.__cause__ = error
     return away
 
@@ -209,7 +209,7 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hour_of(order: Order) -> int:
-    """The hour, counted from 1970, before whose beginning the task is forgotten."""
+    """Return the hour, counted from 1970, before which the task is deleted."""
     return order.expires // HOUR + 1
 
 
@@ -238,7 +238,7 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
 
 
 def unexpired(kept: Mapping[int, int], now: int) -> dict[int, int]:
-    """The bytes of the hours that are still to come."""
+    """Return the bytes of the hours that have not expired."""
     return {hour: size for hour, size in kept.items() if hour * HOUR > now}
 
 
@@ -305,7 +305,7 @@ class Wakeups:
                 self._waiting.pop(subject, None)
 
     def recent(self, subject: str) -> Task | None:
-        """The task of the last change; None where it has to be read."""
+        """Return the task of the last change; None if it has to be read."""
         return self._recent.get(subject)
 
     def remember(self, subject: str, task: Task | None) -> None:
@@ -319,7 +319,7 @@ class Wakeups:
     async def watch(
         self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
     ) -> AsyncGenerator[Task]:
-        """A task now, and after every change, until it has ended or is gone.
+        """Yield a task now and after every change, until it has ended or is gone.
 
         A task that this process has just stored or read comes from memory. `look` reads the others from the store, and every
         `again` seconds.
@@ -368,7 +368,7 @@ def _wake(waiters: list[Waiter]) -> None:
 
 
 def _current_copy(task: Task | None, owner: str | None) -> Task | None:
-    """The task as its owner would read it from the store, sharing no result; None where only the store can tell."""
+    """Return the task as its owner would read it from the store, without a result; None if only the store knows."""
     if task is None or owner not in (None, task.owner):
         return None
     if task.outcome is None:

@@ -119,7 +119,7 @@ class Jobs(Protocol):
     """Runs jobs on the connection to a database, each in a transaction."""
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        """The future result of a job; what it raises undoes what it wrote."""
+        """Return the future result of a job; an exception rolls back its writes."""
 
     def close(self) -> None: ...
 
@@ -130,7 +130,7 @@ class TableTasks:
     beat = 0.25
 
     def __init__(self, place: str, make_jobs: Callable[[Publish], Jobs]) -> None:
-        """`place` is named in the log; `make_jobs` gets what is called once jobs are stored, before they are answered."""
+        """`place` is named in the log; `make_jobs` gets a callback for stored jobs, called before they are answered."""
         self._place = place
         self._wakeups = Wakeups()
         self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
@@ -222,7 +222,7 @@ class TableTasks:
             found = await answer
         except (sqlite3.Error, OSError) as error:
             if str(error) != self._last_error:
-                Log("enfold.tasks").warning("the tasks in %s cannot be used: %s", self._place, error)
+                Log("enfold.tasks").warning("Cannot use the tasks in %s: %s", self._place, error)
             self._last_error = str(error)
             raise store_unavailable(error) from error
         self._last_error = ""
@@ -238,7 +238,7 @@ class TableTasks:
         return await self._claimed(partial(self._claim, operations, n, tuple(but)))
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of a job that claims tasks; if its caller is cancelled, what it claims is given back."""
+        """Await a job that claims tasks; if its caller is cancelled, return the claimed tasks."""
         answer = self._jobs.submit(job)
         try:
             return await self._asked(asyncio.shield(answer))
@@ -280,7 +280,7 @@ class TableTasks:
         return Claim(task) if claims else task
 
     def _look_up(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
-        """A task as it is stored; who watches it next needs no further read."""
+        """Return a task as stored; its next watcher needs no further read."""
         row = connection.execute(f"{WHOLE} WHERE id = ?", (task_id,)).fetchone()
         task = None if row is None else _decode(row)
         if task is None or owner not in (None, task.owner):
@@ -293,7 +293,7 @@ class TableTasks:
         return self._now(_find(owner, task_id, connection), connection)
 
     def _now(self, task: Task | None, connection: sqlite3.Connection) -> Task | None:
-        """A task as the clock has it; one that has come to its deadline ends."""
+        """Return a task as of now; one past its deadline ends."""
         now = now_ms()
         if task is None or transitions.is_forgotten(task, now):
             return None
@@ -301,7 +301,7 @@ class TableTasks:
         return task if after is task else self._put(after, connection)
 
     def _wanted_here(self, operations: Collection[str], connection: sqlite3.Connection) -> Sequence[str]:
-        """The queued operations that can be run here; asking takes the lock file, which shows others that there is a worker."""
+        """Return the queued operations that can run here; creates the lock file, which shows that there is a worker."""
         self._holder()
         return _wanted(operations, connection)
 
@@ -324,7 +324,7 @@ class TableTasks:
         return Claim(self._put(_claimed_by(self._holder(), task), connection))
 
     def _holder(self) -> str:
-        """The name under which this process holds tasks."""
+        """Return the name under which this process holds tasks."""
         return "this"
 
     def _is_ours(self, task: Task) -> bool:  # noqa: ARG002  # for stores of several processes
@@ -357,7 +357,7 @@ class TableTasks:
         return EXPIRE_BATCH in (gone, len(late))
 
     def _readable(self, rows: Sequence[_Row], connection: sqlite3.Connection) -> Sequence[Task]:
-        """The tasks of these rows; one that cannot be read ends as failed, so that it blocks no others."""
+        """Return the tasks of these rows; one that cannot be read fails, so that it does not block others."""
         found: list[Task] = []
         for row in rows:
             try:
@@ -438,7 +438,7 @@ def _list(owner: str | None, limit: int, wanted: TaskFilter, connection: sqlite3
 
 
 def _wanted(operations: Collection[str], connection: sqlite3.Connection) -> list[str]:
-    """The operations of queued tasks, of those that can be run here."""
+    """Return the operations of queued tasks that can run here."""
     return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
 
 
@@ -447,7 +447,7 @@ def _claimed_by(holder: str, task: Task) -> Task:
 
 
 def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
-    """The task of an attempt as it is now; what was ordered, which may be large, is known and not read again."""
+    """Return the task of an attempt as it is now; its order, which may be large, is not read again."""
     row = connection.execute("SELECT state, outcome FROM tasks WHERE id = ?", (claim.id,)).fetchone()
     try:
         task = None if row is None else _decode((claim.id, _NO_ORDER, *row))
@@ -467,7 +467,7 @@ _NO_ORDER: Final = msgspec.json.encode(Order("", "", "", {}, 0, 0, 0.0, 0, retri
 
 
 def _decode(row: _Row) -> Task:
-    """A task from its three columns; the order never changes, so that it is written only once."""
+    """Decode a task from its three columns; the order never changes, so it is written only once."""
     _, ordered, state, outcome = row
     try:
         tail = b"}" if outcome is None else b',"outcome":' + outcome + b"}"

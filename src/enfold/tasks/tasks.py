@@ -180,7 +180,7 @@ class Tasks:
         return TaskHandle(self, order.owner, task)
 
     async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
-        """The handle of a task; another's, an expired one and one that never was are TASK_NOT_FOUND alike."""
+        """Return the handle of a task; raise TASK_NOT_FOUND if it is unknown, expired or another caller's."""
         if task_id.startswith(HANDLE_PREFIX):
             content = self._upstream.opened(task_id, _seen_by(identity), identity)
             if content is None:
@@ -191,7 +191,7 @@ class Tasks:
         return handle
 
     def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
-        """A function that wraps a task of another server as a task of this caller, by a signed handle; nothing is stored."""
+        """Return a function that wraps another server's task for this caller in a signed handle; nothing is stored."""
         return partial(self._upstream.taken, operation_id, owner_of(identity))
 
     def offer_to_take(self, prepared: PreparedOperation, context: Context) -> None:
@@ -253,7 +253,7 @@ class Tasks:
             error.details = {**error.details, "task": handle.id} if error.code == "TIMEOUT" else error.details
             raise
         except TimeoutError:
-            goes_on = "is given up here: see" if self._runs_own else "goes on as"
+            goes_on = "is no longer awaited: see" if self._runs_own else "continues as"
             message = f"{operation_id} takes longer than its caller waits, and {goes_on} the task {handle.id}"
             if context.unused_key is None:
                 raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
@@ -266,7 +266,7 @@ class Tasks:
     async def _waited(
         self, handle: TaskHandle, context: Context, peer: Peer | None
     ) -> ResponseEnvelope[Any] | NeedsInput:
-        """The result of a task; its caller gets its progress and is asked its questions."""
+        """Wait for the result of a task; forward its progress and questions to the caller."""
         told: Progress | None = None
         async for task in handle.watch():
             if task.is_ended:
@@ -300,7 +300,7 @@ class Tasks:
             raise
 
     def with_registry(self, registry: Registry) -> Tasks:
-        """The same tasks as a surface tells of them that serves the registry under a policy of its own."""
+        """Return the same tasks for a surface that serves the registry under its own policy."""
         same = copy(self)
         same.registry = registry
         return same
@@ -308,7 +308,7 @@ class Tasks:
     async def list(
         self, *, identity: Identity | None = None, limit: int = 100, wanted: TaskFilter = EVERY_TASK
     ) -> list[Task]:
-        """The caller's tasks that are `wanted`, the newest first, without outcomes.
+        """List the caller's `wanted` tasks, newest first, without outcomes.
 
         Without identities an id is a secret: no list.
         """
@@ -355,12 +355,12 @@ class TaskHandle:
         return self._last
 
     async def state(self) -> Task:
-        """The task as it is now."""
+        """Return the task as it is now."""
         self._last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
         return self._last
 
     async def watch(self) -> AsyncGenerator[Task]:
-        """The task now, and after every change, until it has ended."""
+        """Yield the task now and after every change, until it has ended."""
         seen = False
         changes = self._tasks.store.watch(self._owner, _checked(self.id))
         try:
@@ -373,12 +373,12 @@ class TaskHandle:
             raise _not_found()
 
     async def answer(self, answers: Mapping[str, Any]) -> Task:
-        """Answer questions by their keys, some or all; keys that are unknown or answered already are ignored."""
+        """Answer some or all questions by key; unknown or answered keys are ignored."""
         given = Answers(_given(answers))
         return _found(await self._tasks.store.signal(self._owner, _checked(self.id), given))
 
     async def cancel(self) -> Task:
-        """Ask for the end of the task; one that has ended stays as it is."""
+        """Cancel the task; a finished one does not change."""
         before = await self.state()
         after = _found(await self._tasks.store.signal(self._owner, _checked(self.id), Cancel()))
         if after.is_ended and SERVER_TASK in before.notes:  # no worker hears of it
@@ -386,7 +386,7 @@ class TaskHandle:
         return after
 
     async def result(self) -> ResponseEnvelope[Any]:
-        """Wait for the end: the envelope, or the CallError it ended with."""
+        """Wait for the end; return the envelope, or raise the CallError."""
         async for task in self.watch():
             if task.is_ended:
                 return self.outcome(task)
@@ -425,7 +425,7 @@ class _UpstreamHandle(TaskHandle):
 
 
 def _in_time_to_answer(remaining: float | None) -> float | None:
-    """A little less than the caller waits, so that the id of their task reaches them before they leave."""
+    """Return a little less time than the caller waits, so that the task id reaches them in time."""
     return None if remaining is None else remaining - min(LAST_WORD, remaining / 10)
 
 
@@ -438,13 +438,13 @@ def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seen_by(identity: Identity | None) -> str | None:
-    """Whose tasks a caller sees: their own, or everybody's."""
+    """Return whose tasks a caller sees: their own, or everyone's."""
     is_admin = identity is not None and not identity.scopes.isdisjoint((ADMIN, EVERYTHING))
     return None if is_admin else owner_of(identity)
 
 
 def _checked(task_id: str | None) -> str:
-    """The id, if it has the form of one; anything else is TASK_NOT_FOUND without a look at the store."""
+    """Validate the form of a task id; raise TASK_NOT_FOUND without reading the store."""
     if not isinstance(task_id, str) or not match(TASK_ID, task_id):
         raise _not_found()
     return task_id
@@ -462,5 +462,5 @@ def _cannot_be_asked(task: Task) -> CallError:
 
 
 def _not_found() -> CallError:
-    """One error for an unknown id, an expired one and another's."""
+    """Return the same error for an unknown id, an expired one and that of another caller."""
     return CallError("TASK_NOT_FOUND", "Task not found, or expired")

@@ -21,7 +21,7 @@ _replace = msgspec.structs.replace
 
 
 def _changed(task: Task, now: int, **fields: Any) -> Task:
-    """The task with other fields; `updated` never goes back, even if a clock does."""
+    """Return the task with other fields; `updated` never goes back, even if a clock does."""
     return _replace(task, updated=max(task.updated, now), **fields)
 
 
@@ -30,18 +30,18 @@ def accept(order: Order) -> Task:
 
 
 def claim(task: Task, fence: str, now: int) -> Task:
-    """A worker begins an attempt; only an attempt with this fence can hold the task or record its outcome."""
+    """Begin an attempt; only one with this fence can hold the task or record its outcome."""
     begun = Attempt(fence.partition(".")[0], now)
     return _changed(task, now, fence=fence, attempt=task.attempt + 1, attempts=(*task.attempts, begun)[-MAX_ATTEMPTS:])
 
 
 def unclaim(task: Task, now: int) -> Task:
-    """The worker returns a task that it has not begun."""
+    """Return a claimed task that has not been started."""
     return _changed(task, now, fence="", attempt=task.attempt - 1, attempts=task.attempts[:-1])
 
 
 def _ended_attempt(task: Task, reason: str, now: int) -> tuple[Attempt, ...]:
-    """The attempts of a task, the last of which has ended now unless it had before."""
+    """Return the attempts of a task; the last one has ended now, unless it had before."""
     *before, last = task.attempts or (Attempt("", 0, 0),)
     return task.attempts if last.ended is not None else (*before, _replace(last, ended=now, reason=reason))
 
@@ -55,7 +55,7 @@ def note(task: Task, now: int, progress: Progress | None, notes: Mapping[str, An
 
 
 def ask(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any], now: int) -> Task:
-    """The attempt ends with questions; the task rests until they are answered."""
+    """End the attempt with questions; the task waits until they are answered."""
     if task.is_cancelling:
         return cancel(_replace(task, fence=""), now)
     asked = [Exchange(key, _message(question)[:MAX_TEXT], now) for key, question in questions.items()]
@@ -92,7 +92,7 @@ def answer(task: Task, answers: Mapping[str, Any], now: int) -> Task:
 
 
 def _shown(question: Question, answer: Any) -> str:
-    """An answer as text, without what its name or schema marks as a secret."""
+    """Return an answer as text, without values that its name or schema marks as secret."""
     from enfold.provenance.redaction import redact  # with the first answer
 
     schema = {"properties": {"content": question.params.get("requestedSchema") or {}}}
@@ -100,7 +100,7 @@ def _shown(question: Question, answer: Any) -> str:
 
 
 def cancel(task: Task, now: int) -> Task:
-    """The caller wants it to end: at once if no worker has it, else with the worker's next heartbeat."""
+    """Cancel: at once if no worker has the task, else with the worker's next heartbeat."""
     if task.is_ended or (task.fence and task.is_cancelling):
         return task
     if task.fence:
@@ -109,12 +109,12 @@ def cancel(task: Task, now: int) -> Task:
 
 
 def worker_died(task: Task, now: int) -> Task:
-    """Its worker died: queue it again where it may be started twice and has attempts left; else it fails."""
+    """Handle the death of the worker: requeue the task if it may run twice and has attempts left; else it fails."""
     return _without_worker(task, now, task.deaths + 1, "worker_died")
 
 
 def abandon(task: Task, now: int) -> Task:
-    """Its worker stops in order: as if it had died, but this costs none of the task's attempts."""
+    """Abandon the task at an orderly stop: like a death of the worker, but without using up an attempt."""
     return _without_worker(task, now, task.deaths, "worker_stopped")
 
 
@@ -131,10 +131,10 @@ def _without_worker(task: Task, now: int, deaths: int, reason: str) -> Task:
 
 
 def end_if_overdue(task: Task, now: int) -> Task:
-    """The task, ended with TIMEOUT if its deadline has passed."""
+    """Return the task, ended with TIMEOUT if its deadline has passed."""
     if task.is_ended or now < task.order.deadline:
         return task
-    message = f"{task.operation} was not done by its deadline"
+    message = f"{task.operation} did not finish by its deadline"
     # How far it came is unknown, unless it was never started.
     may_be_repeated = task.order.retries or task.attempt == 0
     return end(task, failure(CallError("TIMEOUT", message, retryable=may_be_repeated)), now)

@@ -81,7 +81,7 @@ class UpstreamTasks:
         self._signer: StateSigner | None = None
 
     def taken(self, operation: str, owner: str, reported: Mapping[str, Any]) -> Task | None:
-        """The task that a server has begun, with its handle as the id; None if no handle can be made."""
+        """Return the task that a server has started, with its handle as the id; None if no handle can be made."""
         task_id, now = reported.get("taskId"), now_ms()
         if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_HANDLE:
             return None
@@ -90,7 +90,7 @@ class UpstreamTasks:
         return None if len(handle) > MAX_HANDLE else _task(handle, owner, place, reported)
 
     def opened(self, handle: str, owner: str | None, identity: Identity | None) -> HandleContent | None:
-        """The content of a handle for its owner, or for an administrator (`owner` None); None for others and if it is forged."""
+        """Return the content of a handle for its owner or an administrator (`owner` None); None for others or a forged one."""
         content = None if len(handle) > MAX_HANDLE else self._signing().content_of(handle.removeprefix(HANDLE_PREFIX))
         if content is None:
             return None
@@ -103,7 +103,7 @@ class UpstreamTasks:
         return place
 
     async def ask(self, handle: str, place: HandleContent, question: TaskQuestion) -> Task | None:
-        """The task as its server reports it; None if the server does not know it any more."""
+        """Return the task as its server reports it; None if the server no longer knows it."""
         prepared = self._begun_with(place.operation)
         if prepared is None or place.expires <= now_ms():
             return None
@@ -129,12 +129,10 @@ class UpstreamTasks:
                 await prepared.execute({}, _asking(question, CANCEL_SECONDS))
 
     def _begun_with(self, operation: str) -> PreparedOperation | None:
-        """The operation that began a task, through which its server is asked about it."""
+        """Return the operation that started a task, through which its server is asked about it."""
         if operation not in self._registry:
             if any(source.kind == "mcp" and source.state != "up" for source in self._registry.sources):
-                raise CallError(
-                    "UNAVAILABLE", "The server that runs this task may be one that is away: ask again later"
-                )
+                raise CallError("UNAVAILABLE", "The server that runs this task may be unavailable: retry later")
             return None
         found = self._registry.prepared(operation)
         # Another operation may have come to have the id: it would be run.
@@ -150,7 +148,7 @@ class UpstreamTasks:
 
 
 async def watch_upstream(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
-    """The task now and after every change, polled at the interval of its server, until it has ended."""
+    """Yield the task now and after every change, polled at the interval of its server, until it has ended."""
     before: Task | None = None
     while True:
         task = await ask()
@@ -172,7 +170,7 @@ def _asking(question: TaskQuestion, timeout: float | None = None) -> Context:
 def _task(
     handle: str, owner: str, place: HandleContent, reported: Mapping[str, Any], outcome: Outcome | None = None
 ) -> Task | None:
-    """A task from what its server says of it; None where that is no task."""
+    """Read a task from its server's report; None if it is not a task."""
     try:
         status = Status(str(reported.get("status")))
     except ValueError:
@@ -207,7 +205,7 @@ def _moment(text: object) -> int:
 
 
 def _questions(requests: object) -> dict[str, Question]:
-    """The questions of a task; its server knows since the call what the caller can answer."""
+    """Return the questions of a task; since the call, its server knows what the caller can answer."""
     asked = requests if isinstance(requests, Mapping) else {}
     return {key: _question(each) for key, each in asked.items() if isinstance(each, Mapping)}
 

@@ -126,7 +126,7 @@ class Conversation:
         await self._began.wait()
         if not self.status:
             await self.task  # raises what ended it
-            raise RuntimeError("The app ended without an answer")
+            raise RuntimeError("The app ended without a response")
         return self
 
     async def chunks(self) -> AsyncIterator[bytes]:

@@ -108,7 +108,7 @@ def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Form
         told = CallError(code, error.message, error.details, error.retryable)
         return Reply(None, told, status, headers, wire)
     if status >= 400:
-        raise AssertionError(f"An answer with status {status} reads as a success in format {format.name}: {wire}")
+        raise AssertionError(f"A response with status {status} reads as a success in format {format.name}: {wire}")
     return Reply(envelope, None, status, headers, wire)
 
 

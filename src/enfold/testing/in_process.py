@@ -76,7 +76,7 @@ async def calls(
     """
     bus = MemoryTransport("worker", has_identities=True)
     if transport is not None and join is None:
-        raise TypeError("A worker on a transport of its own needs join: a function that gives a caller's transport")
+        raise TypeError("A custom transport needs join=: a function that returns a caller's transport")
     worker, join = transport or bus, join or partial(_join, bus)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(worker.close)

@@ -159,7 +159,7 @@ async def test_junk_on_the_output_is_passed_over_with_a_warning(
     async with from_mcp(little(), namespace="pet") as operations:
         assert (await registry_of(operations).execute("pet.junk", {})).data == [{"type": "text", "text": "good"}]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == ["pet wrote something that is no message, which is passed over: b'Loading the model...'"]
+    assert warnings == ["pet wrote a line that is not a message; it is ignored: b'Loading the model...'"]
 
 
 async def test_a_server_may_print_a_banner_first(little: Little, caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +247,7 @@ async def test_a_server_that_never_begins_is_unavailable(little: Little) -> None
             little("--slow", "60"), namespace="pet", connection=Connection(limits=MCPLimits(connect=0.3))
         ):
             pass
-    assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", "pet did not answer within 0.3 seconds")
+    assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", "pet did not respond within 0.3 seconds")
 
 
 async def test_a_command_that_does_not_exist_is_unavailable() -> None:

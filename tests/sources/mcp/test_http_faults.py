@@ -201,7 +201,7 @@ async def test_messages_of_the_oldest_transport_go_to_the_address_that_its_serve
 async def test_messages_of_the_oldest_transport_go_to_no_other_server(serve: Serve, endpoint: str) -> None:
     oldest = OldestTransport(endpoint)
     async with serve(oldest) as url:
-        with pytest.raises(CallError, match="names another server"):
+        with pytest.raises(CallError, match="sends its messages to another server"):
             await from_mcp({"url": f"{url}/sse", "transport": "sse"}).__aenter__()
     assert oldest.posted == []
 

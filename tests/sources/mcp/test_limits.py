@@ -77,7 +77,7 @@ async def test_a_server_that_does_not_read_its_answers_does_not_fill_our_memory(
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
         async with attacked("does not read", limits=MCPLimits(unread_bytes=1_000_000)) as registry:
             await registry.execute("bad.run", {})
-    assert "does not read what it is sent" in caplog.text
+    assert "does not read its input" in caplog.text
 
 
 async def test_log_messages_and_progress_of_one_call_have_an_end() -> None:
@@ -85,7 +85,7 @@ async def test_log_messages_and_progress_of_one_call_have_an_end() -> None:
     async with attacked("log") as registry:
         await registry.execute("bad.run", {}, Context(notify=heard.append))
     assert len(heard) < 10
-    assert heard[-1].message == "RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)"
+    assert heard[-1].message == "RESOURCE_EXHAUSTED: further messages of this call are dropped (notice_bytes)"
 
 
 async def test_a_line_that_is_too_long_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -282,7 +282,7 @@ async def test_a_page_that_calls_the_way_back_does_not_end_a_login(vault: Vault)
 async def test_metadata_that_is_none_is_reported_as_such(vault: Vault, document: bytes) -> None:
     vault.authority.raw = {"/.well-known/oauth-authorization-server": document}
     error = await refused(vault)
-    assert (error.code, "has no metadata" in error.message) == ("ACCESS_DENIED", True)
+    assert (error.code, "has no authorization server metadata" in error.message) == ("ACCESS_DENIED", True)
 
 
 async def test_tokens_that_cannot_be_read_are_refused(vault: Vault) -> None:
@@ -294,12 +294,12 @@ async def test_tokens_that_cannot_be_read_are_refused(vault: Vault) -> None:
 async def test_a_redirect_to_no_address_leads_nowhere(vault: Vault) -> None:
     vault.authority.moved = {"/.well-known/oauth-authorization-server": "http://["}
     error = await refused(vault)
-    assert (error.code, "has no metadata" in error.message) == ("ACCESS_DENIED", True)
+    assert (error.code, "has no authorization server metadata" in error.message) == ("ACCESS_DENIED", True)
 
 
 async def test_a_server_cannot_send_us_around_the_world(vault: Vault, second: Authority) -> None:
     vault.servers = [f"{second.url}/{number}" for number in range(500)]
-    assert "has no metadata" in (await refused(vault)).message
+    assert "has no authorization server metadata" in (await refused(vault)).message
     assert 0 < second.visits < 50
 
 
@@ -307,7 +307,7 @@ async def test_metadata_may_move_on_its_own_server_only(vault: Vault, second: Au
     place = "/.well-known/oauth-authorization-server"
     second.metadata = {"issuer": vault.authority.url}
     vault.authority.moved = {place: f"{second.url}/elsewhere"}
-    assert "has no metadata" in (await refused(vault)).message
+    assert "has no authorization server metadata" in (await refused(vault)).message
     vault.authority.moved = {place: "/elsewhere"}
     async with opened(vault) as ops:
         assert len(ops) == 3
@@ -389,7 +389,7 @@ async def test_without_any_setting_the_sentence_says_what_to_set(vault: Vault) -
 
 
 async def test_a_fixed_token_that_is_refused_is_reported_as_such(vault: Vault) -> None:
-    with pytest.raises(CallError, match="does not accept the credentials") as caught:
+    with pytest.raises(CallError, match="rejected the credentials") as caught:
         async with from_mcp(f"{vault.url}/mcp", auth="sesame"):
             pass
     assert "sesame" not in repr(caught.value)
@@ -662,7 +662,7 @@ async def test_a_store_that_cannot_be_written_does_not_bring_back_what_has_ended
 async def test_a_server_without_an_authorization_server_is_reported(vault: Vault) -> None:
     vault.authority.url = ""
     error = await refused(vault)
-    assert "does not say who gives tokens for it" in error.message
+    assert "does not name its authorization server" in error.message
 
 
 # --- configurations and the command -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from enfold.sources.mcp.settings import read_servers
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"command": "npx", "args": "-y server"}, '"args" is a list of words'),
+        ({"command": "npx", "args": "-y server"}, '"args" must be a list of strings'),
         ({"command": "npx", "env": ["KEY=value"]}, '"env" is an object of texts'),
         ({"url": "https://mcp.example.org", "headers": "x"}, '"headers" is an object of texts'),
         ({"mcpServers": {"files": "npx files"}}, "The entry of a server is an object, not 'npx files'"),

@@ -92,13 +92,13 @@ async def test_the_report_names_entries_and_schemas_that_cannot_be_used(server: 
 
     assert sorted(report.imported) == ["block", "half", "large", "list_schema", "nan", "odd_schema", "text"]
     assert [(each.where, each.why) for each in report.skipped] == [
-        ("tools/list[7]", "an entry is an object, not number"),
-        ("tools/list[8]", "its name must be text that is not empty"),
-        ("tools/list[9]", "its name must be text that is not empty"),
-        ("tools/list[10]", "its name must be text that is not empty"),
+        ("tools/list[7]", "an entry must be an object, not number"),
+        ("tools/list[8]", "its name must be non-empty text"),
+        ("tools/list[9]", "its name must be non-empty text"),
+        ("tools/list[10]", "its name must be non-empty text"),
     ]
     assert [(each.where, each.why) for each in report.degraded] == [
-        ("list_schema.inputSchema", "a schema is an object, not array"),
+        ("list_schema.inputSchema", "a schema must be an object, not array"),
         ("odd_schema.inputSchema", "unknown type 'strng'"),
         ("odd_schema.outputSchema", "properties must be an object"),
     ]

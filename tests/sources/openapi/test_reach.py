@@ -100,7 +100,7 @@ async def test_a_server_elsewhere_is_refused_unless_allowed_and_gets_no_credenti
 
 async def test_a_document_without_servers_needs_a_base_url(connect: Connect, http: Words) -> None:
     error = await refused(connect(http.document({})).execute("x", {}))
-    assert error.message == "The document does not say where its server is: pass base_url"
+    assert error.message == "The document has no server URL: pass base_url"
 
 
 # --- documents by address
@@ -395,7 +395,7 @@ def test_a_file_refers_to_files_beside_it_but_only_to_documents(tmp_path: Path, 
     found = next(iter(imported)).spec.output_schema
     assert found["properties"] == {"pet": {"$ref": "#/$defs/pet"}, "secret": {}}
     assert found["$defs"]["pet"]["properties"]["owner"] == {"$ref": "#/$defs/own_Owner"}
-    assert "secret is no .json, .yaml or .yml file" in str(imported.report)
+    assert "secret is not a .json, .yaml or .yml file" in str(imported.report)
 
 
 OUTSIDE = {

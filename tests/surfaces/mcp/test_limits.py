@@ -102,7 +102,7 @@ async def test_a_running_call_is_answered_when_its_session_ends(
     await client.send("DELETE").body()
     [answer] = await running.messages()
     assert answer["id"] == message["id"]
-    assert answer["error"]["message"] == "The session was closed before the answer came: initialize again"
+    assert answer["error"]["message"] == "The session was closed before the response: initialize again"
     assert answer["error"]["data"]["enfold/error"]["code"] == "ABORTED"
 
 

@@ -89,7 +89,7 @@ class WaveringTasks(MemoryTasks):
     def _be_there(self) -> None:
         if self.is_away:
             self.was_missed.set()
-            raise CallError("UNAVAILABLE", "The store of tasks cannot be used now", {"reason": "store"})
+            raise CallError("UNAVAILABLE", "The task store is unavailable", {"reason": "store"})
 
     async def accept(self, *order: Any, **how: Any) -> Any:
         self._be_there()
@@ -317,7 +317,7 @@ async def test_an_unknown_format_is_refused_before_anything_is_sent(talk: Talk) 
 async def test_a_store_that_is_away_is_an_error_of_the_protocol(talk: Talk) -> None:
     talk.store.is_away = True
     told = await talk.ask("tools/call", {"name": "shop.report", "arguments": {"year": 1}})
-    assert (told["code"], told["message"]) == (-32603, "The store of tasks cannot be used now")
+    assert (told["code"], told["message"]) == (-32603, "The task store is unavailable")
     assert (await as_before(talk, "tools/call", {"name": "shop.archive", "arguments": {}}))["error"]["code"] == -32603
     plain = await talk.ask("tools/call", {"name": "shop.report", "arguments": {"year": 1}}, capabilities={})
     assert plain["structuredContent"] == {"result": "report of 1"}

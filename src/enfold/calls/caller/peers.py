@@ -431,7 +431,7 @@ class _ServiceStats(msgspec.Struct):
 
 
 def _peer(data: bytes) -> RunningPeer | None:
-    """The peer that an answer describes; other NATS services are included."""
+    """Read the peer that a response describes; other NATS services are included."""
     try:
         stats = msgspec.json.decode(data, type=_ServiceStats)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -178,7 +178,7 @@ class PendingRequestMap:
         limits: tuple[float | None, float | None, int | None],
         provenance: dict[str, Any] | None,
     ) -> WaitingStream:
-        """The state of a new stream; `limits` are its idle time, deadline and window."""
+        """Create the state of a new stream; `limits` are its idle time, deadline and window."""
         idle, deadline, window = limits
         ttl, settings = _ttl(context, None, deadline), self._settings
         room = min(MAX_CREDITS, settings.window if window is None else window)
@@ -246,7 +246,7 @@ class PendingRequestMap:
         return {**(headers or {}), **trace} if trace else headers
 
     def _next_attempt(self, waiting: W) -> W:
-        """The next attempt of a request, with a new id and the remaining time."""
+        """Return the next attempt of a request, with a new id and the remaining time."""
         now, ends_at, silence = monotonic(), waiting.deadline, self._settings.silence
         ttl_ms = None if ends_at is None else _milliseconds(ends_at - now)
         request = msgspec.structs.replace(waiting.request, request_id=new_request_id(), ttl_ms=ttl_ms)
@@ -267,7 +267,7 @@ class PendingRequestMap:
         The request is one that this peer's transport has received, or a call of our own. An unknown id is ignored.
         """
         if not is_response_envelope(output):
-            raise TypeError(f"Only an envelope is an answer, not {type(output).__name__}")
+            raise TypeError(f"The output must be a ResponseEnvelope, not {type(output).__name__}")
         return self._answer(responded(request_id, from_wire(output), seq, event_id))
 
     def emit_error(self, request_id: str, error: CallError) -> Awaitable[None]:
@@ -328,7 +328,7 @@ class PendingRequestMap:
     # one request
 
     def _subject(self, operation_id: str) -> str:
-        """The subject for requests of an operation; OPERATION_NOT_FOUND if the id is malformed."""
+        """Return the subject for requests of an operation; raise OPERATION_NOT_FOUND if the id is malformed."""
         if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
@@ -446,7 +446,7 @@ def _milliseconds(left: float) -> int:
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
-    """The remaining seconds: the least of timeout, deadline (Unix ms) and those of the context, minus a margin for nested calls."""
+    """Return the remaining seconds: the least of timeout, deadline (Unix ms) and context, minus a margin for nested calls."""
     left = None if context is None else context.remaining()
     if left is not None:
         left -= NESTED_MARGIN

@@ -20,7 +20,7 @@ def remote_operation(
     source: str = "",
     idle: float | None = None,
 ) -> Operation:
-    """An operation that appears as `shown` here and is called as `spec` there; `idle` limits a stream's seconds without an item."""
+    """Create an operation that appears as `shown` here and is called as `spec` there; `idle` limits a stream's pauses."""
     origin = Origin("calls", source)
     if spec.type is OperationType.SUBSCRIPTION:
         return Operation(shown, RemoteStream(spec, pending, transport, idle), origin=origin)
@@ -77,7 +77,7 @@ class RemoteStream(_Remote):
 
 
 def _provenance(context: Context) -> Any:
-    """The provenance request for the worker: our run is the parent of its run."""
+    """Return the provenance request for the worker: our run is the parent of its run."""
     if context.recording is not None:
         return context.recording.request()
     return context.invocation.provenance

@@ -60,13 +60,13 @@ class WaitingCall(msgspec.Struct, eq=False):
         return self.idempotent or self.request.idempotency_key is not None
 
     def timed_out(self) -> CallError:
-        """The error at the deadline; under an idempotency key the worker continues."""
+        """Return the error at the deadline; with an idempotency key the worker continues."""
         if self.request.idempotency_key is not None:
             return in_progress()
         return failures.timed_out(self.operation_id, idempotent=self.idempotent)
 
     def retry(self, request: Requested, silence: float, now: float) -> Self:
-        """The state of another attempt at the same request."""
+        """Return the state of another attempt at the same request."""
         return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
 
     def on_event(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
@@ -100,7 +100,7 @@ class WaitingCall(msgspec.Struct, eq=False):
         if type(payload) is not Responded:
             return
         if payload.seq is not None:
-            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
+            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: use subscribe()"))
             return
         try:
             self.result = envelope_of(payload)
@@ -123,7 +123,7 @@ class WaitingCall(msgspec.Struct, eq=False):
             self.fail(failures.silent(self.operation_id, retryable=self.is_retryable))
 
     def change(self) -> asyncio.Future[None]:
-        """A future that completes with the next event or the end."""
+        """Return a future that completes with the next event or the end."""
         self.waiter = asyncio.get_running_loop().create_future()
         return self.waiter
 
@@ -189,7 +189,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         return envelope
 
     def credit_due(self) -> Credit | None:
-        """The credit to grant, once half of the window is consumed, in items or bytes."""
+        """Return the credit to grant, once half of the window is consumed, in items or bytes."""
         room = self._consumed - self._granted
         is_half = room >= self.window // 2 or self._consumed_bytes >= self.settings.window_bytes // 2
         if self.control is None or not room or not is_half or self._gap_since is not None:
@@ -201,7 +201,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         if isinstance(payload, Responded) and payload.seq is not None:
             self._take_item(payload, payload.seq, now, size)
         elif isinstance(payload, Responded):
-            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
+            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is not a subscription: use execute()"))
         elif isinstance(payload, Completed):
             if payload.seq == self._expected - 1:
                 self._end()
@@ -241,7 +241,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
             WaitingCall.check(self, now)
 
     def due_control(self, now: float, *, at_once: bool = False) -> Payload | None:
-        """The control event that is due: a heartbeat, or a resume if items are missing or late."""
+        """Return the control event that is due: a heartbeat, or a resume if items are missing or late."""
         if self.control is None or (now - self._last_sent_at < self.settings.heartbeat and not at_once):
             return None
         self._last_sent_at = now

@@ -153,7 +153,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 def _read_class(payload: type[Any], name: str) -> Any:
-    """One tagged class per event type, so that one pass decodes any event."""
+    """Create one tagged class per event type, so that one pass decodes any event."""
     fields = [("v", int), ("id", str), ("payload", payload)]
     return msgspec.defstruct(f"_{payload.__name__}", fields, frozen=True, tag_field="type", tag=name)
 
@@ -165,7 +165,7 @@ _decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).deco
 
 
 def write_event(event_id: str, payload: Payload) -> bytes:
-    """The event as JSON text; raises a FormatError for data that is not JSON."""
+    """Encode an event as JSON; raise FormatError for data that is not JSON."""
     try:
         return _encode(_Written(VERSION, TYPES[type(payload)], event_id, payload))
     except _NOT_JSON as error:
@@ -189,13 +189,13 @@ def read_event(data: bytes) -> Event:
 def responded(
     request_id: str, envelope: ResponseEnvelope[Any], seq: int | None = None, event_id: str | None = None
 ) -> Responded:
-    """The event that carries an envelope; warnings and provenance travel beside it."""
+    """Create the event that carries an envelope, with warnings and provenance beside it."""
     warnings = [warning.to_wire() for warning in envelope.warnings] if envelope.warnings else None
     return Responded(request_id, to_wire(envelope), seq, warnings, envelope.provenance, event_id)
 
 
 def envelope_of(event: Responded) -> ResponseEnvelope[Any]:
-    """The envelope of a response; raises a FormatError if the output is not one."""
+    """Return the envelope of a response; raise FormatError if the output is not one."""
     output = event.output
     try:
         data, meta = output["data"], output["meta"]
@@ -225,14 +225,14 @@ def _warning(wire: dict[str, Any]) -> ResultWarning:
 
 
 def failed(request_id: str, error: CallError) -> Failed:
-    """The event of a failure; code and message are cut to their limits."""
+    """Create the event of a failure; code and message are cut to their limits."""
     code, message, (category, recoverable) = error.code[:MAX_CODE], error.message[:MAX_MESSAGE], error.kind_override()
     kind = (UNSET if category is None else category, UNSET if recoverable is None else recoverable)
     return Failed(request_id, code, message, error.details, error.retryable, *kind)
 
 
 def call_error(event: Failed) -> CallError:
-    """The CallError of a failure event."""
+    """Return the CallError of a failure event."""
     error = CallError(event.code, event.message, event.details, event.retryable)
     error.override_kind(event.category or None, None if event.recoverable is UNSET else event.recoverable)
     return error
@@ -334,5 +334,5 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 def specs_digest(specs: Iterable[OperationSpec]) -> str:
-    """The digest of a list of operations."""
+    """Return the digest of a list of operations."""
     return hashlib.sha256("".join(sorted(spec.digest for spec in specs)).encode()).hexdigest()

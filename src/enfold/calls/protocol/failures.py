@@ -21,7 +21,7 @@ def no_worker(operation_id: str) -> CallError:
 
 
 def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
-    """The error for an operation that no worker has ever offered; suggests the nearest of the `known` ids."""
+    """Return the error for an operation that no worker has ever offered, with the nearest of the `known` ids."""
     near = nearest_id(operation_id, known)
     hint = "" if near is None else f". Did you mean {near}?"
     details = {"reason": "no_responders", "started": False}
@@ -39,7 +39,7 @@ def silent(operation_id: str, *, retryable: bool) -> CallError:
 
 
 def timed_out(operation_id: str, *, idempotent: bool) -> CallError:
-    return CallError("TIMEOUT", f"{operation_id} took longer than it may", retryable=idempotent)
+    return CallError("TIMEOUT", f"{operation_id} exceeded its timeout", retryable=idempotent)
 
 
 def idle(operation_id: str, limit: float) -> CallError:
@@ -68,7 +68,7 @@ def payload_too_large(operation_id: str, error: PayloadTooLargeError, what: str)
 
 
 def unsent_answer(error: Exception) -> CallError:
-    """The failure of `respond` and its like: the caller does not get this answer."""
+    """Return the error of `respond` for a response that could not be sent."""
     if isinstance(error, PayloadTooLargeError):
         details = {"size": error.size, "limit": error.limit}
         return CallError("PAYLOAD_TOO_LARGE", f"The response is too large: {error}", details)
@@ -78,7 +78,7 @@ def unsent_answer(error: Exception) -> CallError:
 
 
 def from_transport(operation_id: str, error: TransportError) -> CallError:
-    """The failure of a request that could not be sent."""
+    """Return the error of a request that could not be sent."""
     if isinstance(error, PayloadTooLargeError):
         return payload_too_large(operation_id, error, "input")
     if isinstance(error, DeniedError):

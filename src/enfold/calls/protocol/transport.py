@@ -113,7 +113,7 @@ class Transport(Protocol):
         """Connect; a second time does nothing."""
 
     def inbox(self) -> str:
-        """The prefix of subjects that only this peer may subscribe to; constant for the life of the transport."""
+        """Return the prefix of subjects that only this peer may subscribe to; constant for the life of the transport."""
 
     async def publish(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
@@ -168,7 +168,7 @@ class PayloadTooLargeError(TransportError):
     """The message is larger than the transport carries."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"{size} bytes are more than the {limit} that can be sent")
+        super().__init__(f"{size} bytes exceed the limit of {limit} bytes per message")
         self.size = size
         self.limit = limit
 
@@ -198,7 +198,7 @@ def is_token(text: str) -> bool:
 
 
 def peer_name(identity_id: str) -> str:
-    """The name of an identity in subjects; no two identities have the same.
+    """Return the name of an identity in subjects, unique per identity.
 
     An id that must be changed gets a hash, and so does one that looks as if it already had one.
     """
@@ -209,7 +209,7 @@ def peer_name(identity_id: str) -> str:
 
 
 def new_boot() -> str:
-    """A random id for one run of a peer; it changes with every restart."""
+    """Return a random id for one run of a peer; it changes with every restart."""
     return os.urandom(8).hex()
 
 
@@ -218,7 +218,7 @@ def request_subject(peer: str, operation_id: str) -> str:
 
 
 def offer_subject(operation_id: str) -> str:
-    """The subject pattern of a worker: the operation, called by any peer."""
+    """Return the subject pattern of a worker: the operation, called by any peer."""
     return f"op.*.{operation_id}"
 
 
@@ -228,12 +228,12 @@ def receives_requests(pattern: str) -> bool:
 
 
 def operation_of(subject: str) -> str:
-    """The operation that a request's subject names."""
+    """Return the operation of a request's subject."""
     return subject[subject.find(".", 3) + 1 :]
 
 
 def peer_of(subject: str) -> str:
-    """The caller that a request's subject names."""
+    """Return the caller of a request's subject."""
     return subject.split(".", 2)[1]
 
 
@@ -249,7 +249,7 @@ def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
 
 
 def control_subject(worker: str, boot: str, secret: str) -> str:
-    """The subject for control events of a call; the worker gives its secret to the caller alone."""
+    """Return the subject for control events of a call; only the caller gets the worker's secret."""
     return f"ctl.{worker}.{boot}.{secret}"
 
 

@@ -62,7 +62,7 @@ def open_transport(
     insecure: bool = False,
     **options: Any,
 ) -> Transport:
-    """A transport for `nats://…` (several separated by commas), or `ws://…` and `wss://…` of a hub; connects on first use."""
+    """Create a transport for `nats://…` (several separated by commas) or a hub's `ws://…`; it connects on first use."""
     opener = SCHEMES.get(address.partition("://")[0])
     if opener is None:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
@@ -72,7 +72,7 @@ def open_transport(
 
 @asynccontextmanager
 async def reached(address: str, **options: Any) -> AsyncIterator[Transport]:
-    """A connected transport for a command; raises a CallError at once if it is unreachable or refuses the user."""
+    """Return a connected transport for a command; raise CallError at once if it is unreachable or rejects the user."""
     transport = open_transport(address, **options)
     try:
         await _connect(transport, address)

@@ -58,7 +58,7 @@ _decode: Final = msgspec.json.Decoder(Frame).decode
 
 
 def write_frame(frame: Frame, data: bytes = b"") -> bytes:
-    """A frame: the length of the header in four bytes, the header as JSON, the data."""
+    """Encode a frame: the length of the header in four bytes, the header as JSON, the data."""
     header = _encode(frame)
     if len(header) > MAX_HEADER:
         raise PayloadTooLargeError(len(header), MAX_HEADER)
@@ -66,7 +66,7 @@ def write_frame(frame: Frame, data: bytes = b"") -> bytes:
 
 
 def read_frame(wire: Any) -> tuple[Frame, bytes]:
-    """The header and the data of a frame; raises a FormatError for anything else."""
+    """Decode the header and data of a frame; raise FormatError for anything else."""
     if not isinstance(wire, bytes) or len(wire) < 4:
         raise FormatError("Not a frame")
     end = 4 + int.from_bytes(wire[:4], "big")

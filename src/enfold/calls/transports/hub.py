@@ -98,7 +98,7 @@ class Hub:
         return client
 
     def connections_of(self, identity: Identity) -> int:
-        """The number of clients of an identity."""
+        """Return the number of clients of an identity."""
         return sum(client.identity is not None and client.identity.id == identity.id for client in self.clients)
 
     def detach(self, client: HubClient) -> None:
@@ -202,7 +202,7 @@ def _no_responders(reply: str, signal: Signal) -> Frame:
 
 
 def _carrying(number: int, message: Message) -> Frame:
-    """The frame of a message: a request carries the caller's identity, others the namespaces its sender may offer."""
+    """Build the frame of a message: requests carry the caller's identity, others the namespaces of the sender."""
     subject = message.subject
     headers = None if message.headers is None else dict(message.headers)
     if subject.startswith("op."):
@@ -258,7 +258,7 @@ def _is_own(client: HubClient, subject: str) -> bool:
 
 
 def _namespaces(identity: Identity | None) -> tuple[str, ...]:
-    """The namespaces that a token permits to offer: resources like `{"namespace:shop": ["offer"]}`."""
+    """Return the namespaces that a token permits to offer: resources like `{"namespace:shop": ["offer"]}`."""
     prefix = "namespace:"
     resources = ((identity and identity.resources) or {}).items()
     found = (key.removeprefix(prefix) for key, actions in resources if key.startswith(prefix) and "offer" in actions)
@@ -376,7 +376,7 @@ class WebSocketHub:
     async def _enter(
         self, authorization: str | None, client: Client, gone: Callable[[], Awaitable[object]]
     ) -> Identity | None:
-        """The identity of a client; None without a valid token."""
+        """Return the identity of a client; None without a valid token."""
         if self._authenticator is not None and authorization is not None:
             with suppress(CallError):
                 return await self._authenticator.authenticate(authorization, client, gone)

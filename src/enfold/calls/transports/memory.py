@@ -90,7 +90,7 @@ class Router:
         return deliver is not _drop_message
 
     def signal_without_listeners(self, subject: str) -> Signal:
-        """The signal for a subject without subscribers: GONE if it had a queue group within the last hour."""
+        """Return the signal for a subject without subscribers: GONE if it had a queue group within the last hour."""
         # Workers subscribe to an operation with a wildcard for the caller.
         until = self._left.get(offer_subject(operation_of(subject)), 0.0)
         return Signal.GONE if until > time.monotonic() else Signal.NO_RESPONDERS
@@ -102,7 +102,7 @@ class Router:
         self._left[pattern] = time.monotonic() + OFFER_REMEMBERED
 
     def listeners(self, pattern: str) -> list[Listener]:
-        """The subscribers to exactly this pattern."""
+        """Return the subscribers to exactly this pattern."""
         node: _Node | None = self._root
         for token in pattern.split("."):
             node = node.below.get(token) if node is not None else None
@@ -127,7 +127,7 @@ class Router:
         return route
 
     def _find(self, tokens: list[str]) -> tuple[list[Listener], bool]:
-        """The subscribers of a subject, and whether they depend on its last token."""
+        """Find the subscribers of a subject, and whether they depend on its last token."""
         found: list[Listener] = []
         nodes = [self._root]
         for token in tokens[:-1]:
@@ -149,7 +149,7 @@ def _rest(nodes: list[_Node]) -> Iterator[Listener]:
 
 
 def _as_route(listeners: list[Listener], turn: Iterator[int]) -> Receive:
-    """A function that delivers a message to all subscribers and to one of each group; a single subscriber is returned itself."""
+    """Return a function that delivers a message to all subscribers and to one of each group."""
     by_queue: dict[str, list[Receive]] = {}
     for listener in listeners:
         if listener.queue is not None:
@@ -170,7 +170,7 @@ def _as_route(listeners: list[Listener], turn: Iterator[int]) -> Receive:
 
 
 def _drop_message(message: Message) -> None:
-    """The route of a subject without subscribers."""
+    """Drop a message whose subject has no subscribers."""
 
 
 MAX_PAYLOAD: Final = 1024 * 1024
@@ -207,7 +207,7 @@ class MemoryTransport:
         self._is_closed = False
 
     def join(self, name: str, identity: Identity | None = None) -> MemoryTransport:
-        """Another peer on the same bus."""
+        """Create another peer on the same bus."""
         return MemoryTransport(name, identity, max_payload=self._max_payload, router=self._router)
 
     async def connect(self) -> None:

@@ -191,7 +191,7 @@ class NATSTransport:
         self._client = client
 
     async def _first_client(self) -> Client:
-        """A connected client; raises UNAVAILABLE if no server answers in time, ACCESS_DENIED if it rejects the credentials."""
+        """Return a connected client; raise UNAVAILABLE if no server responds in time, ACCESS_DENIED for bad credentials."""
         connecting = asyncio.ensure_future(self._new_client())
         self._refused = asyncio.Event()
         refused = asyncio.ensure_future(self._refused.wait())
@@ -441,7 +441,7 @@ def asks_for_credentials(client: Client) -> bool:
 
 
 def _account(headers: Mapping[str, str] | None) -> str | None:
-    """The account that the server added to a request; only the exact header name counts, others may be forged."""
+    """Return the account that the server added to a request; only the exact header name counts, others may be forged."""
     try:
         info = msgspec.json.decode((headers or {}).get("Nats-Request-Info", ""), type=dict[str, Any])
     except msgspec.DecodeError:

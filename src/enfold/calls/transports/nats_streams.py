@@ -169,7 +169,7 @@ class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_users(text: bytes) -> list[NATSUser]:
-    """Users from JSON: `[{"id": "ann", "scopes": […], "resources": {…}, "serves": ["shop"], "operator": false}]`."""
+    """Read users from JSON: `[{"id": "ann", "scopes": […], "resources": {…}, "serves": ["shop"], "operator": false}]`."""
     return [
         NATSUser(
             Identity(entry.id, entry.scopes, entry.resources),
@@ -244,7 +244,7 @@ def _publish_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec])
 
 
 def creation_subjects(stream: str) -> list[str]:
-    """The subjects that `enfold nats init` needs to create or repair a stream."""
+    """Return the subjects that `enfold nats init` needs to create or repair a stream."""
     return [f"{JETSTREAM}.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE", "UPDATE")]
 
 
@@ -275,7 +275,7 @@ def accepts_for_all(user: NATSUser) -> bool:
 
 
 def _store_subjects(served: Sequence[str]) -> list[str]:
-    """Subjects of the idempotency store: for a worker those of what it serves, for an edge those of all operations."""
+    """Return the subjects of the idempotency store: of what a worker serves, or of all operations for an edge."""
     stream = f"KV_{BUCKET}"
     entries = [f"$KV.{BUCKET}.{operation_id}.*" for operation_id in served]
     reads = [f"{JETSTREAM}.DIRECT.GET.{stream}.{entry}" for entry in entries]

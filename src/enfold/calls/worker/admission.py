@@ -107,7 +107,7 @@ class FairQueue:
         self.size += 1
 
     def take(self) -> ServedCall:
-        """The next call to run."""
+        """Return the next call to run."""
         owner = min(self._waiting, key=self._running)
         calls = self._waiting.pop(owner)
         call = calls.popleft()
@@ -128,7 +128,7 @@ class FairQueue:
         return True
 
     def displaced_by(self, owner: Owner) -> ServedCall | None:
-        """The newest call of the caller with the most slots, if that caller would still have as many as this one."""
+        """Return the newest call of the caller with the most slots, if that leaves them as many as this one."""
         if not self._waiting:
             return None
         richest = max(self._waiting, key=self._slots.__getitem__)
@@ -183,7 +183,7 @@ class AdmissionControl:
         return True
 
     def deadline(self, request: Requested, spec: OperationSpec, now: float) -> float | None:
-        """The deadline of a request; raises a CallError if it is late or has invalid credits."""
+        """Return the deadline of a request; raise CallError if it is late or has invalid credits."""
         if request.credits is not None:
             _check_credits(spec, request.credits)
         if request.ttl_ms is not None:
@@ -241,6 +241,6 @@ class AdmissionControl:
 
 def _check_credits(spec: OperationSpec, room: int) -> None:
     if spec.type is not OperationType.SUBSCRIPTION:
-        raise CallError("INVALID_OPERATION_TYPE", f"{spec.id} is a {spec.type.value}: call it")
+        raise CallError("INVALID_OPERATION_TYPE", f"{spec.id} is a {spec.type.value}: use execute()")
     if room < 1:
         raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")

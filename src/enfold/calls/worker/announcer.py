@@ -85,7 +85,7 @@ class Announcer:
 
 
 def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
-    """The specs in parts small enough for any transport; at least one part."""
+    """Split the specs into parts small enough for any transport; at least one part."""
     parts: list[list[dict[str, Any]]] = [[]]
     size = 0
     for spec in specs:

@@ -88,7 +88,7 @@ class AnswerSender:
             raise _no_json(payload, error) from error
 
     def written_end(self, payload: Completed | Failed) -> bytes:
-        """The last event of a stream as bytes; an error that is too large loses its details."""
+        """Encode the last event of a stream; an error that is too large loses its details."""
         frame = self.written(payload)
         if isinstance(payload, Failed) and len(frame) > self._transport.capabilities.max_payload:
             return self.written(_without_details(payload))
@@ -119,12 +119,12 @@ class AnswerSender:
 
 
 def _failure_instead_of(payload: Payload, error: CallError) -> Failed:
-    """The error to send instead of a response that cannot be sent."""
+    """Return the error to send instead of a response that cannot be sent."""
     return _without_details(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
 
 
 def _without_details(payload: Failed) -> Failed:
-    """The error without its details."""
+    """Return the error without its details."""
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
 
 

@@ -223,7 +223,7 @@ class CallHandler:
         except Exception as fault:  # noqa: BLE001  # one bad request must not end the subscription
             facts = (request.operation_id, request.request_id)
             _log.error("Request of %s failed (request %s)", *facts, error=fault, request_id=request.request_id)
-            self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
+            self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to accept the request"))
             return
         self._calls[request.request_id] = call
         if displaced is not None:
@@ -241,13 +241,13 @@ class CallHandler:
         served = self._served.get(message.subject) or self._prepare(message.subject)
         prepared = served.prepared
         if request.operation_id != served.operation_id:
-            raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")
+            raise CallError("VALIDATION_ERROR", "The request does not match the subject it was sent to")
         deadline = self._admission.deadline(request, prepared.spec, now)
         identity = message.identity if self._verify is None else self._verify(message, request)
         if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
             raise not_found(request.operation_id)
         if request.request_id in self._calls:
-            raise CallError("VALIDATION_ERROR", "Another call has this request id")
+            raise CallError("VALIDATION_ERROR", "This request id is already in use")
         owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
         call = ServedCall(request, served, identity, message.peer, owner, message.reply or "", deadline, now, now)
         if self._observers.is_on:
@@ -308,13 +308,13 @@ class CallHandler:
             if watch is not None:
                 watch.code = "ABORTED"
             if not call.is_aborted:  # the worker is stopping
-                error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} had ended")
+                error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} finished")
                 self._answers.begin(self._answers.try_send(call.reply, failed(request_id, error)))
                 raise
         except Exception as fault:  # noqa: BLE001  # the caller gets an error without a stack trace
             facts = (call.operation_id, request_id)
             _log.error("Responding to %s failed (request %s)", *facts, error=fault, request_id=request_id)
-            error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.operation_id}")
+            error = CallError("UNKNOWN_ERROR", f"The worker failed to respond to {call.operation_id}")
             await self._publish(call, failed(request_id, error))
         finally:
             self._finish(call, error)

@@ -152,7 +152,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             del self._claims[name]
 
     def _within_payload(self, entry: _BucketEntry) -> _BucketEntry:
-        """The entry within the server's size limit: a result that is too large is replaced by an error."""
+        """Fit the entry into the server's size limit: a result that is too large is replaced by an error."""
         size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
         if size <= limit:
             return entry
@@ -193,7 +193,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return None
 
     def _lost(self, name: str, held: _BucketEntry, revision: int) -> Outcome | None:
-        """The unknown outcome of an entry that was not renewed for a lease; None while its holder may be alive."""
+        """Return the unknown outcome of an entry that was not renewed for a lease; None while its holder may be alive."""
         if name in self._claims:
             return None  # our own
         seen, since = self._watched.pop(name, (0, 0.0))
@@ -235,7 +235,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             await asyncio.sleep(PAUSE)
 
     async def _own(self, name: str, claim: _BucketClaim) -> _BucketEntry | None:
-        """Our entry as stored, updating its revision; None if it is gone or taken over."""
+        """Return our entry as stored, updating its revision; None if it is gone or taken over."""
         from nats.js.errors import KeyNotFoundError
 
         try:
@@ -265,7 +265,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
                 await asyncio.sleep(PAUSE)
 
     async def _open(self) -> Any:
-        """The bucket, checked when it is opened."""
+        """Open and check the bucket."""
         if self._opened is None:
             await self._transport.connect()
             client = self._transport.client
@@ -276,7 +276,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
 
 
 def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> StreamConfig:
-    """The configuration of the bucket."""
+    """Return the configuration of the bucket."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 
     return StreamConfig(
@@ -295,5 +295,5 @@ def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> Strea
 
 
 def _name(key: EntryKey) -> str:
-    """The key of an entry. It starts with the operation, so that permissions can restrict it to those who serve it."""
+    """Return the key of an entry. It starts with the operation, so that permissions can restrict who uses it."""
     return f"{key.operation_id}.{key.digest()}"

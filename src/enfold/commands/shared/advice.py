@@ -24,7 +24,7 @@ _MAX_READ: Final = 65_536  # bytes of each
 
 
 def missing_target(command: str, kinds: str = ANY, *, rest: str = "", besides: str = "") -> CallError:
-    """The error for a missing target; `rest` is what follows a target, `besides` the alternatives to one."""
+    """Return the error for a missing target; `rest` follows a target, `besides` are the alternatives to one."""
     found = next(_targets_here(only_programs=kinds is PROGRAM), None)
     here = "" if found is None else f" ({found} is in this folder)"
     example = f"enfold {command} {quote(found or _USUAL)}{rest}"
@@ -34,7 +34,7 @@ def missing_target(command: str, kinds: str = ANY, *, rest: str = "", besides: s
 
 
 def _targets_here(*, only_programs: bool) -> Iterator[str]:
-    """What could be meant in the current folder, the likeliest first."""
+    """Return likely targets in the current folder, likeliest first."""
     try:
         names = {name for name in os.listdir() if name.isprintable() and not name.startswith("-")}  # noqa: PTH208  # names are all we need
     except OSError:
@@ -80,7 +80,7 @@ _TARGET: Final = re.compile(r"[^=]*(\.(py|toml|jsonc?|ya?ml)\b|://|:\w+$).*")
 
 
 def unknown_command(words: list[str]) -> CallError | None:
-    """The refusal of a command that other tools have, or of a target or an option without a command."""
+    """Return the error for a command of other tools, or for a target or option without a command."""
     command, target = words[0], _target(words)
     if command in _COMMANDS:
         advice = _COMMANDS[command].format(target=target)
@@ -107,7 +107,7 @@ def _target(words: list[str]) -> str:
 
 
 def _value(option: str, words: list[str]) -> str:
-    """The value of an option, in either spelling; "" where there is none."""
+    """Return the value of an option, in either spelling; "" if there is none."""
     for place, word in enumerate(words):
         if word.startswith(f"--{option}="):
             return quote(word.partition("=")[2])

@@ -22,7 +22,7 @@ LOCAL: Final = Identity("local", frozenset({EVERYTHING}))
 
 
 def local_caller(tokens: str | None) -> Identity:
-    """The identity of calls from the shell or over stdio; with a token file, that of `ENFOLD_TOKEN`."""
+    """Return the identity of calls from the shell or over stdio; with a token file, that of `ENFOLD_TOKEN`."""
     if tokens is None:
         return LOCAL
     identity = token_file(tokens).identify(os.environ.get(TOKEN, ""))
@@ -41,7 +41,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
 
 
 def token_verifier(options: Namespace) -> AnyOf | None:
-    """The tokens of the file or the variable, the owner's, and those of issuers; None without authentication."""
+    """Combine the tokens of file and variable, the owner's, and those of issuers; None without authentication."""
     from enfold.auth.tokens import AnyOf
 
     found = list(find_verifiers(options))
@@ -52,14 +52,14 @@ def token_verifier(options: Namespace) -> AnyOf | None:
 
 
 def current_rights(tokens: AnyOf | None) -> Callable[[Identity], Identity | None] | None:
-    """A function that gives an identity with the rights it has now, for tasks; one of the shell never needed a token."""
+    """Return a function that returns an identity with its current rights, for tasks."""
     if tokens is None:
         return None
     return lambda identity: None if identity == LOCAL else tokens.current(identity)
 
 
 def find_verifiers(options: Namespace) -> Iterator[Verifier]:
-    """What knows tokens: files, lists, issuers; what is wrong with one of them is one sentence."""
+    """Return all verifiers: files, lists, issuers; an error is reported as one sentence."""
     try:
         yield from _verifiers(options)
     except ValueError as error:
@@ -87,7 +87,7 @@ def _verifiers(options: Namespace) -> Iterator[Verifier]:
 
 
 def token_file(path: str) -> TokenFile:
-    """The tokens of a file; what is wrong with it is one sentence."""
+    """Read the tokens of a file; an error is reported as one sentence."""
     from enfold.auth.token_file import TokenFile
 
     try:

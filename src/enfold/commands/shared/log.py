@@ -124,7 +124,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def _without_lone_surrogates(entry: dict[str, Any]) -> dict[str, Any]:
-    """The same entry, in which every text can be written as UTF-8: an exception's words may hold half of a surrogate pair."""
+    """Make every text of an entry encodable as UTF-8: exceptions may contain unpaired surrogates."""
     return {
         name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for name, value in entry.items()

@@ -28,7 +28,7 @@ def parse_command(
     description: str,
     add: Callable[[ArgumentParser], None],
 ) -> Namespace:
-    """The options of a command that takes a target: the one that the words name, or a script's registry."""
+    """Parse the options of a command that takes a target: the named one, or a script's registry."""
     own, target = split_command(words) if registry is None else (words, script_target(registry))
     name = "enfold" if registry is None else script_target(registry).text
     parser = TargetParser(command, prog=f"{name} {command}", description=description)
@@ -45,7 +45,7 @@ def parse_command(
 
 
 def parse_options(parser: ArgumentParser, words: list[str]) -> Namespace:
-    """The options that the words give; argparse itself prints the help, and what is wrong with a word that it knows."""
+    """Parse the options; argparse itself prints the help, and errors of options that it knows."""
     check_options(parser.prog.partition(" ")[2], words, parser.format_usage)
     try:
         options, unknown = parser.parse_known_args(words)
@@ -67,7 +67,7 @@ class TargetParser(ArgumentParser):
     """Parses the options of a command with targets; explains what a missing target can be."""
 
     def __init__(self, command: str, *, targets: tuple[str, ...] = ("target",), rest: str = "", **options: Any) -> None:
-        """`targets` are the names of the arguments that are targets, `rest` is what else the command needs."""
+        """`targets` names the arguments that are targets, `rest` is what else the command needs."""
         super().__init__(**options, allow_abbrev=False)
         self._command = command
         self._targets = targets
@@ -88,7 +88,7 @@ MODES = ("all", "search", "auto")
 
 
 def limits_of(target: Target | None, words: Iterable[str] = ()) -> Limits:
-    """The limits for a target, with `NAME=NUMBER` for each that the command line sets."""
+    """Return the limits for a target, with `NAME=NUMBER` for each that the command line sets."""
     config = config_of(target)
     return read_limits({**({} if config is None else config.limits), **dict(map(_limit, words))})
 
@@ -119,7 +119,7 @@ def add_agent_options(parser: ArgumentParser) -> None:
 
 
 def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
-    """The settings of an MCP server, by their names."""
+    """Return the settings of an MCP server by name."""
     config = config_of(target)
     settings = {} if config is None else _configured(config)
     exposed = dict(map(_exposed, options.expose))

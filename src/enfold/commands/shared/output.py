@@ -14,17 +14,17 @@ from enfold.operations import OperationSpec
 
 
 def print_json(value: Any) -> None:
-    """One line for a program, several for a person at a terminal."""
+    """Print one line for a program, several at a terminal."""
     print(in_lines(value) if sys.stdout.isatty() else printable_json(msgspec.json.encode(value).decode()))
 
 
 def in_lines(value: Any) -> str:
-    """The JSON of a value as people read it, and keep it in files."""
+    """Format JSON for people and files."""
     return printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_operations(specs: Iterable[OperationSpec]) -> None:
-    """The operations: by namespace, in columns that fit, for a person at a terminal; else a line each, with tabs."""
+    """Print the operations: at a terminal by namespace, in columns; else one per line, with tabs."""
     found = list(specs)
     if sys.stdout.isatty():
         from shutil import get_terminal_size
@@ -36,7 +36,7 @@ def print_operations(specs: Iterable[OperationSpec]) -> None:
 
 
 def table(specs: Sequence[OperationSpec], width: int, paint: Paint) -> str:
-    """The operations below their namespaces; a description is cut where the line ends."""
+    """Format the operations below their namespaces; descriptions are cut to the line."""
     groups: dict[str, list[OperationSpec]] = {}
     for spec in specs:
         groups.setdefault(spec.namespace, []).append(spec)
@@ -57,7 +57,7 @@ def _row(spec: OperationSpec, widest: int, width: int, paint: Paint) -> str:
 
 
 def _summary(spec: OperationSpec) -> str:
-    """The first line of a description, which may be untrusted text."""
+    """Return the first line of a description, which may be untrusted text."""
     return printable(spec.description.partition("\n")[0])
 
 
@@ -70,7 +70,7 @@ _KIND_COLOURS: Final = {"query": "green", "mutation": "yellow", "subscription": 
 
 
 def painter(stream: TextIO) -> Paint:
-    """What colours a text for a stream: nothing where it is no terminal, or where the user wants none (`NO_COLOR`)."""
+    """Return a function that colours text; it does nothing without a terminal or with `NO_COLOR`."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return lambda text, _: text
     return lambda text, colour: f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"

@@ -44,7 +44,7 @@ class OrderKeys(msgspec.Struct, frozen=True):
     users: tuple[NATSUser, ...] = ()
 
     def checks(self, name: str) -> dict[str, Any]:
-        """The arguments of `NATSTasks` for signing tasks as user `name` and verifying those of others."""
+        """Return the arguments of `NATSTasks` for signing tasks as user `name` and verifying those of others."""
         from enfold.calls.protocol.transport import peer_name  # only tasks on NATS need these
         from enfold.calls.transports.nats_streams import accepts_for_all, serves
         from enfold.tasks.nats_streams import order_signer, order_verifier
@@ -89,7 +89,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
 
 
 def task_settings(target: Target | None, store: str | None = None, peers: str | None = None) -> TaskSettings:
-    """What the command line and the configuration say of tasks; a file of the command line lies where the user stands.
+    """Combine command line and configuration of tasks; a file of the command line is relative to the working directory.
 
     `peers` is the address of peers that are served, too. Without `--tasks`, it is theirs: an order is one task,
     under one id, wherever it is asked for.
@@ -145,7 +145,7 @@ def _name_of(target: Target | None) -> str:
 
 
 def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:
-    """The tasks of a registry; None if nothing can be a task and no store is configured.
+    """Open the tasks of a registry; None if nothing can be a task and no store is configured.
 
     `how` they are run is said as for `Tasks`. Where only other servers' tasks can come, nothing is kept here.
     """
@@ -169,7 +169,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
 async def opened_tasks(
     registry: Registry, settings: TaskSettings, grace: Grace | None = None, **how: Any
 ) -> AsyncIterator[Tasks | None]:
-    """`open_tasks` on any store, for as long as a command runs; what was ordered before is taken up at once."""
+    """Run `open_tasks` on any store, for as long as a command runs; earlier tasks are resumed at once."""
     async with _tasks_at_address(registry, settings, how) as remote:
         tasks = remote or open_tasks(registry, settings, **how)
         if tasks is None:
@@ -199,7 +199,7 @@ async def _check_file(store: TaskStore, path: Path) -> None:
 async def _tasks_at_address(
     registry: Registry, settings: TaskSettings, how: Mapping[str, Any]
 ) -> AsyncIterator[Tasks | None]:
-    """The tasks that a NATS server keeps, where one is named."""
+    """Open the tasks of a NATS server, if one is named."""
     if settings.store is None or not settings.is_remote:
         yield None
         return
@@ -226,7 +226,7 @@ async def _tasks_at_address(
 async def tasks_on_servers(
     registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any
 ) -> Tasks:
-    """The tasks that the servers of a transport keep; outcomes for idempotency keys are kept there, too.
+    """Open the tasks on the servers of a transport, which also keep outcomes for idempotency keys.
 
     UNAVAILABLE where the streams for them are missing, or are not what they should be.
     """
@@ -246,14 +246,14 @@ def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
 
 
 def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSIdempotencyStore:
-    """The idempotency store that all workers of a NATS server share."""
+    """Return the idempotency store that all workers of a NATS server share."""
     from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore  # only NATS needs it
 
     return NATSIdempotencyStore(transport, replicas=settings.replicas, **_result_terms(settings))
 
 
 def idempotency_store(settings: TaskSettings, *, shared: str | None = None) -> IdempotencyStore | None:
-    """The idempotency store of one machine: a file of the target's own, made with the first key, else memory.
+    """Return the idempotency store of one machine: the target's file, created with the first key, else memory.
 
     None where a NATS server keeps both, and not only the tasks of peers. `shared` is the folder of several processes that
     serve side by side: what one has done, none does again.
@@ -291,7 +291,7 @@ def _result_terms(settings: TaskSettings) -> dict[str, Any]:
 
 
 def task_terms(settings: TaskSettings) -> dict[str, Any]:
-    """The terms that tasks take, whatever keeps them."""
+    """Return the settings of tasks that do not depend on the store."""
     from enfold.tasks.store import TaskLimits
 
     given = settings.terms.get("secret")
@@ -305,7 +305,7 @@ def task_terms(settings: TaskSettings) -> dict[str, Any]:
 
 
 def _kept_secret(store: Path) -> bytes:
-    """The secret in the file next to a store, created on first use; if it cannot be written, a new one for this run."""
+    """Read the secret in the file next to a store, created on first use; if it cannot be written, a temporary one."""
     from tempfile import NamedTemporaryFile  # once for each store
 
     path = store.with_name(f"{store.stem}.secret")
@@ -326,7 +326,7 @@ def _kept_secret(store: Path) -> bytes:
 
 
 def open_store(settings: TaskSettings) -> TaskStore:
-    """The configured store, or the default one; if that cannot be written, memory, with a warning."""
+    """Open the configured store, or the default one; if that cannot be written, memory, with a warning."""
     from enfold.tasks.memory import MemoryTasks
     from enfold.tasks.sqlite import SQLiteTasks
 
@@ -387,7 +387,7 @@ def add_recording_options(parser: ArgumentParser) -> None:
 
 
 def recorder_of(options: Namespace) -> Recorder | None:
-    """What records for a server, as its options and its configuration say; None where nothing is recorded."""
+    """Return the recorder of a server from options and configuration; None if nothing is recorded."""
     config = config_of(options.target)
     record = options.record or (None if config is None else config.record)
     if not options.provenance and record is None:
@@ -402,7 +402,7 @@ def recorder_of(options: Namespace) -> Recorder | None:
 
 
 def make_recorder(options: Mapping[str, str]) -> Recorder:
-    """The recorder that `--store` and `--key` describe."""
+    """Create the recorder that `--store` and `--key` describe."""
     from enfold.provenance import Recorder, RecordStore, load_key
 
     try:

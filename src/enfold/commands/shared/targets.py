@@ -59,7 +59,7 @@ class Target(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_target(text: str) -> Target:
-    """What a word on the command line names; a file is opened only where its name does not say it."""
+    """Parse a target; a file is opened only if its name does not say what it is."""
     if not text:
         raise CallError("VALIDATION_ERROR", "The target is empty: pass a Python file, such as app.py")
     if "://" in text:
@@ -102,7 +102,7 @@ def _is_document(path: str) -> bool:
 
 
 def split_command(words: list[str]) -> tuple[list[str], Target | None]:
-    """The words before `--`, and the MCP server that the command after it starts."""
+    """Split the words at `--`: those before it, and the MCP server that the command after it starts."""
     if "--" not in words:
         return words, None
     at = words.index("--")
@@ -113,12 +113,12 @@ def split_command(words: list[str]) -> tuple[list[str], Target | None]:
 
 
 def script_target(registry: Registry) -> Target:
-    """A user's own script, which calls `ops.run()`."""
+    """Return the target for a user's script, which calls `ops.run()`."""
     return Target("program", os.path.basename(sys.argv[0]) or "program", registry=registry)  # noqa: PTH119  # `pathlib` takes its time to load
 
 
 def config_of(target: Target | None) -> Config | None:
-    """What a configuration says, where the target is one."""
+    """Return the configuration of a target, if it is one."""
     return None if target is None else target.config
 
 
@@ -126,7 +126,7 @@ def config_of(target: Target | None) -> Config | None:
 
 
 def first_target(words: list[str], registry: Registry | None, command: str, rest: str = "") -> tuple[Target, list[str]]:
-    """The target, a script's registry or the first word, and the words after it.
+    """Return the target, a script's registry or the first word, and the remaining words.
 
     `rest` is what else the command needs, for the message to a user who gives it nothing.
     """
@@ -141,19 +141,19 @@ def first_target(words: list[str], registry: Registry | None, command: str, rest
 
 
 def load_program(target: Target) -> Registry:
-    """The registry of a user's script, or that of the program a target names."""
+    """Load the registry of a user's script, or of the program that a target names."""
     registry: Registry = _load(target.text) if target.registry is None else target.registry
     return registry
 
 
 def served_program(registry: Registry, name: str) -> Registry:
-    """The registry of a program, which is shown among its own sources."""
+    """Return the registry of a program, which is listed among its own sources."""
     registry.sources.enter(name, "functions", "up", operations=len(registry))
     return registry
 
 
 def _load(target: str) -> Registry:
-    """The registry of a program; whatever is wrong with it becomes one sentence."""
+    """Load the registry of a program; any error is reported as one sentence."""
     from enfold.sources.functions import TargetError, load_target
 
     try:
@@ -168,7 +168,7 @@ def _load(target: str) -> Registry:
 
 
 def _where(error: BaseException) -> str:
-    """What an exception says, and the last line of the user's code it came through."""
+    """Describe an exception, with the last line of the user's code that it passed through."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     from pathlib import Path
@@ -260,7 +260,7 @@ def opened(
     active: ActiveConfig | None = None,
     waits_for_optional: bool = True,
 ) -> AbstractAsyncContextManager[Registry]:
-    """The registry of a target, with its sources open; with `operation`, only those that may have it.
+    """Open the registry of a target with its sources; with `operation`, only those that may have it.
 
     With `reloads` a configuration is reloaded when it changes and at SIGHUP; `active` is shared by the processes of one
     server. Without `waits_for_optional` the start does not wait for sources that are not required.
@@ -311,7 +311,7 @@ async def _document(target: Target) -> AsyncIterator[Registry]:
 
 
 def imported(target: Target) -> ImportedOperations:
-    """The operations of an OpenAPI document, with their report."""
+    """Import the operations of an OpenAPI document, with their report."""
     with _explained(target):
         from enfold.sources.openapi import from_openapi
 
@@ -345,7 +345,7 @@ def _peers(target: Target) -> AbstractAsyncContextManager[Registry]:
 
 
 def registry_of_peers() -> OperationRegistry:
-    """An empty registry for the operations of running peers, which are no application of one name."""
+    """Return an empty registry for the operations of running peers, without an application name."""
     registry = OperationRegistry()
     registry.module = {}
     return registry
@@ -355,7 +355,7 @@ def registry_of_peers() -> OperationRegistry:
 async def with_peers(
     registry: OperationRegistry, address: str, *, insecure: bool = False, required: bool = False, durable: bool = True
 ) -> AsyncIterator[OperationRegistry]:
-    """A registry with the operations of running peers in it; where they are `required`, it is not ready without them.
+    """Add the operations of running peers to a registry; if `required`, it is not ready without them.
 
     `durable` says whether they may be ordered as tasks here.
     """
@@ -376,7 +376,7 @@ async def with_peers(
 
 @contextmanager
 def _explained(target: Target) -> Iterator[None]:
-    """Whatever keeps a target from being opened, as one sentence."""
+    """Turn any error of opening a target into one sentence."""
     try:
         yield
     except CallError as error:
@@ -390,7 +390,7 @@ def _explained(target: Target) -> Iterator[None]:
 
 
 def _with_advice(error: CallError, target: Target) -> CallError:
-    """The refusal of a server, and what its caller can do about it."""
+    """Add advice for the caller to the rejection of a server."""
     if target.kind == "server" and error.details.get("status") == 404:
         place = f"{target.text.rstrip('/')}/mcp"
         return CallError(error.code, f"{target.text} is not an MCP server (HTTP 404): try {place}", error.details)
@@ -407,7 +407,7 @@ LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has
 
 
 def logins(patience: float = 0.0) -> Logins:
-    """Logins that open the browser, and keep their tokens below the user's home."""
+    """Return logins that open the browser and keep their tokens below the user's home."""
     from enfold.app.file import Logins
 
     home = os.environ.get("HOME") or os.environ.get("USERPROFILE")

@@ -112,7 +112,7 @@ class MCPCaller:
             return
         self._left_bytes -= len(encode(params))
         if self._left_bytes < 0:
-            self.context.log("RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)", "warning")
+            self.context.log("RESOURCE_EXHAUSTED: further messages of this call are dropped (notice_bytes)", "warning")
         elif method == "notifications/progress":
             told = read_notice(params, Progress)
             if told is not None:
@@ -169,7 +169,7 @@ class MCPCaller:
         """Refuse what has not been answered: the call was given up, and its client is not asked any more."""
         for asked in self._asked:
             if not asked.answers.done():
-                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, "The caller has given up"))
+                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, "The caller disconnected"))
 
 
 def _question(request: Any) -> Question:

@@ -143,7 +143,7 @@ class Dispatcher:
             raise
         except asyncio.CancelledError:
             if call.id in self._waiting and call.method not in _UNCANCELLED:
-                params = {"requestId": call.id, "reason": "The caller has given up"}
+                params = {"requestId": call.id, "reason": "The caller disconnected"}
                 self.connection.cancel(RPCNotification("notifications/cancelled", params))
             raise
         finally:
@@ -232,7 +232,7 @@ class Dispatcher:
         if call is None or not call.method.endswith("/list"):
             return False
         limit = self.limits.list_bytes
-        self._refuse(call.id, CallError("PAYLOAD_TOO_LARGE", f"The list is over the limit of {limit} bytes"))
+        self._refuse(call.id, CallError("PAYLOAD_TOO_LARGE", f"The list exceeds the limit of {limit} bytes"))
         return True
 
     def _take_answer(self, message: RPCMessage) -> None:
@@ -358,7 +358,8 @@ class Dispatcher:
             raise ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
         if self.is_stateless and method != "ping":
             raise ProtocolError(
-                METHOD_NOT_FOUND, "The agreed revision has no requests of servers: return the questions"
+                METHOD_NOT_FOUND,
+                "The negotiated revision does not allow server requests: return the questions in the result",
             )
 
     async def _answer(
@@ -366,10 +367,8 @@ class Dispatcher:
     ) -> dict[str, Any]:
         caller = await self._caller_asked(call, among)
         if caller is None:
-            self.warn_once("caller", "asks something while calls of several clients are open, and is refused")
-            raise ProtocolError(
-                INTERNAL_ERROR, "It is not certain which caller is asked: the calls of several are open"
-            )
+            self.warn_once("caller", "asked a question while calls of several clients were open; it was refused")
+            raise ProtocolError(INTERNAL_ERROR, "Cannot tell which caller is asked: calls of several clients are open")
         if call is None and caller.can_be_asked:
             self._turns.note_asked()
         return await caller.ask(str(message.method), message.params)
@@ -383,8 +382,8 @@ class Dispatcher:
     # --- what cannot be read
 
     def _take_junk(self, text: bytes, error: ProtocolError) -> None:
-        self.warn_once("junk", f"wrote something that is no message, which is passed over: {text[:200]!r}")
-        failure = CallError("DATA_LOSS", f"{self.name} sent an answer that cannot be read: {error.message}")
+        self.warn_once("junk", f"wrote a line that is not a message; it is ignored: {text[:200]!r}")
+        failure = CallError("DATA_LOSS", f"{self.name} sent an invalid response: {error.message}")
         if error.request_id is not None:
             self._refuse(error.request_id, failure)
         elif text.startswith(b"{"):
@@ -435,7 +434,7 @@ def closed_connection(name: str) -> CallError:
 
 
 def message_too_large(limit: int) -> CallError:
-    return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
+    return CallError("PAYLOAD_TOO_LARGE", f"The response exceeds the limit of {limit} bytes", {"limit": limit})
 
 
 def read_rpc_error(error: Mapping[str, Any]) -> ProtocolError:

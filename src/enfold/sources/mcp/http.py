@@ -111,7 +111,7 @@ class Web:
         """Raise what to do where a server wants a login, and the user configured none."""
         offers_login = any(scheme in each.lower() for each in refusal.challenges for scheme in ("bearer", "dpop"))
         if refusal.status == 401 and offers_login:
-            refused = "does not accept the credentials it was given" if refusal.sent else "asks for a login (OAuth)"
+            refused = "rejected the credentials" if refusal.sent else "asks for a login (OAuth)"
             advice = (
                 "set auth (auth = {} in a configuration; auth=UserLogin(…) in a program), or credentials to a token"
             )
@@ -144,7 +144,9 @@ class Web:
     def _check_same_server(self, moved: str, status: int) -> bool:
         if not same_place(self.url, moved):
             details = {"reason": "redirect", "status": status}
-            raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
+            raise CallError(
+                "EXECUTION_ERROR", f"{self.name} redirects to another server, which is not allowed", details
+            )
         return True
 
     async def _own_headers(self, method: str, url: str) -> dict[str, str]:
@@ -155,7 +157,7 @@ class Web:
         """What a failure of the client means for the request it was to send."""
         if error.kind == "redirect":
             return CallError(
-                "EXECUTION_ERROR", f"{self.name} redirects again and again: {error.sentence}", {"reason": "redirects"}
+                "EXECUTION_ERROR", f"{self.name} redirects too often: {error.sentence}", {"reason": "redirects"}
             )
         if error.kind == "unsendable":
             return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error.sentence}")
@@ -373,7 +375,7 @@ class HTTPConnection:
             raise LostError(closed_connection(self._web.name), may_have_run=True)
         if not call.answer.done():
             details = {"status": reply.status, "content_type": reply.content_type}
-            raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
+            raise CallError("DATA_LOSS", f"{self._web.name} responded with something that is not a message", details)
 
     async def _take_events(self, reply: OpenResponse, call: OutgoingCall) -> None:
         """Read the events of a call; a stream that breaks off is resumed where its server allows that."""
@@ -385,7 +387,9 @@ class HTTPConnection:
                 return
             if not decoder.last_event_id or failures > self._limits.reconnects:
                 broken = CallError(
-                    "UNAVAILABLE", f"{self._web.name} broke off before its answer", {"reason": "connection"}
+                    "UNAVAILABLE",
+                    f"{self._web.name} closed the connection before its response",
+                    {"reason": "connection"},
                 )
                 raise LostError(broken, may_have_run=True)
             if call.caller is not None:
@@ -417,7 +421,7 @@ class HTTPConnection:
     def _take_event(self, event: ServerSentEvent, call: OutgoingCall | None) -> None:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             details = {"status": 405, "reason": "transport"}
-            raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", details)
+            raise CallError("EXECUTION_ERROR", f"{self._web.name} uses the oldest transport", details)
         self._dispatcher.take_text(event.data.encode("utf-8", "surrogatepass"), call)
 
     async def _resume(self, decoder: EventDecoder) -> OpenResponse:
@@ -526,7 +530,11 @@ class SSEConnection:
         if same_place(url, self._web.url):
             self._endpoint.set_result(url)
         else:
-            self._end(CallError("EXECUTION_ERROR", f"{self._web.name} names another server for its messages"))
+            self._end(
+                CallError(
+                    "EXECUTION_ERROR", f"{self._web.name} sends its messages to another server, which is not allowed"
+                )
+            )
 
     def _closed(self) -> CallError:
         return CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"})

@@ -148,7 +148,9 @@ class _Maker:
     def _report_schema(self, tool: Listed, field: str) -> None:
         """Report a value that is not a schema, and a schema with a keyword that cannot be applied."""
         schema = tool.get(field)
-        why = schema_fault(schema) if isinstance(schema, dict) else f"a schema is an object, not {json_type(schema)}"
+        why = (
+            schema_fault(schema) if isinstance(schema, dict) else f"a schema must be an object, not {json_type(schema)}"
+        )
         if schema is not None and why is not None:
             self._degraded.append(Problem(f"{tool['name']}.{field}", why))
 
@@ -430,9 +432,9 @@ def _definition(listed: Listed) -> Definition:
 def _why_unusable(item: Any, key: str) -> str | None:
     """Why an entry of a list cannot be used, if it cannot."""
     if not isinstance(item, dict):
-        return f"an entry is an object, not {json_type(item)}"
+        return f"an entry must be an object, not {json_type(item)}"
     missing = [name for name in dict.fromkeys(("name", key)) if _text(item.get(name)) is None]
-    return f"its {' and its '.join(missing)} must be text that is not empty" if missing else None
+    return f"its {' and its '.join(missing)} must be non-empty text" if missing else None
 
 
 def _distinct_names(words: Mapping[str, str]) -> dict[str, str]:

@@ -142,7 +142,7 @@ class UpstreamSession:
             try:
                 await self.request(LISTEN, {"notifications": wanted}, begun=begun)
             except (ProtocolError, CallError) as error:
-                log.debug("%s does not tell of changes: %s", self._dispatcher.name, error)
+                log.debug("%s does not report changes: %s", self._dispatcher.name, error)
                 break
             except LostError:
                 wait = min(wait * 2, 60.0)
@@ -256,7 +256,7 @@ class PooledSession:
             async with asyncio.timeout(settings.limits.connect):
                 return await (self._start(server) if isinstance(server, Command) else self._reach(server))
         except TimeoutError:
-            message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
+            message = f"{settings.name} did not respond within {settings.limits.connect:g} seconds"
             raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
         except LostError as lost:
             failure, told = lost.for_caller(idempotent=True), ""

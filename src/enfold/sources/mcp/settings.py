@@ -163,7 +163,7 @@ def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _words(words: Any) -> tuple[str, ...]:
-    return tuple(map(str, words)) if isinstance(words, list | tuple) else _refuse('"args" is a list of words')
+    return tuple(map(str, words)) if isinstance(words, list | tuple) else _refuse('"args" must be a list of strings')
 
 
 def _from_text(text: str) -> Server:
@@ -190,7 +190,7 @@ def _transport(entry: Mapping[str, Any]) -> Transport:
     if named is None:
         return "http" if "httpUrl" in entry else "auto"
     if named not in _KINDS:
-        _refuse(f'"{named}" is no transport for a URL: use http or sse')
+        _refuse(f'"{named}" is not a transport for a URL: use http or sse')
     return _KINDS[named]
 
 

@@ -131,7 +131,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     def _write_if_read(self, message: OutgoingMessage) -> None:
         if self._stdin is not None and self._stdin.get_write_buffer_size() > self._limits.unread_bytes:
-            self._dispatcher.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
+            self._dispatcher.warn_once("unread", "does not read its input; responses to its requests are dropped")
             return
         self._write(message)
 

@@ -53,7 +53,7 @@ class ResourceSubscriptions:
             try:
                 await session.follow(uri)
             except (ProtocolError, LostError, CallError) as error:
-                log.debug("%s cannot be followed any more: %s", uri, error)
+                log.debug("%s can no longer be watched: %s", uri, error)
                 continue
             self._sessions[uri] = session
             self.tell_change(uri)

@@ -98,7 +98,7 @@ def read_body(library: Library, found: FoundOperation) -> Body | None:
         return _read_old(library, found)
     place = library.follow_described(declared)
     if not isinstance(place.node, dict):
-        raise MalformedOperationError("a request body is an object")
+        raise MalformedOperationError("a request body must be an object")
     kinds = tuple(_media(library, name, each) for name, each in declared_content(library, place).items())
     return Body(place, place.node.get("required") is True, kinds)
 

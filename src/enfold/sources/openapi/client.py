@@ -123,7 +123,7 @@ class ServiceClient:
         """An open response, whatever its status; who opens it closes it."""
         if request.content is not None and len(request.content) > self.limits.request_bytes:
             raise CallError(
-                "PAYLOAD_TOO_LARGE", f"The request body is over the limit of {self.limits.request_bytes} bytes"
+                "PAYLOAD_TOO_LARGE", f"The request body exceeds the limit of {self.limits.request_bytes} bytes"
             )
         attempt = 0
         while True:
@@ -220,9 +220,9 @@ class ServiceClient:
         if error.kind == "unreachable":
             return CallError("UNAVAILABLE", f"{host} cannot be reached: {error.sentence}", retryable=True)
         if error.kind == "broken":
-            return CallError("UNAVAILABLE", f"{host} broke off: {error.sentence}", retryable=is_safe)
+            return CallError("UNAVAILABLE", f"{host} closed the connection early: {error.sentence}", retryable=is_safe)
         if error.kind == "late":
-            return CallError("TIMEOUT", f"{host} did not answer in time", retryable=is_safe)
+            return CallError("TIMEOUT", f"{host} did not respond in time", retryable=is_safe)
         if error.kind == "unsendable":
             return CallError("VALIDATION_ERROR", f"The request cannot be sent: {error.sentence}")
         if error.kind == "too_large":
@@ -319,7 +319,7 @@ class Servers:
     def refusal(self, base: str) -> str | None:
         """Why requests to this base are refused, as a sentence; None where they are not."""
         if not base or place_of(base) is None:
-            return "The document does not say where its server is: pass base_url"
+            return "The document has no server URL: pass base_url"
         return self.reach.refusal(base)
 
     def _declared_server(self, library: Library) -> str | None:
@@ -421,7 +421,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
                 resume = cut.last_event_id or resume
                 cuts += 1
                 if not _may_resume(request, resume, given, cuts, self.client.limits.reconnects):
-                    message = f"The stream broke off after {given} items: {cut.cause.message}"
+                    message = f"The stream ended early after {given} items: {cut.cause.message}"
                     raise CallError("DATA_LOSS", message, {"items": given}) from cut.cause
                 pause = cut.retry / 1000 if cut.retry is not None else pause
             else:

@@ -261,7 +261,7 @@ def _unescape(key: str) -> str:
 def read_version(root: Any) -> str:
     """`2.0`, `3.0`, `3.1` or `3.2`, whatever the document writes there: a number, a later patch, a newer minor."""
     if not isinstance(root, dict):
-        raise FormatError("An OpenAPI document is an object")
+        raise FormatError("An OpenAPI document must be an object")
     if "swagger" in root and "openapi" not in root:
         return "2.0"
     declared = str(root.get("openapi", ""))
@@ -272,7 +272,7 @@ def read_version(root: Any) -> str:
     if declared:
         return "3.2"
     if not any(key in root for key in ("paths", "components", "webhooks", "info")):
-        raise FormatError("This is no OpenAPI document: it has neither `openapi` nor `swagger`")
+        raise FormatError("Not an OpenAPI document: it has neither `openapi` nor `swagger`")
     return "3.1"
 
 
@@ -401,7 +401,7 @@ class _Reader:
         else:
             found = self._mapping() if kind == "MappingStartEvent" else self._sequence()
         if found[1] > MAX_NODES:
-            raise FormatError("The aliases of the document expand beyond any real size")
+            raise FormatError("The YAML aliases of the document expand too far")
         if anchor:
             self._anchored[anchor] = found
             self._unfinished.pop(anchor, None)

@@ -88,7 +88,7 @@ def declared_parameters(found: FoundOperation) -> Iterator[DocumentPlace]:
     for owner in (found.item, found.place):
         listed = owner.child("parameters")
         if listed.node is not None and not isinstance(listed.node, list):
-            raise MalformedOperationError("parameters is a list")
+            raise MalformedOperationError("parameters must be a list")
         yield from listed.elements()
 
 
@@ -96,14 +96,14 @@ def _read(place: DocumentPlace, version: str) -> Parameter | None:
     """The parameter at a place; None for one that is part of a body, or that no caller may set."""
     node = place.node
     if not isinstance(node, dict):
-        raise MalformedOperationError("a parameter is an object")
+        raise MalformedOperationError("a parameter must be an object")
     name, location = node.get("name"), node.get("in")
     if not isinstance(name, str) or not isinstance(location, str):
         raise MalformedOperationError("a parameter needs a name and a location (`in`)")
     if location in ("body", "formData"):
         return None
     if location not in LOCATIONS:
-        raise MalformedOperationError(f"there is no parameter location {location!r}")
+        raise MalformedOperationError(f"unknown parameter location {location!r}")
     reserved = RESERVED_HEADERS if version == "2.0" else RESERVED_HEADERS | _DESCRIBED_ELSEWHERE
     if location == "header" and name.lower() in reserved:
         return None

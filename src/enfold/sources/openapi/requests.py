@@ -116,7 +116,7 @@ class RequestBuilder:
             raise invalid_argument(argument, "constraint", _NO_DOTS)
         for place, name in enumerate(named):
             if name is not None and not pieces[place] and _is_a_segment(pieces, place):
-                raise invalid_argument(name, "constraint", "text that is not empty")
+                raise invalid_argument(name, "constraint", "non-empty text")
 
     def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
         if not name:

@@ -170,7 +170,7 @@ class _Conversion:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            self._report(f"a schema is an object, not {type(node).__name__}")
+            self._report(f"a schema must be an object, not {type(node).__name__}")
             return ANYTHING
         base = self._schemas.library.own_resource(node, base)
         ref = node.get("$ref", node.get("$dynamicRef", node.get("$recursiveRef")))
@@ -259,7 +259,7 @@ class _Conversion:
         if _fits(value, _VALUES[key]):
             result[key] = value
         elif key not in ("required", "exclusiveMinimum", "exclusiveMaximum", "readOnly", "writeOnly", "type"):
-            self._report(f"{key} has a value that means nothing there")
+            self._report(f"{key} has an invalid value")
 
     def _finish(self, node: Schema, result: Schema) -> None:
         self._type(node, result)

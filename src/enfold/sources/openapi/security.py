@@ -167,7 +167,7 @@ def _filled(credential: Credential | None, environment: Mapping[str, str]) -> Cr
 
 def _pair(texts: Sequence[str]) -> tuple[str, str]:
     if len(texts) != 2:
-        raise ValueError(f"A credential of several texts is a user and a password, not {len(texts)} texts")
+        raise ValueError(f"A credential with several values must be a user and a password, not {len(texts)} texts")
     return texts[0], texts[1]
 
 
@@ -218,7 +218,7 @@ class Security:
             return []
         by_key = {self._schemes[name].key: name for name in reversed(list(self._credentials))}
         self._assumed = {name: () for name in self._credentials if name in by_key.values()}
-        sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]
+        sent = [f"the document requires no credentials: that of {name} is sent anyway" for name in self._assumed]
         return [Problem("security", each) for each in sent]
 
     def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> Mapping[str, Scopes]:

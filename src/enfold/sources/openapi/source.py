@@ -251,7 +251,7 @@ class _Importer:
             self._skipped.append(Problem(found.title, str(error)))
         except (TypeError, AttributeError, KeyError, RecursionError) as error:
             # Unexpected content: skip this operation, not the whole document.
-            self._skipped.append(Problem(found.title, f"it cannot be read: {error}"))
+            self._skipped.append(Problem(found.title, f"cannot be parsed: {error}"))
         return None
 
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
@@ -395,7 +395,7 @@ class Loader:
         with path.open("rb") as file:
             content = file.read(limit + 1)
         if len(content) > limit:
-            raise BrokenReferenceError(f"{path.name} is over the limit of {limit} bytes")
+            raise BrokenReferenceError(f"{path.name} exceeds the limit of {limit} bytes")
         return content
 
     def _fetch(self, url: str) -> bytes:
@@ -405,10 +405,10 @@ class Loader:
         except CallError as error:
             raise BrokenReferenceError(f"{display_url(url)} cannot be read: {error.message}") from error
         except TimeoutError:
-            raise BrokenReferenceError(f"{display_url(url)} did not answer within {_TIMEOUT:g} seconds") from None
+            raise BrokenReferenceError(f"{display_url(url)} did not respond within {_TIMEOUT:g} seconds") from None
         if answer.status != 200:
             is_login = answer.status in (401, 403)
-            advice = ": give headers, credentials or a client that are let in" if is_login else ""
+            advice = ": pass headers, credentials or a client with access" if is_login else ""
             raise BrokenReferenceError(f"{display_url(url)} answered {answer.status}{advice}")
         return answer.content
 
@@ -446,7 +446,7 @@ def _referred_file(uri: str, home: str, allowed: Folders = ()) -> Path:
     given = _path(uri)
     # Documents are often not our own: what they can make us read is documents.
     if given.suffix.lower() not in _SUFFIXES:
-        raise BrokenReferenceError(f"{given.name} is no .json, .yaml or .yml file")
+        raise BrokenReferenceError(f"{given.name} is not a .json, .yaml or .yml file")
     path = given.resolve()
     if not any(path.is_relative_to(folder) for folder in _folders(_path(home), allowed)):
         raise BrokenReferenceError(

@@ -98,8 +98,8 @@ class RequestStack:
             error = CallError("ABORTED", "The call was cancelled")
         if not isinstance(error, CallError):
             own = request.known_id()
-            _log.error("The answer failed (request %s)", own, error=error, request_id=own)
-            error = CallError("UNKNOWN_ERROR", "The server failed to answer")
+            _log.error("Failed to respond (request %s)", own, error=error, request_id=own)
+            error = CallError("UNKNOWN_ERROR", "The server failed to respond")
         exchange = request.exchange
         if exchange.is_started:  # only the connection can tell of it
             request.code = safe_code(error.code)

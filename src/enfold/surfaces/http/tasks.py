@@ -141,7 +141,7 @@ def _wait_seconds(request: Request) -> float:
 async def _read_answers(functions: Functions, request: Request) -> dict[str, Any]:
     given = (await functions.body_object(request)).get("inputResponses")
     if not isinstance(given, dict):
-        message = 'The body needs "inputResponses": an answer for each key'
+        message = 'The body needs "inputResponses", with an answer for each key'
         raise invalid_argument("inputResponses", "type", "object", message)
     return given
 

@@ -15,7 +15,7 @@ from enfold.runtime.reserved import reserved_operation
 from enfold.tasks import Status, Task, Tasks
 from enfold.tasks.model import Attempt, Exchange, TaskFilter
 
-_GONE = {"code": "TASK_NOT_FOUND", "description": "There is no such task", "http_status": 404, "category": "not_found"}
+_GONE = {"code": "TASK_NOT_FOUND", "description": "Unknown task", "http_status": 404, "category": "not_found"}
 
 
 class TaskSummary(msgspec.Struct, frozen=True):

@@ -534,5 +534,5 @@ def read_exposure(expose: Any, pinned: Iterable[str] = (), budget: int = DEFAULT
     for namespace, mode in modes.items():
         if mode not in get_args(Mode):
             where = f" for {namespace}" if namespace else ""
-            raise ValueError(f"There is no way {mode!r} to expose operations{where}: use all, search or auto")
+            raise ValueError(f"Unknown exposure {mode!r}{where}: use all, search or auto")
     return Exposure(modes, (pinned,) if isinstance(pinned, str) else tuple(pinned), budget)

@@ -82,7 +82,7 @@ def read_text_clients(forms: Mapping[str, Any]) -> frozenset[str]:
     """Return the clients that get results as text only: the operator's choice over the built-in list."""
     for name, form in forms.items():
         if form not in ("text", "both"):
-            raise ValueError(f"There is no form {form!r} for the client {name}: use text or both")
+            raise ValueError(f"Unknown result form {form!r} for the client {name}: use text or both")
     all_forms = {**dict.fromkeys(TEXT_CLIENTS, "text"), **forms}
     return frozenset(name.lower() for name, form in all_forms.items() if form == "text")
 

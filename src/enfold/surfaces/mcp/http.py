@@ -137,7 +137,7 @@ class MCPApp:
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("The answer failed", error=fault)
             if not reply.is_begun:  # else only the connection can tell of it
-                error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
+                error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
                 await respond(send, 500, encode(error_response(None, error)), [JSON])
             if not isinstance(fault, Exception):
                 raise

@@ -93,7 +93,7 @@ class MCPEndpoint:
     def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
         session = self.sessions.find(session_id, identity)
         if session is None:
-            raise CallError("OPERATION_NOT_FOUND", "There is no such session: initialize again")
+            raise CallError("OPERATION_NOT_FOUND", "Unknown session: initialize again")
         return session
 
     def while_admitted(
@@ -151,7 +151,7 @@ class Post(msgspec.Struct, eq=False):
             raise late_body()
         session = self._reply.session
         if session is not None and session.is_over:
-            message = "The session was closed before the answer came: initialize again"
+            message = "The session was closed before the response: initialize again"
             closed = protocol_error(CallError("ABORTED", message, {"reason": "session"}))
             await self._reply.finish(error_response(self._request_id, closed))
         else:
@@ -320,7 +320,7 @@ def _token_refusal(exchange: ClientExchange) -> AnyResponse:
 
 def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
     """Return the response for a request of a batch that was not run because earlier responses are too long."""
-    message = f"The answers to a batch are at most {limits.batch_bytes} bytes long: send this request again by itself"
+    message = f"The responses to a batch exceed {limits.batch_bytes} bytes: send this request separately"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
     return error_response(exchange.id, protocol_error(error))
 

@@ -447,7 +447,7 @@ class MCPServer:
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             exchange.code = "UNKNOWN_ERROR"
             Log("enfold.mcp").error("%s failed", exchange.method, error=error)
-            return error_response(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
+            return error_response(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to respond"))
         except BaseException:
             exchange.code = "ABORTED"
             raise
@@ -587,5 +587,5 @@ def _after(offers: list[T], cursor: str | None) -> list[T]:
         return offers
     start = next((number for number, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
     if not start:
-        raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
+        raise ProtocolError(INVALID_PARAMS, "The cursor is no longer valid: list again from the beginning")
     return offers[start:]

@@ -295,7 +295,7 @@ class MessageStreams:
         return [line for line in lines if line and not line.isspace()]
 
     def _skip(self) -> None:
-        message = f"A message is at most {self._line_bytes} bytes long: this one was passed over"
+        message = f"A message is at most {self._line_bytes} bytes long: this one was ignored"
         self.write(error_response(None, ProtocolError(INVALID_REQUEST, message)))
         self._rest, self._is_skipping = bytearray(), True
 

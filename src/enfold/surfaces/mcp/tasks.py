@@ -200,7 +200,7 @@ class TaskUpdates:
                 async for task in handle.watch():
                     listener.notify("notifications/tasks", _task_details(self._server, self._exchange, task))
             except CallError as error:
-                _log.debug("A task cannot be told of now: %s", error)
+                _log.debug("Cannot notify of a task: %s", error)
                 if error.code == "UNAVAILABLE":
                     await asyncio.sleep(STORE_RETRY_SECONDS)
                     continue

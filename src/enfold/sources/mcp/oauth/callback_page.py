@@ -65,10 +65,10 @@ class CallbackPage:
         method, _, rest = line.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
         if method != "GET" or path != self.path or not self._is_answer(query):
-            return _page("404 Not Found", "Nothing here", "This page only waits for the end of a login.")
+            return _page("404 Not Found", "Nothing here", "This page only completes a login.")
         if not self._answer.done():
             self._answer.set_result(query)
-        return _page("200 OK", "Thank you", "The answer has arrived. You can close this page and go back.")
+        return _page("200 OK", "Thank you", "The login is complete. You can close this page.")
 
     def _is_answer(self, query: str) -> bool:
         state = dict(parse_qsl(query)).get("state", "")

@@ -252,16 +252,16 @@ class AuthorityClient:
 def _is_same_server(url: str, moved: str) -> bool:
     """Whether a redirect stays on its server; one that does not is no answer."""
     if not same_place(url, moved):
-        raise WebError("redirect", "It leads to another server")
+        raise WebError("redirect", "It redirects to another server")
     return True
 
 
 def _failure(url: str, error: WebError) -> CallError:
     host = urlsplit(url).netloc
     if error.kind == "too_large":
-        return CallError("PAYLOAD_TOO_LARGE", f"{host} answers the login with too much: {error.sentence}")
+        return CallError("PAYLOAD_TOO_LARGE", f"{host} sent too much data during the login: {error.sentence}")
     if error.kind == "refused":
-        return CallError("ACCESS_DENIED", f"The login is not continued: {error.sentence}", {"reason": "login"})
+        return CallError("ACCESS_DENIED", f"The login was stopped: {error.sentence}", {"reason": "login"})
     return CallError("UNAVAILABLE", f"{host} cannot be reached for the login: {error.sentence}")
 
 
@@ -312,7 +312,7 @@ async def find_place(client: AuthorityClient, server_url: str, challenge: Challe
         async with asyncio.timeout(SECONDS):
             return await _find_place(client, server_url, challenge, issuer)
     except TimeoutError:
-        raise CallError("UNAVAILABLE", f"{_host(server_url)} does not say in time who gives tokens for it") from None
+        raise CallError("UNAVAILABLE", f"{_host(server_url)} did not name its authorization server in time") from None
 
 
 async def _find_place(client: AuthorityClient, server_url: str, challenge: Challenge, issuer: str) -> TokenPlace:
@@ -321,7 +321,7 @@ async def _find_place(client: AuthorityClient, server_url: str, challenge: Chall
         return await _find_older(client, server_url)
     if not resource.authorization_servers:
         advice = "ask its operator for one, and pass it as credentials"
-        raise denied(f"{_host(server_url)} does not say who gives tokens for it: {advice}")
+        raise denied(f"{_host(server_url)} does not name its authorization server: {advice}")
     if not covers(resource.resource, server_url):
         raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")
     server = await _find_server(client, server_url, resource, issuer)
@@ -352,7 +352,7 @@ async def _find_server(
         found = await _find_metadata(client, each, (each,))
         if found is not None:
             return found
-    raise denied(f"{named[0]} does not say how it gives tokens: it has no metadata")
+    raise denied(f"{named[0]} has no authorization server metadata")
 
 
 async def _find_metadata(client: AuthorityClient, issuer: str, accepted: tuple[str, ...]) -> AuthorizationServer | None:

@@ -149,7 +149,7 @@ async def _granted(
             return await _ask_user(attempt, attempt.auth, saved, scopes)
         return await _log_in_alone(attempt, scopes)
     except GrantRefusedError as refused:
-        raise denied(f"{attempt.name} cannot be logged in to: {refused}") from None
+        raise denied(f"{attempt.name} cannot log you in: {refused}") from None
 
 
 async def _log_in_alone(attempt: LoginAttempt, scopes: tuple[str, ...]) -> tuple[RegisteredClient, LoginTokens]:
@@ -220,9 +220,9 @@ def _consent_question(
 ) -> _ConsentQuestion:
     """The address that a user is to be taken to."""
     if not place.can_prove_code:
-        raise denied(f"{place.server.issuer} does not say that it protects its codes (PKCE with S256): it is not used")
+        raise denied(f"{place.server.issuer} does not support PKCE with S256, which is required")
     if not place.server.authorization_endpoint:
-        raise denied(f"{place.server.issuer} has no page for a user to log in")
+        raise denied(f"{place.server.issuer} has no login page")
     state, verifier = token_urlsafe(32), token_urlsafe(48)
     fields = {
         "response_type": "code",
@@ -247,14 +247,14 @@ def _read_answer(question: _ConsentQuestion, query: str) -> str:
     pairs = parse_qsl(query, keep_blank_values=True)
     answer = dict(pairs)
     if len(answer) < len(pairs):
-        raise denied("The answer to the login says something twice: it was thrown away")
+        raise denied("The login response has a repeated parameter: it was refused")
     if not compare_digest(answer.get("state", "").encode(), question.state.encode()):
-        raise denied("The answer to the login does not belong to our question (state): it was thrown away")
+        raise denied("The login response has the wrong state: it was refused")
     _check_issuer(question.server, answer.get("iss"))
     if "error" in answer:
         raise denied(f"{question.server.issuer} refuses: {answer.get('error_description') or answer['error']}")
     if not answer.get("code"):
-        raise denied(f"{question.server.issuer} answered the login without a code")
+        raise denied(f"{question.server.issuer} sent a login response without a code")
     return answer["code"]
 
 
@@ -262,6 +262,4 @@ def _check_issuer(server: AuthorizationServer, issuer: str | None) -> None:
     """Who answered must be who was asked, to the letter; one that promised to say it must say it."""
     is_missing = issuer is None and server.authorization_response_iss_parameter_supported
     if is_missing or issuer not in (None, server.issuer):
-        raise denied(
-            "The answer to the login came from another authorization server than was asked: it was thrown away"
-        )
+        raise denied("The login response came from another authorization server: it was refused")

@@ -82,7 +82,9 @@ async def find_client(
         return saved.client
     if server.registration_endpoint:
         return await _register(attempt, auth.client_name, redirect_uri, scopes)
-    raise denied(f"{server.issuer} registers no clients by itself: register one there, and give its client_id")
+    raise denied(
+        f"{server.issuer} does not support client registration: register a client there, and pass its client_id"
+    )
 
 
 def is_current(client: RegisteredClient) -> bool:
@@ -115,8 +117,8 @@ async def _register(
     try:
         made = await attempt.authority.post_json(place.server.registration_endpoint or "", document, _Registered)
     except GrantRefusedError as refused:
-        advice = "register a client there, and give its client_id"
-        raise denied(f"{refused.host} does not register us ({refused.reason}): {advice}") from None
+        advice = "register a client there, and pass its client_id"
+        raise denied(f"{refused.host} refused to register a client ({refused.reason}): {advice}") from None
     return _client(made, method, redirect_uri)
 
 
@@ -162,7 +164,7 @@ async def request_tokens(
         answer = await _post(attempt, other, form, key)
     is_bound = key is not None and answer.token_type.lower() == "dpop"
     if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
-        raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
+        raise denied(f"{place.server.issuer} issued a token of an unsupported type")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
     until = time.time() + answer.seconds if answer.seconds else 0.0  # 0 if unknown
     return LoginTokens(answer.access_token, refresh, until, key.pem if is_bound and key else "")
@@ -215,7 +217,7 @@ def _identify(auth: Auth, client: RegisteredClient, issuer: str) -> tuple[dict[s
     for method in _METHODS:
         if client.method == method:
             return identify(client.id, client.secret, method)
-    raise denied(f"{issuer} wants to know its clients by {client.method}, which is not known here")
+    raise denied(f"{issuer} requires the client authentication method {client.method}, which is not supported")
 
 
 def _statement(auth: Auth, client: RegisteredClient, issuer: str) -> str:
@@ -271,7 +273,7 @@ def _read_key(pem: str) -> Key:
             continue
         if key.is_private:
             return key
-    raise CallError("VALIDATION_ERROR", "The private key of the login is no PEM without a password")
+    raise CallError("VALIDATION_ERROR", "The private key of the login must be a PEM file without a password")
 
 
 # --- proofs of possession -----------------------------------------------------------------------------------------

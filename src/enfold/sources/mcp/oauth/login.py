@@ -94,7 +94,7 @@ class OAuthLogin:
                     needed = found
                 await self._renew(needed.challenge, msgspec.structs.replace(needed.refusal, before=before))
                 before = needed.refusal.sent
-            raise denied(f"{self._name} refuses every token that its login gives: check the scopes and the account")
+            raise denied(f"{self._name} rejects every token of its login: check the scopes and the account")
         finally:
             self._is_opening = False
 
@@ -141,7 +141,7 @@ class OAuthLogin:
         """Ask for the same scopes only once."""
         if frozenset((*self._saved.scopes, *challenge.scopes)) in self._asked_scopes:
             wanted = " ".join(challenge.scopes) or "more"
-            raise denied(f"{self._name} wants the scope {wanted}, which was asked for and not given")
+            raise denied(f"{self._name} wants the scope {wanted}, which was requested but not granted")
 
     async def _run_shared(self, renewal: Callable[[], Awaitable[None]]) -> None:
         """Run a renewal, or wait for the one that runs already; who gives up waiting does not stop it."""
