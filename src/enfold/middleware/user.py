@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,6 @@ from enfold.runtime.coroutines import go_on
 
 if TYPE_CHECKING:
     from enfold.operations.call import Middleware, Next, NextStream
-    from enfold.operations.context import Context
     from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
 
@@ -37,9 +36,22 @@ class UserMiddleware:
         if self._is_outermost:
             call = self._begun(call)
         context = call.context
+        if self._is_outermost and context.call is not None:
+            context.call.is_limited = True  # the handler needs no limit of its own
+        outcome: Outcome
         try:
             running = self._middleware(call, next)
-            outcome = await (self._in_time(running, context) if self._is_outermost else running)
+            if not self._is_outermost:
+                outcome = await running
+            elif type(running) is not CoroutineType:
+                outcome = await self._funnel.in_time(running, context, is_outermost=True)
+            else:
+                try:
+                    waits_for = running.send(None)
+                except StopIteration as done:  # it has ended without a wait: there is nothing to limit
+                    outcome = done.value
+                else:
+                    outcome = await self._funnel.in_time(go_on(running, waits_for), context, is_outermost=True)
             if context.call is None or outcome is not context.call.result:
                 outcome = context.note(await self._finished(outcome))
         except CallError as error:
@@ -49,19 +61,6 @@ class UserMiddleware:
         except BaseException as error:
             raise self._funnel.failures.failure_of(error, context) from error
         return outcome
-
-    async def _in_time(self, running: Coroutine[Any, Any, Outcome], context: Context) -> Outcome:
-        """Limit the middleware to the operation's time as soon as it waits: most calls end without."""
-        if context.call is not None:
-            context.call.is_limited = True  # the handler needs no limit of its own
-        if type(running) is not CoroutineType:
-            return await self._funnel.in_time(running, context, is_outermost=True)
-        try:
-            waits_for = running.send(None)
-        except StopIteration as done:
-            outcome: Outcome = done.value
-            return outcome
-        return await self._funnel.in_time(go_on(running, waits_for), context, is_outermost=True)
 
     def _begun(self, call: Call) -> Call:
         if type(call.input) is not dict and not isinstance(call.input, Mapping):
@@ -101,7 +100,7 @@ class UserMiddleware:
             name = getattr(self._middleware, "__name__", type(self._middleware).__name__)
             what = f"returned {type(outcome).__name__}"
             raise TypeError(f"the middleware {name} {what}: return what next(call) gives, or local_envelope(data, id)")
-        return await self._funnel.results.finish_plainly(outcome)
+        return await self._funnel.results.finish(outcome)
 
 
 async def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:

@@ -100,31 +100,23 @@ class CallState(msgspec.Struct, eq=False):
 class Context:
     """One call as its handler sees it: who asks, how long it may take, and a way to speak while it works."""
 
-    __slots__ = (
-        "_cancelled",
-        "_deadline",
-        "_event_id",
-        "_notify",
-        "_origin",
-        "_parent",
-        "_request_id",
-        "accepts_task",
-        "call",
-        "first_call",
-        "idempotency_key",
-        "identity",
-        "inline",
-        "invocation",
-        "keeps_result",
-        "last_event_id",
-        "parent_request_id",
-        "recording",
-        "reply_headers",
-        "select",
-        "take_task",
-        "task_question",
-        "unused_key",
+    # What most calls leave as it is.
+    idempotency_key: str | None = (
+        None  # bound to its caller, set when the call begins: may be passed on to another system
     )
+    recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
+    reply_headers: dict[str, str] | None = None  # what `set_header` has added
+    select: str | None = None  # what of the result is wanted, where its caller says so
+    take_task: TakeTask | None = None  # set by a surface whose caller follows the task of a server behind us
+    task_question: TaskQuestion | None = None  # asked about such a task, instead of calling the operation
+    accepts_task = False  # whether the caller follows a task once the handler has asked what it asks first
+    keeps_result = False  # whether the result is stored before it is written, and so must be plain data
+    first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
+    call: CallState | None = None  # set when a call begins under this context
+    _event_id: str | None = None
+    _cancelled = False
+    _origin: Context | None = None  # the context a caller gave to several calls; this is one of them
+    _parent: Context | None = None
 
     def __init__(
         self,
@@ -159,26 +151,10 @@ class Context:
         self.identity = identity
         self._deadline = deadline if timeout is None else time.monotonic() + timeout
         self.last_event_id = last_event_id
-        self._event_id: str | None = None
         self._notify = notify
         self.inline = inline
         self.invocation = invocation
         self.unused_key = idempotency_key  # as the caller gave it, until the call begins
-        self.idempotency_key: str | None = (
-            None  # the same bound to its caller, set when the call begins: may be passed on to another system
-        )
-        self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
-        self.reply_headers: dict[str, str] | None = None  # what `set_header` has added
-        self.select: str | None = None  # what of the result is wanted, where its caller says so
-        self.take_task: TakeTask | None = None  # set by a surface whose caller follows the task of a server behind us
-        self.task_question: TaskQuestion | None = None  # asked about such a task, instead of calling the operation
-        self.accepts_task = False  # whether the caller follows a task once the handler has asked what it asks first
-        self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
-        self.first_call: asyncio.Task[Any] | None = None  # what runs under its idempotency key, maybe after its own end
-        self.call: CallState | None = None  # set when a call begins under this context
-        self._cancelled = False
-        self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
-        self._parent: Context | None = None
 
     @property
     def request_id(self) -> str:

@@ -46,17 +46,17 @@ class DependentHandler(Handler):
         self._runs_on_loop = self.is_async
         self.needs_loop = self.is_async or any(each.is_async for _, each in operation.dependencies)
         self.is_async = self.takes_context = True
+        self.start = self._start_with_dependencies
 
-    async def call(self, arguments: Any, context: Context | None) -> Any:
+    async def _start_with_dependencies(self, arguments: Any, context: Context | None) -> Any:
         context = context or Context()
         async with self._scope(context) as scope:
             filled = {**arguments, **await scope.values(self._dependencies)}
-            start = partial(super().call, filled, context)
+            start = partial(self._call, filled, context)
             result = start() if self._runs_on_loop else await scope.call(start, context)
             if hasattr(result, "__await__"):
                 result = await result
-            finish = self._results.finish_plainly if context.keeps_result else self._results.finish
-            return await finish(result)
+            return await self._results.finish(result, is_plain=context.keeps_result)
 
     async def open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
         return self._stream(arguments, context)
@@ -64,7 +64,7 @@ class DependentHandler(Handler):
     async def _stream(self, arguments: Any, context: Context) -> AsyncGenerator[Any]:
         async with self._scope(context) as scope:
             filled = {**arguments, **await scope.values(self._dependencies)}
-            items = await self.open_items(super().call(filled, context), context, scope.threads)
+            items = await self._open_items(self._call(filled, context), context, scope.threads)
             try:
                 async for item in items:
                     yield item
@@ -74,7 +74,7 @@ class DependentHandler(Handler):
                     await close()
 
     def _scope(self, context: Context) -> CallScope:
-        return CallScope(self._services, None if self.runs_in_place(context) else self._threads(), context)
+        return CallScope(self._services, self._threads_for(context), context)
 
 
 class WatchedThreads:

@@ -33,6 +33,7 @@ class Funnel:
     __slots__ = (
         "_decode",
         "_handler",
+        "_lifetime",
         "_limit",
         "_policy",
         "_results",
@@ -69,9 +70,10 @@ class Funnel:
         self.needs_loop = self._handler.needs_loop
         self.takes_context = self._handler.takes_context
         self._decode = self.arguments.decode_quickly
-        self._start = self._handler.call if self._handler.is_async else self._handler.run_def
+        self._start = self._handler.start
         self._policy = policy
         self._services = services
+        self._lifetime = services.lifetime
         self._limit: Callable[[float], Limit] = self._first_limit
 
     # calls and streams
@@ -94,8 +96,8 @@ class Funnel:
             arguments = self.arguments.read(input)[1]
         own = context  # the handler's: another one where a middleware runs the handler again
         try:
-            if not self._services.lifetime.is_ready:
-                await self._services.lifetime.make_ready()
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
             if context is not None or self.takes_context:
                 own = self._enter(context)
                 if own.call is not None and own.call.is_repeated:
@@ -111,12 +113,12 @@ class Funnel:
             else:
                 while hasattr(result, "__await__"):  # a thread, or what a decorator or a `def` gives
                     result = await self.in_time(result, own)
-            if context is not None and context.keeps_result:
-                return context.note(await self._results.finish_plainly(result))
+            is_plain = context is not None and context.keeps_result
             try:
-                return self._results.finish_quickly(result)
+                envelope = self._results.wrap(result) if is_plain else self._results.write(result)
             except LargeMisfitError as misfit:
-                return await finish_apart(misfit)
+                envelope = await finish_apart(misfit)
+            return envelope if context is None else context.note(envelope)
         except CallError as error:
             raise self.failures.with_ids(error, own) from error.__cause__
         except Suspension as suspension:
@@ -131,8 +133,8 @@ class Funnel:
         arguments = input if self.is_remote and type(input) is dict else self.arguments.read(input)[1]
         items: AsyncIterator[Any] | None = None
         try:
-            if not self._services.lifetime.is_ready:
-                await self._services.lifetime.make_ready()
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
             context = self._enter(context)
             items = await self.in_time(self._handler.open_stream(arguments, context), context)
             while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from enfold.errors import CallError
 from enfold.operations import is_coroutine_function
@@ -15,53 +15,47 @@ if TYPE_CHECKING:
 
     from enfold.operations import Context, Operation
     from enfold.runtime.threads import RunsThreads, Threads
+    from enfold.schema.signature import Signature
+
+Start: TypeAlias = "Callable[[Any, Context | None], Any]"
 
 
 class Handler:
-    """One handler, ready to be started with arguments that have been read."""
+    """One handler, ready to be started with arguments that have been read.
+
+    `start(arguments, context)` gives the result of a `def` that runs in place, and something to await for all others.
+    """
 
     __slots__ = (
-        "_context_parameter",
-        "_function",
+        "_call",
         "_is_inline",
-        "_takes_input",
         "_threads",
         "is_async",
         "needs_loop",
+        "start",
         "takes_context",
     )
 
     def __init__(self, operation: Operation, threads: Callable[[], Threads]) -> None:
         signature = operation.signature
-        self._function = operation.handler or _no_handler
+        self._call = _caller(operation.handler or _no_handler, signature)
         self._threads = threads
         self._is_inline = operation.inline
-        self._takes_input = signature is None
-        self._context_parameter = None if signature is None else signature.context_parameter
         self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self.is_async
-        self.takes_context = self._takes_input or self._context_parameter is not None
+        self.takes_context = signature is None or signature.context_parameter is not None
+        self.start = self._call if self.is_async else self._run_def
 
-    def call(self, arguments: Any, context: Context | None) -> Any:
-        """Call the function: an `async def` gives its coroutine, a `def` its result."""
-        if self._takes_input:
-            return self._function(arguments, context)
-        if self._context_parameter is not None:
-            arguments = {**arguments, self._context_parameter: context}  # a copy: it may be the caller's own dict
-        return self._function(**arguments)
-
-    def run_def(self, arguments: Any, context: Context | None) -> Any:
+    def _run_def(self, arguments: Any, context: Context | None) -> Any:
         """Run a `def`: in place, or in a worker thread, which is to be awaited."""
-        if self.runs_in_place(context):
+        if self._is_inline or (context is not None and context.inline):
             if context is not None and context.call is not None:
                 context.call.wait_for, context.call.runs_in_place = drive, True
-            return self.call(arguments, context)
-        own = partial(self.call, {**arguments}, context)  # a copy: the caller may change theirs before a thread is free
+            return self._call(arguments, context)
+        own = partial(
+            self._call, {**arguments}, context
+        )  # a copy: the caller may change theirs before a thread is free
         return self._threads().run(own) if context is None else self._run_in_thread(own, context)
-
-    def runs_in_place(self, context: Context | None) -> bool:
-        """Whether a `def` runs on the caller's thread: the operation or the caller says `inline`."""
-        return self._is_inline or (context is not None and context.inline)
 
     async def _run_in_thread(self, function: Callable[[], Any], context: Context) -> Any:
         from enfold.runtime.threads import NestedCalls  # which needs asyncio
@@ -78,10 +72,13 @@ class Handler:
 
     async def open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
         """The items of a stream; those of a `def` with `yield` come from worker threads, unless it runs in place."""
-        threads = None if self.runs_in_place(context) else self._threads()
-        return await self.open_items(self.call(arguments, context), context, threads)
+        return await self._open_items(self._call(arguments, context), context, self._threads_for(context))
 
-    async def open_items(self, opened: Any, context: Context, threads: RunsThreads | None) -> AsyncIterator[Any]:
+    def _threads_for(self, context: Context) -> Threads | None:
+        """Return the worker threads; None for a call that runs on its caller's thread."""
+        return None if self._is_inline or context.inline else self._threads()
+
+    async def _open_items(self, opened: Any, context: Context, threads: RunsThreads | None) -> AsyncIterator[Any]:
         stream = await opened if hasattr(opened, "__await__") else opened
         if hasattr(stream, "__next__"):
             from enfold.runtime.threads import BlockingStream  # which needs asyncio
@@ -108,6 +105,16 @@ async def take_thread(
             if not is_patient and not (is_task and context is not None and context.remaining() != 0):
                 raise
         await asyncio.sleep(POLL_INTERVAL)
+
+
+def _caller(function: Callable[..., Any], signature: Signature | None) -> Start:
+    """Return what calls a function with its arguments: an `async def` gives its coroutine, a `def` its result."""
+    if signature is None:
+        return function
+    name = signature.context_parameter
+    if name is None:
+        return lambda arguments, _: function(**arguments)
+    return lambda arguments, context: function(**{**arguments, name: context})
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:

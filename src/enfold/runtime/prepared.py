@@ -116,9 +116,9 @@ class PreparedOperation:
     def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, Outcome]:
         """Run a query or mutation through its stack; where nothing stands around the funnel, that is all there is."""
         stack = self._stack or self._compose()
-        is_observed = self._ingress.is_observed and self._observers.is_on
+        is_observed = self._observers.is_on and self._ingress.is_observed
         is_asked = context is not None and context.asks_for_more
-        if not is_observed and not is_asked and stack.run is None:
+        if stack.run is None and not is_observed and not is_asked:
             return self._funnel.run(input, context)
         call = Call(self.operation, input, context or Context(), self._ingress.surface)
         run = stack.run_asked if is_asked else stack.run or self._funnel

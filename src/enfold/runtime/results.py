@@ -13,45 +13,41 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Finishes the results of one operation. Pipelines are built when a result needs them: most imports are never called."""
+    """Finishes the results of one operation. Pipelines are built when a result needs them: most imports are never called.
 
-    __slots__ = ("_for_writing", "_operation", "_plain", "_policy", "finish_quickly")
+    `write` gives what is only written: `data` may be a struct or JSON text. `wrap` gives plain data, which a record, a key,
+    a selection or a middleware needs. Both raise LargeMisfitError where finishing would keep the loop busy.
+    """
+
+    __slots__ = ("_operation", "_policy", "wrap", "write")
 
     def __init__(self, operation: Operation, policy: Policy, *, for_writing: bool, are_finished: bool) -> None:
-        """`for_writing`: `data` may be a struct or JSON text. `are_finished`: what ran the operation has finished them."""
+        """Without `for_writing`, `write` gives plain data, too. `are_finished`: what ran the operation has finished them."""
         self._operation = operation
         self._policy = policy
-        self._for_writing = for_writing
-        # Raises LargeMisfitError where finishing would keep the loop busy.
-        self.finish_quickly: Finish = _unchanged if are_finished else self._finish_first
-        self._plain: Finish | None = _unchanged if are_finished else None
+        self.wrap: Finish = _unchanged if are_finished else self._wrap_first
+        self.write: Finish = self.wrap if are_finished or not for_writing else self._write_first
 
-    async def finish(self, result: Any) -> ResponseEnvelope[Any]:
+    async def finish(self, result: Any, *, is_plain: bool = True) -> ResponseEnvelope[Any]:
         """Finish a result; a large one that does not fit is finished beside the event loop."""
         try:
-            return self.finish_quickly(result)
+            return self.wrap(result) if is_plain else self.write(result)
         except LargeMisfitError as misfit:
             return await finish_apart(misfit)
 
-    async def finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
-        """Finish a result as plain data, which a record, a key, a selection or a middleware needs."""
-        if not self._for_writing:
-            return await self.finish(result)
-        if self._plain is None:
-            from enfold.runtime.pipeline import build_pipeline  # with the first result that has to be plain
+    def _wrap_first(self, result: Any) -> ResponseEnvelope[Any]:
+        from enfold.runtime.pipeline import build_pipeline  # with the first result
 
-            self._plain = build_pipeline(self._operation.spec, self._policy, self._operation.signature)
-        try:
-            return self._plain(result)
-        except LargeMisfitError as misfit:
-            return await finish_apart(misfit)
+        first, self.wrap = self.wrap, build_pipeline(self._operation.spec, self._policy, self._operation.signature)
+        if self.write == first:
+            self.write = self.wrap
+        return self.wrap(result)
 
-    def _finish_first(self, result: Any) -> ResponseEnvelope[Any]:
-        from enfold.runtime.pipeline import build_pipeline, build_writing_pipeline  # with the first result
+    def _write_first(self, result: Any) -> ResponseEnvelope[Any]:
+        from enfold.runtime.pipeline import build_writing_pipeline  # with the first result
 
-        build = build_writing_pipeline if self._for_writing else build_pipeline
-        self.finish_quickly = build(self._operation.spec, self._policy, self._operation.signature)
-        return self.finish_quickly(result)
+        self.write = build_writing_pipeline(self._operation.spec, self._policy, self._operation.signature)
+        return self.write(result)
 
 
 async def finish_apart(misfit: LargeMisfitError) -> ResponseEnvelope[Any]:
