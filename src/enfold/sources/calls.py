@@ -61,7 +61,7 @@ class Import(msgspec.Struct, frozen=True):
     middleware: tuple[Middleware, ...]
 
     def apply(self, spec: OperationSpec) -> OperationSpec | None:
-        """The spec as our registry has it; None if it is not selected."""
+        """Return the spec for our registry; None if it is not selected."""
         wanted = self.selection.name(spec.id)
         if not self.selection.takes(spec, wanted):
             return None

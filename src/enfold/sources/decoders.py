@@ -32,7 +32,7 @@ class EventDecoder:
     """Reads a stream chunk by chunk; an event that has not ended with a blank line is never given."""
 
     def __init__(self, *, last_event_id: str = "", max_event: int | None = None) -> None:
-        """`last_event_id` is the id before the stream began; `max_event` bounds an event's characters."""
+        """`last_event_id` is the id before the stream began; `max_event` limits the characters of an event."""
         self.last_event_id = last_event_id  # what to send on reconnection
         self.retry: int | None = None  # milliseconds the server asks for before a reconnection
         self._decoder = getincrementaldecoder("utf-8")("replace")
@@ -47,7 +47,7 @@ class EventDecoder:
         self._data_size = 0
 
     def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
-        """The events that end within this chunk."""
+        """Return the events that end within this chunk."""
         text = self._decoder.decode(chunk)
         if self._is_first and text:
             text = text.removeprefix("\ufeff")
@@ -58,7 +58,7 @@ class EventDecoder:
                 yield event
 
     def _lines(self, text: str) -> Iterator[str]:
-        """The lines that end in this text, by CR, LF or CRLF, also where a chunk ends between the two."""
+        """Return the lines that end in this text, by CR, LF or CRLF, even if a chunk ends between the two."""
         if self._after_cr and text:
             self._after_cr = False
             text = text.removeprefix("\n")
@@ -80,7 +80,7 @@ class EventDecoder:
         return line
 
     def _read(self, line: str) -> ServerSentEvent | None:
-        """Take in one line; a blank one dispatches the event."""
+        """Process one line; a blank one dispatches the event."""
         if not line:
             return self._dispatch()
         field, _, value = line.partition(":")
@@ -168,12 +168,12 @@ class Replacements:
         self._warnings: list[ResultWarning] = []
 
     def warnings_below(self, start: str) -> tuple[ResultWarning, ...]:
-        """The warnings below a path, relative to it."""
+        """Return the warnings below a path, relative to it."""
         below = [each for each in self._warnings if each.path.startswith(start)]
         return tuple(ResultWarning(each.code, each.path.removeprefix(start), type=each.type) for each in below)
 
     def apply(self, value: Any, path: str) -> Any:
-        """The value at a path with every lone surrogate and every number that JSON or we cannot hold replaced."""
+        """Replace every unpaired surrogate and every number that JSON cannot hold in the value at a path."""
         match value:
             case dict():
                 return {

@@ -64,7 +64,7 @@ class Selection(msgspec.Struct, frozen=True):
         return not (callable(self.exclude) and self.exclude(spec))
 
     def name(self, *names: str) -> str:
-        """The new name of what has these names; the first of them if it is not renamed."""
+        """Return the new name for these names; the first of them if it is not renamed."""
         return next((self.rename[name] for name in names if name in self.rename), names[0])
 
 
@@ -82,7 +82,7 @@ def _matches(patterns: Iterable[str], names: list[str]) -> bool:
 
 
 def _names(spec: OperationSpec) -> Iterator[str]:
-    """The names that a pattern may match."""
+    """Return the names that a pattern may match."""
     yield spec.name
     yield spec.id
     yield str(spec.meta.get("original_name", spec.name))
@@ -106,7 +106,7 @@ class Rules(msgspec.Struct, frozen=True):
     definitions: DefinitionLedger | None = None
 
     def with_durability(self, spec: OperationSpec) -> OperationSpec:
-        """The spec with the durable mode chosen for it; subscriptions stay as they are."""
+        """Return the spec with its chosen durable mode; subscriptions are unchanged."""
         if spec.type is OperationType.SUBSCRIPTION:
             return spec
         mode = next((mode for pattern, mode in self._modes() if Selection(pattern).takes(spec)), None)
@@ -142,7 +142,7 @@ class Shape(msgspec.Struct, frozen=True):
             raise ValueError(f"describe must be short or full, not {self.describe!r}")
 
     def apply(self, operation: Operation, middleware: tuple[Middleware, ...] = ()) -> Operation:
-        """The operation in this shape, its calls wrapped in `middleware`, the first one outermost."""
+        """Return the operation with these options; `middleware` wraps its calls, outermost first."""
         operation = self._described(operation)
         if middleware:
             operation = operation.replace(middleware=(*middleware, *operation.middleware))
@@ -165,7 +165,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def _with_fixed_arguments(operation: Operation, handler: Callable[..., Any], fix: Mapping[str, Any]) -> Operation:
-    """The operation with some of its arguments fixed; its schema is read only when it is needed."""
+    """Fix some arguments of an operation; its schema is read only when needed."""
     fixed = _FixedArguments(operation.spec, fix)
     spec = operation.spec.replace(input_schema=lambda: fixed.schema)
 
@@ -195,7 +195,7 @@ class _FixedArguments:
         self._fix = fix
 
     def input(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The input with the fixed values, which a caller cannot override."""
+        """Return the input with the fixed values, which a caller cannot override."""
         return {**given, **self._values}
 
     @cached_property

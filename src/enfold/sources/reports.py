@@ -60,7 +60,7 @@ class ImportReport:
         return [f"no credentials: set {' or '.join(dict.fromkeys(each.variable for each in self.schemes))}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "imported": self.imported,
             "skipped": msgspec.to_builtins(self.skipped),
@@ -101,7 +101,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 def definition_of(*parts: Any, is_mutation: bool) -> Definition:
-    """The definition with these parts, in the order of `PARTS`."""
+    """Return the definition with these parts, in the order of `PARTS`."""
     texts = list(map(_text, parts))
     digests = tuple(hashlib.blake2b(text, digest_size=8).digest() if text else b"" for text in texts)
     return Definition(is_mutation, digests, tuple(text[:MAX_TEXT].decode(errors="ignore") for text in texts))
@@ -159,7 +159,7 @@ class DefinitionLedger:
         return new.texts
 
     def latest_changes(self, source: str) -> tuple[DefinitionChange, ...]:
-        """The last changes of a source, the newest first: the operation, what was changed of it, and both texts."""
+        """Return the last changes of a source, newest first: the operation, what changed, and both texts."""
         changes = self._changes.get(source)
         return () if changes is None else tuple(changes.latest)
 

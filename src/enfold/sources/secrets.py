@@ -54,7 +54,7 @@ class KnownSecrets:
     """The secrets that a source sends; what comes back is redacted."""
 
     def __init__(self, owner: str = "", limit: int = MAX_SECRETS) -> None:
-        """`owner` is the source, for warnings. Of secrets that change, the newest `limit` are remembered."""
+        """`owner` is the source, for warnings. Of changing secrets, the newest `limit` are remembered."""
         self.owner = owner
         self._limit = limit
         self._changing: dict[str, dict[str, str]] = {}  # by secret, the oldest first: its spellings and their masks
@@ -160,7 +160,7 @@ class KnownSecrets:
         return plain if found else text
 
     def redact_headers(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Headers with every secret hidden; most have none."""
+        """Return headers with every secret hidden; most have none."""
         values = "\n".join([value for _, value in headers]) if self._texts else ""
         for secret, _ in self._texts:
             if secret in values:
@@ -168,7 +168,7 @@ class KnownSecrets:
         return headers
 
     def redact(self, value: Any) -> Any:
-        """A text, bytes or JSON data with every secret hidden."""
+        """Return text, bytes or JSON data with every secret hidden."""
         if isinstance(value, str):
             for secret, mask in self._texts:
                 value = value.replace(secret, mask)
@@ -181,7 +181,7 @@ class KnownSecrets:
         return value
 
     def redact_result(self, result: Any) -> Any:
-        """A result with every secret hidden: an envelope with its headers or content, or plain data."""
+        """Return a result with every secret hidden: an envelope with its headers or content, or plain data."""
         if not self._texts:
             return result
         if not isinstance(result, ResponseEnvelope):
@@ -206,7 +206,7 @@ class KnownSecrets:
 
 
 def _spellings(secret: str) -> Iterator[tuple[str, str]]:
-    """A secret in base64, as it is, in an address, in HTML, in JSON and in JSON within JSON; each with its mask."""
+    """Return a secret in base64, plain, in an address, in HTML, in JSON and in nested JSON, each with its mask."""
     from html import escape  # slow to import, as `json` is, and most programs have no secrets
     from json import dumps  # as above
 
@@ -223,7 +223,7 @@ def _spellings(secret: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What is always the same of a secret inside longer base64, for each place of it in a group of three bytes."""
+    """Return what is constant of a secret inside longer base64, for each offset in a group of three bytes."""
     for before, start in ((0, 0), (1, 2), (2, 3)):
         for encode in (b64encode, urlsafe_b64encode):
             yield encode(b"\0" * before + secret)[start : (before + len(secret)) * 8 // 6].decode()
@@ -239,6 +239,6 @@ Supplied: TypeAlias = T | Callable[[], T | Awaitable[T]]
 
 
 async def current(supplied: Supplied[T]) -> T:
-    """The value as it is now."""
+    """Return the current value."""
     given = supplied() if callable(supplied) else supplied
     return await given if isawaitable(given) else given

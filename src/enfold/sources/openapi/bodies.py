@@ -92,7 +92,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def read_body(library: Library, found: FoundOperation) -> Body | None:
-    """The body an operation declares, or None."""
+    """Read the body that an operation declares, or None."""
     declared = found.place.child("requestBody")
     if library.version == "2.0" or declared.node is None:
         return _read_old(library, found)
@@ -112,7 +112,7 @@ def _media(library: Library, name: str, place: DocumentPlace) -> Media:
 
 
 def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[str, str | None]]:
-    """The headers that parts have by their encoding, with the value where the document fixes it; the type is no such."""
+    """Return the headers of parts by their encoding, with fixed values; the content type is not one of them."""
     return {
         field: {
             name: _fixed_header(library, header)
@@ -125,7 +125,7 @@ def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[s
 
 
 def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
-    """The only or the usual value of a header; None where the caller has to give it."""
+    """Return the only or the default value of a header; None if the caller has to pass it."""
     schema = library.follow_if_possible(place).child("schema")
     node = library.follow_if_possible(schema).fields
     listed = node.get("enum")
@@ -138,7 +138,7 @@ def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
 
 
 def _read_old(library: Library, found: FoundOperation) -> Body | None:
-    """The body of 2.0: a parameter in `body`, or all those in `formData` together."""
+    """Read the body of 2.0: a parameter in `body`, or all those in `formData` together."""
     fields: dict[str, DocumentPlace] = {}
     for place in map(library.follow, declared_parameters(found)):
         if place.node.get("in") == "body":
@@ -211,7 +211,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def write_body(kind: Media, value: Any, described: Parts, wanted: str | None = None) -> tuple[bytes, str]:
-    """A value as the bytes of a media type, and the content type to send; `wanted` is the caller's choice within a range."""
+    """Encode a value for a media type; return the bytes and the content type. `wanted` is the caller's choice in a range."""
     if is_range(kind.type):
         return _write_in_range(kind, value, described, wanted)
     if is_json(kind.type) or (is_yaml(kind.type) and not isinstance(value, str)):
@@ -240,7 +240,7 @@ def _json(value: Any) -> bytes:
 
 
 def _write_in_range(kind: Media, value: Any, described: Parts, wanted: str | None) -> tuple[bytes, str]:
-    """For a media range: the caller's own type, else what the value looks like, else the plainest of the range."""
+    """Choose within a media range: the caller's type, else what the value looks like, else the plainest."""
     own = wanted or (value.get("content_type") if is_described_file(value) else None)
     if isinstance(own, str) and not is_range(own) and not is_described_file(value):
         return write_body(msgspec.structs.replace(kind, type=own), value, described)
@@ -265,7 +265,7 @@ def _takes_base64(kind: Media) -> bool:
 
 
 def _type_of_file(part: FilePart, declared: str) -> str:
-    """The type of a file within the declared types and ranges: its own, by its name, by its content, the plainest."""
+    """Choose the type of a file within the declared types: its own, by name, by content, the plainest."""
     listed = [each.strip() for each in declared.split(",") if each.strip()] or ["*/*"]
     guesses = [part.content_type, _guessed(part.filename) if part.filename else None, recognized(part.data)]
     for guess in guesses:
@@ -275,7 +275,7 @@ def _type_of_file(part: FilePart, declared: str) -> str:
 
 
 def read_file(value: Any, argument: str = "body") -> FilePart:
-    """A file from what a caller may give as an argument: bytes, a path, base64 text, or an object that says more."""
+    """Read a file argument: bytes, a path, base64 text, or an object with more fields."""
     if isinstance(value, FilePart):
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -329,14 +329,14 @@ def _named_parts(kind: Media, value: dict[str, Any], described: Parts) -> Iterat
 
 
 def _with_headers(part: FilePart, declared: dict[str, str | None]) -> FilePart:
-    """A part with the headers its encoding fixes, unless the caller gave them another value."""
+    """Add the headers that the encoding fixes to a part, unless the caller set them."""
     given = {name.lower() for name, _ in part.headers}
     fixed = [(name, value) for name, value in declared.items() if value is not None and name.lower() not in given]
     return msgspec.structs.replace(part, headers=(*fixed, *part.headers)) if fixed else part
 
 
 def _is_one_part(encoding: dict[str, Any]) -> bool:
-    """A list is one part only where its encoding says so; else each item is a part of its own."""
+    """Whether a list is one part, by its encoding; otherwise each item is a part."""
     return is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
 
 
@@ -379,7 +379,7 @@ def _guessed(filename: str) -> str:
 
 
 def _unnamed_parts(value: Any) -> Iterator[tuple[None, FilePart]]:
-    """The parts of other multipart types, which have an order and no names."""
+    """Return the parts of other multipart types, which have an order and no names."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str):
             yield None, FilePart(each.encode(), content_type="text/plain; charset=utf-8")
@@ -405,5 +405,5 @@ def _one_line(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A name for a part's header, as browsers write it: nothing in it can end the header."""
+    """Quote a name for a part's header as browsers do, so that it cannot end the header."""
     return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

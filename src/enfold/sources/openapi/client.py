@@ -80,7 +80,7 @@ class ServiceClient:
     def __init__(
         self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`headers`, and what a given client adds by itself, go to the user's own server only."""
+        """`headers`, and those that a given client adds, are sent only to the user's own server."""
         self.reach = reach
         self.limits = limits
         self.secrets = KnownSecrets()  # which answers must not repeat to callers
@@ -94,7 +94,7 @@ class ServiceClient:
     # --- whole answers
 
     async def fetch(self, request: Outgoing) -> ReceivedResponse:
-        """The answer to a request, its body read; redirects followed, and tried again where that is safe."""
+        """Send a request and read its response; follow redirects, and retry where that is safe."""
         response = await self.open(request)
         try:
             return await self.read(response, request)
@@ -102,7 +102,7 @@ class ServiceClient:
             await response.close()
 
     async def read(self, response: Response, request: Outgoing) -> ReceivedResponse:
-        """The answer of an open response; one that is too large is refused before it is all here."""
+        """Read an open response; reject one that is too large before it is complete."""
         is_head = request.method == "HEAD"
         try:
             content = b"" if is_head else await response.body(self.limits.response_bytes)
@@ -120,7 +120,7 @@ class ServiceClient:
     # --- open responses
 
     async def open(self, request: Outgoing) -> Response:
-        """An open response, whatever its status; who opens it closes it."""
+        """Return an open response of any status; the caller closes it."""
         if request.content is not None and len(request.content) > self.limits.request_bytes:
             raise CallError(
                 "PAYLOAD_TOO_LARGE", f"The request body exceeds the limit of {self.limits.request_bytes} bytes"
@@ -144,7 +144,7 @@ class ServiceClient:
             await asyncio.sleep(wait)
 
     def _wait_before_retry(self, request: Outgoing, response: Response, attempt: int) -> float | None:
-        """The seconds to wait before another attempt; None where this answer is the one to keep."""
+        """Return the seconds before another attempt; None to keep this response."""
         if (
             response.status not in RETRIED_STATUSES
             or request.method not in IDEMPOTENT_METHODS
@@ -164,7 +164,7 @@ class ServiceClient:
             raise self.failure(error, request) from error
 
     async def send(self, request: Request) -> Response:
-        """One exchange: an open response, and no redirect followed."""
+        """Send one request and return an open response, without following redirects."""
         if self._client is None:
             self._client = open_client(self._given)
         is_home = self.reach.is_home(request.origin)
@@ -215,7 +215,7 @@ class ServiceClient:
             await client.aclose()
 
     def failure(self, error: WebError, request: Outgoing) -> CallError:
-        """What the caller hears of a request without an answer."""
+        """Return the error for a request without a response."""
         host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in IDEMPOTENT_METHODS
         if error.kind == "unreachable":
             return CallError("UNAVAILABLE", f"{host} cannot be reached: {error.sentence}", retryable=True)
@@ -240,7 +240,7 @@ def _to_request(request: Outgoing) -> Request:
 
 
 def _with_missing(headers: Headers, own: Headers) -> Headers:
-    """A request's headers, and the user's own that it does not have."""
+    """Return a request's headers, completed with the user's own."""
     present = {name.lower() for name, _ in headers}
     return [*headers, *((name, value) for name, value in own if name.lower() not in present)]
 
@@ -284,7 +284,7 @@ class Reach:
 
 
 def _spelled(allowed: str) -> str:
-    """A host as `place_of` spells it, with the scheme and the port beside it."""
+    """Spell a host as `place_of` does, with its scheme and port."""
     text = allowed.lower().rstrip("/")
     scheme, _, authority = text.rpartition("://")
     place = None if text.isascii() else place_of(f"{scheme or 'https'}://{authority}")
@@ -312,7 +312,7 @@ class Servers:
         self._stands_in = base_url is not None
 
     def base_for(self, found: FoundOperation) -> str:
-        """The base address of an operation, with the query that its requests have."""
+        """Return the base address of an operation, with the query of its requests."""
         own = self._first(found.place.child("servers")) or self._first(found.item.child("servers"))
         return self._with_query(self.base) if own is None else self._rebased(own)
 
@@ -356,7 +356,7 @@ class Servers:
         return urljoin(self._address, url) if place_of(self._address) else url
 
     def _rebased(self, url: str) -> str:
-        """An operation's own server; where a base_url stands in for the document's server, it does so here too."""
+        """Return an operation's own server; a base_url replaces the document's server here too."""
         if place_of(url) is None:
             return self._with_query(urljoin(f"{self.base}/", url))
         if self._stands_in and self._declared and place_of(url) == place_of(self._declared):
@@ -368,12 +368,12 @@ class Servers:
 
 
 def in_query(base: str) -> set[tuple[str, str]]:
-    """The query parameters that a base address gives, which are no arguments."""
+    """Return the query parameters of a base address, which are not arguments."""
     return {("query", name) for name, _ in parse_qsl(urlsplit(base).query, keep_blank_values=True)}
 
 
 def _old_server(root: dict[str, Any], address: str) -> str:
-    """The server of a 2.0 document: scheme, host and basePath; what is missing is that of the document's address."""
+    """Return the server of a 2.0 document: scheme, host and basePath, completed from the document's address."""
     host, path = root.get("host"), root.get("basePath")
     path = path if isinstance(path, str) else ""
     if not isinstance(host, str) or not host:
@@ -404,7 +404,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
     async def items(
         self, ready: Callable[[], Awaitable[Outgoing]], context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """An envelope for each item; `ready` gives the request anew for every connection."""
+        """Yield an envelope for each item; `ready` creates the request for every connection."""
         resume = context.last_event_id or ""
         pause, cuts, given = FIRST_PAUSE, 0, 0
         while True:
@@ -432,7 +432,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
     async def _one_connection(
         self, request: Outgoing, resume: str, *, is_first: bool
     ) -> AsyncGenerator[tuple[ResponseEnvelope[Any], str]]:
-        """The envelopes that come over one connection, with the last event id; a _CutError where it breaks."""
+        """Yield the envelopes of one connection, with the last event id; raise _CutError if it breaks."""
         response = await self._open(request, resume, is_first=is_first)
         reader: EventDecoder | _RecordReader | None = None
         try:
@@ -468,7 +468,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
             raise _CutError(error, resume) from error
 
     async def _whole(self, response: Response, request: Outgoing, content_type: str) -> ResponseEnvelope[Any]:
-        """Some servers answer a short result at once: one JSON value is a stream of one item."""
+        """Treat a single JSON value as a stream of one item: some servers respond to short results that way."""
         if not is_json(content_type):
             details = {"content_type": content_type, "reason": "content_type"}
             raise CallError("EXECUTION_ERROR", f"Not a stream: {content_type or 'no content type'}", details)
@@ -516,12 +516,12 @@ class _CutError(Exception):
 
 
 def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, most: int) -> bool:
-    """Only a GET is retried, and only if no item would repeat: events have ids, or none has arrived yet."""
+    """Whether to reconnect: only a GET, and only if no item would repeat."""
     return request.method == "GET" and cuts <= most and (bool(last_event_id) or given == 0)
 
 
 async def _items(response: Response, reader: EventDecoder | _RecordReader) -> AsyncGenerator[ServerSentEvent]:
-    """The items of a body, as they come."""
+    """Yield the items of a body as they arrive."""
     async with aclosing(response.chunks()) as chunks:
         async for chunk in chunks:
             for item in reader.feed(chunk):

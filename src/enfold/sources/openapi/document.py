@@ -42,20 +42,20 @@ class DocumentPlace(msgspec.Struct, frozen=True):
     pointer: tuple[str, ...] = ()
 
     def child(self, *keys: str) -> DocumentPlace:
-        """The place below; a missing key gives None as its node."""
+        """Return the place below; a missing key has None as its node."""
         node = self.node
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
         return DocumentPlace(node, self.resource, self.pointer + keys)
 
     def items(self) -> Iterator[tuple[str, DocumentPlace]]:
-        """The places below a mapping; what is no mapping has none."""
+        """Return the places below a mapping; empty for anything else."""
         if isinstance(self.node, dict):
             for key, node in self.node.items():
                 yield str(key), DocumentPlace(node, self.resource, (*self.pointer, str(key)))
 
     def elements(self) -> Iterator[DocumentPlace]:
-        """The places below a list; what is no list has none."""
+        """Return the places below a list; empty for anything else."""
         if isinstance(self.node, list):
             for index, node in enumerate(self.node):
                 yield DocumentPlace(node, self.resource, (*self.pointer, str(index)))
@@ -66,12 +66,12 @@ class DocumentPlace(msgspec.Struct, frozen=True):
         return self.node if isinstance(self.node, dict) else {}
 
     def text(self, key: str) -> str:
-        """The text in a field; empty where there is none."""
+        """Return the text of a field; empty if there is none."""
         value = self.fields.get(key)
         return value if isinstance(value, str) else ""
 
     def texts(self, key: str) -> list[str]:
-        """The texts of the list in a field."""
+        """Return the texts of a field's list."""
         return [each.node for each in self.child(key).elements() if isinstance(each.node, str)]
 
     @property
@@ -116,7 +116,7 @@ class Library:
         return DocumentPlace(self.root.root, self.root)
 
     def follow(self, place: DocumentPlace) -> DocumentPlace:
-        """The place itself, or where its `$ref` leads in the end."""
+        """Return the place itself, or where its `$ref` finally leads."""
         for _ in range(MAX_REFERENCE_STEPS):
             ref = place.node.get("$ref") if isinstance(place.node, dict) else None
             if not isinstance(ref, str):
@@ -125,14 +125,14 @@ class Library:
         raise BrokenReferenceError(f"{place.where} refers to itself")
 
     def follow_if_possible(self, place: DocumentPlace) -> DocumentPlace:
-        """`follow`, or a place without a node where the reference is broken."""
+        """Follow a reference; return a place without a node if it is broken."""
         try:
             return self.follow(place)
         except BrokenReferenceError:
             return DocumentPlace(None, place.resource, place.pointer)
 
     def follow_described(self, place: DocumentPlace) -> DocumentPlace:
-        """`follow`; since 3.1 a reference may have a summary and a description of its own, which then count."""
+        """Follow a reference; since 3.1 its own summary and description take precedence."""
         target = self.follow(place)
         if target is place or not self._has_ids or not isinstance(target.node, dict):
             return target
@@ -140,7 +140,7 @@ class Library:
         return DocumentPlace({**target.node, **own}, target.resource, target.pointer) if own else target
 
     def resolve(self, ref: str, base: DocumentResource) -> DocumentPlace:
-        """The place a reference names; a large document says the same ones thousands of times."""
+        """Return the place that a reference names; cached, since large documents repeat them thousands of times."""
         known = base.resolved.get(ref)
         if known is None:
             address, _, fragment = ref.partition("#")
@@ -187,7 +187,7 @@ class Library:
         return place if resource is place.resource else DocumentPlace(place.node, resource)
 
     def own_resource(self, node: Any, base: DocumentResource) -> DocumentResource:
-        """The resource a schema is relative to inside: its own, where it has an `$id`."""
+        """Return the resource that a schema's references are relative to: its own if it has an `$id`."""
         if not self._has_ids or not isinstance(node, dict) or node is base.root:
             return base
         own = node.get("$id")
@@ -259,7 +259,7 @@ def _unescape(key: str) -> str:
 
 
 def read_version(root: Any) -> str:
-    """`2.0`, `3.0`, `3.1` or `3.2`, whatever the document writes there: a number, a later patch, a newer minor."""
+    """Return `2.0`, `3.0`, `3.1` or `3.2`, however the document writes it: a number, a later patch, a newer minor."""
     if not isinstance(root, dict):
         raise FormatError("An OpenAPI document must be an object")
     if "swagger" in root and "openapi" not in root:
@@ -300,7 +300,7 @@ _STANDARD_TAG: Final = "tag:yaml.org,2002:"
 
 
 def read_yaml(text: bytes) -> Any:
-    """The first document of a YAML stream as JSON data; a FormatError says why it cannot be read."""
+    """Read the first document of a YAML stream as JSON data; raise FormatError if it is invalid."""
     import yaml
 
     try:
@@ -319,7 +319,7 @@ def _first_value(events: Iterator[Any]) -> Any:
 
 
 def plain_scalar(text: str) -> Any:
-    """What a plain scalar stands for in the core schema of YAML 1.2."""
+    """Return the value of a plain scalar in the core schema of YAML 1.2."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in _NUMBER_STARTS or len(text) > _MAX_DIGITS:
@@ -338,14 +338,14 @@ def _finite(text: str) -> float | str:
 
 
 def _with_stand_ins(text: str) -> str:
-    """The text with private characters for those that YAML 1.2 takes as they are and the parser of 1.1 does not."""
+    """Replace characters that YAML 1.2 allows and the 1.1 parser does not with private ones."""
     if _STAND_INS.search(text):
         raise FormatError("Not YAML: private characters stand beside control characters")
     return text.translate({code: _FIRST_STAND_IN + index for index, code in enumerate(_UNLIKE)})
 
 
 def _without_stand_ins(events: Iterator[Any]) -> Iterator[Any]:
-    """The events with the characters that were meant."""
+    """Restore the original characters in the events."""
     for event in events:
         if type(event).__name__ == "ScalarEvent":
             event.value = _STAND_INS.sub(lambda found: chr(_UNLIKE[ord(found[0]) - _FIRST_STAND_IN]), event.value)
@@ -389,7 +389,7 @@ class _Reader:
         self._path: list[str | int] = []
 
     def read(self, event: Any) -> tuple[Any, int]:
-        """The value that begins with this event, and the number of its nodes."""
+        """Return the value that begins with this event, and the number of its nodes."""
         kind = type(event).__name__
         if kind == "AliasEvent":
             return self._alias(event.anchor)
@@ -408,7 +408,7 @@ class _Reader:
         return found
 
     def _alias(self, anchor: str) -> tuple[Any, int]:
-        """The value of an alias; inside that value, which JSON data could not hold, a reference to it."""
+        """Return the value of an alias; inside that value, a reference to it."""
         unfinished = self._unfinished.get(anchor)
         if unfinished is not None and unfinished.is_mapping and not unfinished.keyword:
             return unfinished.reference, 1
@@ -417,7 +417,7 @@ class _Reader:
         return self._anchored[anchor]
 
     def _owner(self, key: str, event: Any) -> dict[str, str] | None:
-        """A reference to the schema whose own keyword an alias repeats inside of it, as `oneOf` or `properties`."""
+        """Return a reference to the schema whose keyword an alias repeats inside of it, such as `oneOf`."""
         unfinished = self._unfinished.get(event.anchor) if type(event).__name__ == "AliasEvent" else None
         return unfinished.reference if unfinished is not None and unfinished.keyword == key else None
 
@@ -460,7 +460,7 @@ class _Reader:
         return members, nodes
 
     def _key(self, event: Any) -> str:
-        """A key as it is written: `200` and `true` are text, as in JSON."""
+        """Return a key as it is written: `200` and `true` are text, as in JSON."""
         kind = type(event).__name__
         if kind == "AliasEvent" and not isinstance(key := self._alias(event.anchor)[0], dict | list):
             return str(key)
@@ -478,7 +478,7 @@ class _Reader:
 
 
 def _merge(target: dict[str, Any], merges: list[Any]) -> None:
-    """Fill in what `<<` brings: keys of the mapping itself win, then those of the earlier source."""
+    """Merge `<<`: keys of the mapping itself win, then those of the earlier source."""
     for merged in merges:
         for source in merged if isinstance(merged, list) else [merged]:
             if isinstance(source, dict):

@@ -149,7 +149,7 @@ class ServiceEndpoint:
         return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
 
     async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        """`answer`, repaired by the schema of the status and the media type that came."""
+        """Run `answer`, and repair the result by the schema of its status and media type."""
         envelope = await self.answer(arguments, context)
         response = response_for(self._successes, getattr(envelope.meta, "status_code", 0))
         if response is None or has_no_content(envelope):
@@ -173,7 +173,7 @@ class ServiceEndpoint:
         return stream.items(lambda: self._request(arguments), context)
 
     def _failure(self, answer: ReceivedResponse) -> CallError:
-        """The error of a status; after a 401 it says which scheme needs a credential, and where that is read from."""
+        """Return the error of a status; after a 401 it names the scheme that needs a credential, and where to set it."""
         error = to_error(answer)
         sentence, details = self._shared.security.refused(self._blueprint.requirements, self._schemes)
         if answer.status != 401 or not sentence:
@@ -248,7 +248,7 @@ class ServiceEndpoint:
         return successes(self._blueprint.responses)
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
-        """The schema of a response of this type; for an undeclared type, that of the first JSON type."""
+        """Return the schema of a response of this type; for an undeclared type, that of the first JSON type."""
         promised = [kind for kind in response.plain_types if is_json(kind)] or response.plain_types
         kind = kind_for(response, content_type) or (promised[0] if promised else "")
         schema = self._schemas.get((response.status, kind))

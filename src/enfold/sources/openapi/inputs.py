@@ -82,7 +82,7 @@ def plan_inputs(
 
 
 def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> ConvertedSchema:
-    """The schema of all arguments together; unknown ones are refused, unless the body takes any field."""
+    """Return the schema of all arguments; unknown ones are rejected, unless the body accepts any field."""
     extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
     schema: Schema = {
         "type": "object",
@@ -100,7 +100,7 @@ def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> Conver
 
 
 def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
-    """Each argument under its own name; where a name repeats, the first keeps it and the others add their location."""
+    """Name the arguments; if a name repeats, the first keeps it and the others add their location."""
     first: dict[str, Argument] = {}
     for argument in arguments:
         first.setdefault(argument.name, argument)
@@ -116,7 +116,7 @@ def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
 
 
 def _with_stream_fixed(arguments: dict[str, Argument], stream: bool) -> dict[str, Argument]:
-    """Where a body field `stream` chooses between an answer and a stream, the operation has chosen already."""
+    """Fix a body field `stream` that chooses between a response and a stream, as the operation has chosen."""
     return {
         name: msgspec.structs.replace(
             each, required=False, shape=ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
@@ -145,7 +145,7 @@ def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
 
 
 def _described(shape: ConvertedSchema, node: dict[str, Any]) -> ConvertedSchema:
-    """A shape with what the parameter object says about it."""
+    """Add the description of the parameter object to a shape."""
     extra: Schema = {}
     description = node.get("description")
     if isinstance(description, str) and description:
@@ -174,7 +174,7 @@ def _examples(node: dict[str, Any]) -> Iterator[Any]:
 
 
 def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
-    """The kinds of body; where fields can be given, the same object in another notation (XML) adds nothing."""
+    """Return the kinds of body; if fields can be passed, the same object in another notation (XML) adds nothing."""
     kinds = tuple(BodyKind(each, _fields(each, schemas)) for each in body.media)
     if not kinds or kinds[0].fields is None:
         return kinds
@@ -205,7 +205,7 @@ def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schem
 
 
 def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
-    """The fields of all kinds of body; only what all of them require is required."""
+    """Return the fields of all kinds of body; only what all of them require is required."""
     everywhere = frozenset.intersection(*(each.required for each in plain))
     shapes: dict[str, list[tuple[ConvertedSchema, bool]]] = {}
     for each in plain:
@@ -216,7 +216,7 @@ def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Arg
 
 
 def _in_all_kinds(found: list[tuple[ConvertedSchema, bool]]) -> ConvertedSchema:
-    """A field as the first kind describes it; where another takes a file, either will do."""
+    """Return a field as the first kind describes it; if another accepts a file, both are allowed."""
     files = [shape for shape, is_file in found if is_file]
     first, is_file = found[0]
     return first if is_file or not files else any_of([first, files[0]])
@@ -236,7 +236,7 @@ def _whole_shape(kind: Media, schemas: Schemas) -> ConvertedSchema:
 
 
 def _fields(kind: Media, schemas: Schemas) -> Fields | None:
-    """The fields of a media type whose schema is a plain object; None for any other."""
+    """Return the fields of a media type whose schema is a plain object; None for any other."""
     if kind.is_sequence or not has_fields(kind.type):
         return None
     found = _family_fields(kind.schema, schemas)
@@ -257,7 +257,7 @@ def _report_headers(kind: Media, schemas: Schemas) -> None:
 
 
 def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
-    """The fields of an object; of a base with a discriminator, those of its children too, none of them required."""
+    """Return the fields of an object; of a base with a discriminator also those of its children, none required."""
     own = _plain_object(place, schemas, 0)
     children = schemas.children(place) if own is not None else []
     if own is None or not children:
@@ -272,7 +272,7 @@ def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
 
 
 def _plain_object(place: DocumentPlace, schemas: Schemas, depth: int) -> Fields | None:
-    """An object that is only a list of fields, `allOf` and references followed."""
+    """Return an object that is only a list of fields, with `allOf` and references followed."""
     node = place.node
     if not isinstance(node, dict) or depth > _MAX_ALL_OF or not _is_plain(node):
         return None
@@ -313,7 +313,7 @@ def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
 
 
 def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchema]], ConvertedSchema]) -> Fields | None:
-    """The fields of all parts, those of one name combined; None where a part is more than a list of fields."""
+    """Combine the fields of all parts by name; None if a part is more than a list of fields."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -330,7 +330,7 @@ def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchem
 
 
 def _with_undeclared(fields: Fields) -> Fields:
-    """The fields with those that are required but nowhere described: anything may be their value."""
+    """Add fields that are required but not described: any value is allowed."""
     required = fields.required - fields.hidden
     unknown = dict.fromkeys(sorted(required - set(fields.properties)), ConvertedSchema(ANYTHING))
     return msgspec.structs.replace(fields, properties={**fields.properties, **unknown}, required=required)
@@ -345,7 +345,7 @@ def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
 
 
 def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
-    """The fields of a form with those that are files described as such."""
+    """Return the fields of a form, with files described as such."""
     schemas_of = {name: _part_schema(shape, schemas) for name, shape in fields.properties.items()}
     files = {
         name for name, schema in schemas_of.items() if _is_file(schema, kind.encoding.child(name, "contentType").node)
@@ -356,7 +356,7 @@ def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
 
 
 def _part_schema(shape: ConvertedSchema, schemas: Schemas) -> Schema:
-    """What one part of a field looks like: of a list, each item is a part."""
+    """Return the schema of one part of a field: in a list, each item is a part."""
     schema = _target(shape.schema, schemas)
     return _target(schema.get("items"), schemas) if schema.get("type") == "array" else schema
 

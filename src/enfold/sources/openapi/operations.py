@@ -39,7 +39,7 @@ class FoundOperation(msgspec.Struct, frozen=True):
 
 
 def find_operations(library: Library, problems: list[Problem]) -> list[FoundOperation]:
-    """Every operation under `paths`; what cannot be read is added to the problems."""
+    """Find every operation under `paths`; what cannot be read is added to the problems."""
     paths = library.place().child("paths")
     if paths.node is None:
         return []
@@ -59,7 +59,7 @@ def find_operations(library: Library, problems: list[Problem]) -> list[FoundOper
 
 
 def _object(library: Library, place: DocumentPlace, what: str, problems: list[Problem]) -> DocumentPlace | None:
-    """The object at a place, references followed; None, and a problem, where there is none."""
+    """Return the object at a place, references followed; None, and a problem, if there is none."""
     try:
         target = library.follow(place)
     except BrokenReferenceError as error:
@@ -72,7 +72,7 @@ def _object(library: Library, place: DocumentPlace, what: str, problems: list[Pr
 
 
 def _with_siblings(item: DocumentPlace, reference: DocumentPlace) -> DocumentPlace:
-    """A path item with what stands beside the reference to it, which counts before its own."""
+    """Return a path item with the fields beside its reference, which take precedence."""
     siblings = {key: value for key, value in reference.node.items() if key != "$ref"}
     if item is reference or not siblings:
         return item
@@ -89,13 +89,13 @@ def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
 
 
 def declared_content(library: Library, place: DocumentPlace) -> dict[str, DocumentPlace]:
-    """The media types of a body or a response, JSON first."""
+    """Return the media types of a body or a response, JSON first."""
     listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
     return {name: listed[name] for name in json_first(listed)}
 
 
 def listed_types(library: Library, found: FoundOperation, key: Literal["consumes", "produces"]) -> list[str]:
-    """The media types that an operation of 2.0, or else its document, lists under a key."""
+    """Return the media types that an operation of 2.0, or its document, lists under a key."""
     return found.place.texts(key) or library.place().texts(key)
 
 
@@ -103,7 +103,7 @@ def listed_types(library: Library, found: FoundOperation, key: Literal["consumes
 
 
 def wanted_name(operation: FoundOperation, *, is_stream_twin: bool = False) -> WantedName:
-    """What an operation would like to be called: its operationId where that can be written in ASCII, else its method and path."""
+    """Return the preferred name of an operation: its operationId in ASCII, else its method and path."""
     declared = None if operation.original is None else _in_ascii(operation.original)
     name = declared or generated_name(operation)
     if is_stream_twin:
@@ -112,7 +112,7 @@ def wanted_name(operation: FoundOperation, *, is_stream_twin: bool = False) -> W
 
 
 def _in_ascii(name: str) -> str | None:
-    """A name without accents and wide forms; None where letters or digits of another script would be left, or none at all."""
+    """Return a name without accents and wide forms; None if letters of another script or none would remain."""
     plain = name if name.isascii() else "".join(each for each in normalize("NFKD", name) if not combining(each))
     letters = [each for each in plain if each.isalnum()]
     return plain if letters and all(each.isascii() for each in letters) else None
@@ -124,7 +124,7 @@ def generated_name(operation: FoundOperation) -> str:
 
 
 def described(operation: FoundOperation) -> str:
-    """What the operation does, in the document's words: summary and description, each once."""
+    """Return the operation's description: summary and description, each once."""
     summary, description = (operation.place.text(key).strip() for key in ("summary", "description"))
     if not summary or description.startswith(summary.rstrip(".")):
         return description or operation.item.text("summary").strip()
@@ -156,7 +156,7 @@ _TEXT: Final = frozenset({
 
 
 def bare(media_type: str) -> str:
-    """The type without its parameters, in lower case."""
+    """Return the type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
 
@@ -211,7 +211,7 @@ def is_bytes(media_type: str) -> bool:
 
 
 def plainest(declared: str) -> str:
-    """The plainest type in a range, for content of which nothing else is known."""
+    """Return the plainest type in a range, for unknown content."""
     return _PLAINEST.get(bare(declared).partition("/")[0], "application/octet-stream")
 
 
@@ -238,14 +238,14 @@ _SIGNATURES: Final = (
 
 
 def recognized(content: bytes) -> str | None:
-    """The type that content has by its first bytes, for the commonest types."""
+    """Recognise the commonest types by their first bytes."""
     if content[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(content[8:12])
     return next((kind for start, kind in _SIGNATURES if content.startswith(start)), None)
 
 
 def parameter(media_type: str, name: str) -> str | None:
-    """A parameter of a media type, such as its charset."""
+    """Return a parameter of a media type, such as its charset."""
     for part in media_type.split(";")[1:]:
         key, _, value = part.partition("=")
         if key.strip().lower() == name:
@@ -254,5 +254,5 @@ def parameter(media_type: str, name: str) -> str | None:
 
 
 def json_first(media_types: Iterable[str]) -> list[str]:
-    """The types with `application/json` first, then other JSON types, then the rest, each in its order."""
+    """Sort the types: `application/json` first, then other JSON types, then the rest."""
     return sorted(media_types, key=lambda each: 0 if bare(each) == "application/json" else 1 if is_json(each) else 2)

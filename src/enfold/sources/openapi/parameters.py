@@ -62,7 +62,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 def read_parameters(library: Library, found: FoundOperation) -> list[Parameter]:
-    """The parameters of an operation and its path item, and one for each undeclared placeholder."""
+    """Read the parameters of an operation and its path item, and add one for each undeclared placeholder."""
     read: dict[tuple[str, str], Parameter] = {}
     for place in declared_parameters(found):
         parameter = _read(library.follow_described(place), library.version)
@@ -74,7 +74,7 @@ def read_parameters(library: Library, found: FoundOperation) -> list[Parameter]:
 
 
 def placeholder_names(path: str) -> Iterator[str]:
-    """The names in a path template; the operators of `{+name}` and `{name*}` are no part of them."""
+    """Return the names in a path template, without the operators of `{+name}` and `{name*}`."""
     for text in PLACEHOLDER.findall(path.partition("#")[0]):
         yield placeholder_name(text)
 
@@ -84,7 +84,7 @@ def placeholder_name(text: str) -> str:
 
 
 def declared_parameters(found: FoundOperation) -> Iterator[DocumentPlace]:
-    """What an operation and its path item list; in 2.0 the parts of its body are among them."""
+    """Return what an operation and its path item list; in 2.0 this includes the parts of its body."""
     for owner in (found.item, found.place):
         listed = owner.child("parameters")
         if listed.node is not None and not isinstance(listed.node, list):
@@ -93,7 +93,7 @@ def declared_parameters(found: FoundOperation) -> Iterator[DocumentPlace]:
 
 
 def _read(place: DocumentPlace, version: str) -> Parameter | None:
-    """The parameter at a place; None for one that is part of a body, or that no caller may set."""
+    """Read the parameter at a place; None for a part of a body, or one that callers may not set."""
     node = place.node
     if not isinstance(node, dict):
         raise MalformedOperationError("a parameter must be an object")
@@ -126,14 +126,14 @@ def _read(place: DocumentPlace, version: str) -> Parameter | None:
 
 
 def collection_style(collection_format: Any) -> tuple[str, bool]:
-    """The style and explode that 2.0's collectionFormat stands for; its default is csv, not multi."""
+    """Return the style and explode of 2.0's collectionFormat; its default is csv, not multi."""
     if collection_format == "multi":
         return "form", True
     return _COLLECTION_STYLES.get(str(collection_format), "form"), False
 
 
 def with_inner_lists_joined(value: Any, items: Any) -> Any:
-    """A list of 2.0 with each list in it as one text, by the collectionFormat that its own level declares."""
+    """Join inner lists of a 2.0 list to text, by the collectionFormat of their level."""
     if not isinstance(value, list) or not isinstance(items, dict) or items.get("type") != "array":
         return value
     delimiter = DELIMITERS.get(collection_style(items.get("collectionFormat"))[0], ",")
@@ -142,7 +142,7 @@ def with_inner_lists_joined(value: Any, items: Any) -> Any:
 
 
 def _style(node: dict[str, Any]) -> tuple[str, bool]:
-    """The style and explode of a parameter since 3.0, or their defaults."""
+    """Return the style and explode of a parameter since 3.0, or their defaults."""
     style, explode = node.get("style"), node.get("explode")
     if not isinstance(style, str):
         style = "form" if node["in"] in ("query", "cookie") else "simple"
@@ -150,14 +150,14 @@ def _style(node: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _content(place: DocumentPlace) -> tuple[str | None, DocumentPlace]:
-    """The media type and schema of a parameter with `content`; else none, and the schema it has itself."""
+    """Return the media type and schema of a parameter with `content`; else none, and its own schema."""
     for media_type, media in place.child("content").items():
         return media_type, media.child("schema")
     return ("application/x-www-form-urlencoded" if place.node["in"] == "querystring" else None), place.child("schema")
 
 
 def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[Parameter]) -> Iterator[Parameter]:
-    """A required scalar for each placeholder without a parameter; in the query part of a path, queries are declared."""
+    """Return a required scalar for each placeholder without a parameter; in a path's query part, a query parameter."""
     path, _, query = found.path.partition("#")[0].partition("?")
     known = {each.name for each in declared if each.location == "path"}
     in_query = {each.name for each in declared if each.location == "query"} & set(placeholder_names(query))
@@ -172,7 +172,7 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
-    """The text that replaces the placeholder of a path parameter."""
+    """Return the text that replaces the placeholder of a path parameter."""
     escape = ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
     if parameter.content_type is not None:
         return escape(content_text(parameter.content_type, value))
@@ -180,7 +180,7 @@ def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) 
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
-    """The encoded pairs a query parameter adds to the query string."""
+    """Return the encoded pairs that a query parameter adds to the query string."""
     escape = _encoder(parameter)
     if parameter.content_type is not None:
         return [(encode(parameter.name), escape(content_text(parameter.content_type, value)))]
@@ -190,7 +190,7 @@ def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
 
 
 def querystring_text(parameter: Parameter, value: Any) -> str:
-    """The whole query string, as the media type of a `querystring` parameter writes it."""
+    """Return the whole query string, written in the media type of a `querystring` parameter."""
     if parameter.content_type == "application/x-www-form-urlencoded":
         return form_text(value) if isinstance(value, dict) else scalar_text(value)
     return encode(content_text(str(parameter.content_type), value))
@@ -203,7 +203,7 @@ def header_text(parameter: Parameter, value: Any) -> str | None:
 
 
 def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
-    """The cookies, `name=value` each."""
+    """Return the cookies as `name=value`."""
     if parameter.content_type is not None:
         return [f"{parameter.name}={encode(content_text(parameter.content_type, value))}"]
     escape = _encoder(parameter)
@@ -253,7 +253,7 @@ ENCODE_RESERVED: Final[dict[str, Encode]] = {
 
 
 def scalar_text(value: Any) -> str:
-    """A value as the wire has it: JSON words for booleans, whole floats as integers, JSON text for what is nested."""
+    """Write a value as text: JSON words for booleans, whole floats as integers, JSON for nested values."""
     if isinstance(value, str):
         return value
     if value is True:
@@ -292,7 +292,7 @@ def _is_undefined(value: Any) -> bool:
 
 
 def expand_path(name: str, value: Any, style: str, explode: bool, escape: Encode) -> str:
-    """The text for a placeholder of a path."""
+    """Return the text for a placeholder of a path."""
     if _is_undefined(value):
         return ""
     if style == "matrix":
@@ -312,7 +312,7 @@ def _joined(value: Any, explode: bool, escape: Encode, separator: str) -> str:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """The value as a row of scalars: names and values of an object in turn."""
+    """Flatten a value to scalars: names and values of an object in turn."""
     if isinstance(value, dict):
         for member, each in _members(value):
             yield member
@@ -329,7 +329,7 @@ def _flat(value: Any) -> Iterator[Any]:
 def expand_query(
     name: str, value: Any, style: str, explode: bool, escape: Encode, escape_name: Encode = encode
 ) -> list[tuple[str, str]]:
-    """The encoded pairs of a query string; their delimiters are part of neither."""
+    """Return the encoded pairs of a query string, without their delimiters."""
     if _is_undefined(value):
         return []
     key = escape_name(name)
@@ -344,7 +344,7 @@ def expand_query(
 
 
 def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, str]]:
-    """A member of an exploded object; a list of scalars in it is a repeated name."""
+    """Return the pairs for a member of an exploded object; a list of scalars repeats the name."""
     key = escape(member) if escape is unescaped else escape(member).replace("=", "%3D")  # which would end the name
     if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
         return [(key, escape(scalar_text(each))) for each in _elements(value)]
@@ -352,7 +352,7 @@ def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, st
 
 
 def _deep(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of a nested value as `a[b][c]`; the items of a list are numbered, which servers read most widely."""
+    """Return the leaves of a nested value as `a[b][c]`; list items are numbered, which most servers read."""
     if isinstance(value, dict):
         for member, each in _members(value):
             yield from _deep(f"{path}[{member}]", each)
@@ -371,7 +371,7 @@ def join_pairs(pairs: list[tuple[str, str]]) -> str:
 
 
 def expand_header(value: Any, style: str, explode: bool) -> str | None:
-    """A header's value: never percent-encoded."""
+    """Return a header's value, which is never percent-encoded."""
     if _is_undefined(value):
         return None
     separator = DELIMITERS.get(style, ",")
@@ -382,7 +382,7 @@ def expand_header(value: Any, style: str, explode: bool) -> str | None:
 
 
 def expand_cookie(name: str, value: Any, style: str, explode: bool, escape: Encode) -> list[str]:
-    """The cookies of one parameter: `form` writes it like a query, `cookie` (3.2) like RFC 6265, unescaped."""
+    """Return the cookies of one parameter: `form` writes it like a query, `cookie` (3.2) unescaped (RFC 6265)."""
     if _is_undefined(value):
         return []
     if style != "cookie":
@@ -400,12 +400,12 @@ def encode_form(text: str) -> str:
 
 
 def form_text(value: dict[str, Any]) -> str:
-    """An object as `application/x-www-form-urlencoded`: lists repeat their name, what is nested is JSON text."""
+    """Encode an object as `application/x-www-form-urlencoded`: lists repeat their name, nested values are JSON."""
     return join_pairs([pair for name, each in _members(value) for pair in form_pairs(name, each)])
 
 
 def form_pairs(name: str, value: Any) -> list[tuple[str, str]]:
-    """One field of a form without an encoding of its own: each item of a list, what is nested as JSON text."""
+    """Return one field of a form without its own encoding: each item of a list, nested values as JSON."""
     if value is None:
         return []
     items = _elements(value) if isinstance(value, list) else [value]

@@ -49,11 +49,11 @@ class Outgoing(msgspec.Struct):
     content: bytes | None = None
 
     def header(self, name: str) -> str | None:
-        """The first header of a name, in lower case."""
+        """Return the first header with this name, in lower case."""
         return next((value for each, value in self.headers if each.lower() == name), None)
 
     def add_header(self, name: str, value: str) -> None:
-        """Add a header that an argument may have set already: then the argument's stays."""
+        """Add a header, unless an argument has set it already."""
         if self.header(name.lower()) is None:
             self.headers.append((name, value))
 
@@ -92,7 +92,7 @@ class RequestBuilder:
         self._type = next((name for name, each in inputs.arguments.items() if each.location == "type"), None)
 
     def build(self, arguments: Mapping[str, Any]) -> Outgoing:
-        """The request for these arguments; a CallError says what cannot be sent."""
+        """Build the request for these arguments; raise CallError for what cannot be sent."""
         query = "".join(self._filled(self._query, arguments))
         path = self._filled(self._path, arguments)
         self._check_path(path, arguments)
@@ -168,7 +168,7 @@ class RequestBuilder:
             request.add_header("Content-Type", content_type)
 
     def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that are fields of the body, including undeclared ones if the body allows them."""
+        """Return the arguments that are fields of the body, including undeclared ones if it allows them."""
         known = self._inputs.arguments
         return {
             known[name].name if name in known else name: value
@@ -178,7 +178,7 @@ class RequestBuilder:
 
 
 def _template(path: str) -> list[tuple[str, str]]:
-    """A template as pieces: literal text, or the name of a placeholder and how it was written."""
+    """Split a template into literal text and placeholders."""
     pieces: list[tuple[str, str]] = []
     for index, text in enumerate(PLACEHOLDER.split(path)):
         if index % 2:
@@ -189,7 +189,7 @@ def _template(path: str) -> list[tuple[str, str]]:
 
 
 def _sendable(argument: str, text: str, unsendable: re.Pattern[str]) -> str:
-    """A text that cannot end the header it stands in."""
+    """Check that a text cannot end its header."""
     if unsendable.search(text):
         semicolons = " and semicolons" if unsendable is _COOKIE_END else ""
         raise invalid_argument(argument, "constraint", f"text without control characters{semicolons}")
@@ -201,7 +201,7 @@ def _missing(argument: str) -> CallError:
 
 
 def _check_required(kind: BodyKind, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """What the schema could not require, because the whole body may be left out."""
+    """Check what the schema could not require, because the whole body is optional."""
     required = kind.fields.required if kind.fields is not None else frozenset()
     for name, argument in inputs.arguments.items():
         if argument.location == "body" and argument.name in required and argument.name not in given:
@@ -209,7 +209,7 @@ def _check_required(kind: BodyKind, given: Mapping[str, Any], inputs: Inputs) ->
 
 
 def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], wanted: str | None) -> BodyKind:
-    """The kind of body that has these fields: the one asked for, else the first that can hold them all."""
+    """Choose the kind of body for these fields: the requested one, else the first that can hold them all."""
     plain = [each for each in kinds if each.fields is not None]
     for each in plain:
         if each.media.type == wanted:
@@ -223,7 +223,7 @@ def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], want
 
 
 def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
-    """The fields whose values are files: content of this process, or described ones where a kind takes a file."""
+    """Return the fields whose values are files: content of this process, or described ones where a kind accepts a file."""
     possible = frozenset().union(*(each.fields.parts.files for each in plain if each.fields is not None))
     listed = {name: value if isinstance(value, list) else [value] for name, value in given.items() if name in possible}
     described = {name for name, values in listed.items() if any(map(is_described_file, values))}
@@ -231,7 +231,7 @@ def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
 
 
 def _kind_for_value(kinds: tuple[BodyKind, ...], value: Any, wanted: str | None) -> BodyKind:
-    """The kind of body a value is: the one asked for, else by what it looks like, else the first."""
+    """Choose the kind of body for a value: the requested one, else by its look, else the first."""
     chosen = [each for each in kinds if each.media.type == wanted] or [
         each for each in kinds if wanted and is_within(wanted, each.media.type)
     ]
@@ -259,7 +259,7 @@ def _says_text(kind: BodyKind) -> bool:
 def arguments_leaving(
     pieces: Sequence[str], named: Sequence[str | None], arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    """The names of the arguments that leave their segment; `named` has the argument of each piece, None for plain text."""
+    """Return the arguments that would leave their path segment; `named` has the argument of each piece."""
     for argument in filter(None, named):
         if any(map(_has_dots, _texts(arguments[argument]))):
             yield argument
@@ -273,7 +273,7 @@ def _is_a_segment(pieces: Sequence[str], place: int) -> bool:
 
 
 def _by_segment(pieces: Sequence[str], named: Sequence[str | None]) -> Iterator[str]:
-    """The first argument of each segment that only as a whole is `..`; one empty label is `.` by the standard's table."""
+    """Return the first argument of each segment that is `..` only as a whole; an empty label counts as `.`."""
     segment, first = "", None
     for piece, argument in zip([*pieces, "/"], [*named, None], strict=True):
         head, *others = piece.split("/")
@@ -299,7 +299,7 @@ def _has_dots(text: str, only: tuple[str, ...] = (".", "..")) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, the names in objects too."""
+    """Yield every text in a value, including names in objects."""
     if isinstance(value, (str, bytes)):
         yield value if isinstance(value, str) else value.decode(errors="replace")
     elif isinstance(value, Mapping):

@@ -47,14 +47,14 @@ class ReceivedResponse(msgspec.Struct, frozen=True):
     method: str = "GET"
 
     def header(self, name: str) -> str | None:
-        """The first header of a name, in lower case."""
+        """Return the first header with this name, in lower case."""
         return next((value for key, value in self.headers if key.lower() == name), None)
 
 
 def to_envelope(
     answer: ReceivedResponse, *, expects_json: bool, private_headers: tuple[str, ...] = ()
 ) -> ResponseEnvelope[Any]:
-    """The envelope of a success."""
+    """Return the envelope of a success."""
     content_type = answer.header("content-type") or ""
     if answer.status in BODILESS or answer.method == "HEAD" or not answer.content:
         data, warnings = _empty(answer, content_type), NO_WARNINGS
@@ -71,14 +71,14 @@ def to_envelope(
 
 
 def _empty(answer: ReceivedResponse, content_type: str) -> Any:
-    """No body is nothing; but an empty text is a text, and empty bytes are bytes."""
+    """Return the value of an empty body: None, but empty text or bytes for those types."""
     if answer.status in BODILESS or answer.method == "HEAD" or not content_type or is_json(content_type):
         return None
     return "" if is_text(content_type) else b""
 
 
 def read_content(content: bytes, content_type: str, *, expects_json: bool) -> tuple[Any, tuple[ResultWarning, ...]]:
-    """A body by its content type: JSON, text or bytes. JSON that is broken stays text, with a warning."""
+    """Read a body by its content type: JSON, text or bytes. Broken JSON stays text, with a warning."""
     if is_json(content_type):
         return _read_json(content, content_type)
     if not content_type:
@@ -135,7 +135,7 @@ def _text(content: bytes, content_type: str) -> str:
 
 
 def to_error(answer: ReceivedResponse) -> CallError:
-    """The error for an HTTP error status: status, content type, truncated body and retry delay."""
+    """Return the error for an HTTP error status: status, content type, truncated body and retry delay."""
     content_type = answer.header("content-type") or ""
     return status_error(
         answer.status,
@@ -154,7 +154,7 @@ def _phrase(status: int) -> str:
 
 
 def error_body(content: bytes, content_type: str) -> Any:
-    """The body of a failure as JSON data where it is JSON, else as text, cut to a bound."""
+    """Return the body of a failure as JSON if possible, else as text, truncated."""
     if not content:
         return None
     if len(content) <= MAX_ERROR_BODY and (is_json(content_type) or not content_type):
@@ -184,7 +184,7 @@ class DeclaredResponse(msgspec.Struct, frozen=True):
 
 
 def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> tuple[DeclaredResponse, ...]:
-    """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
+    """Read the responses of an operation; one that cannot be read counts as undeclared, and is a problem."""
     read: list[DeclaredResponse] = []
     for status, place in found.place.child("responses").items():
         if status.startswith("x-"):
@@ -206,21 +206,21 @@ def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dic
 
 
 def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
-    """The responses that mean success; where only a default is declared, it does."""
+    """Return the responses that mean success; a lone default does."""
     listed = tuple(responses)
     found = tuple(each for each in listed if each.status.upper().startswith("2"))
     return found or tuple(each for each in listed if each.status == "default")
 
 
 def errors(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
-    """The error responses."""
+    """Return the error responses."""
     listed = tuple(responses)
     good = successes(listed)
     return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))
 
 
 def response_for(responses: Iterable[DeclaredResponse], status: int) -> DeclaredResponse | None:
-    """The declared response that an actual status belongs to."""
+    """Return the declared response for an actual status."""
     by_status = {each.status.upper(): each for each in responses}
     return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
 
@@ -229,7 +229,7 @@ def response_for(responses: Iterable[DeclaredResponse], status: int) -> Declared
 
 
 def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> ConvertedSchema:
-    """What the data of one response looks like, in one media type or in any; anything where none is declared."""
+    """Return the shape of a response's data, in one media type or in any; anything if none is declared."""
     if method == "HEAD" or response.status in ("204", "205", "304"):
         return _NOTHING
     kinds = [kind] if kind else response.plain_types
@@ -237,7 +237,7 @@ def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, ki
 
 
 def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> ConvertedSchema:
-    """What the data of a response looks like in one of its media types."""
+    """Return the shape of a response's data in one of its media types."""
     schema = response.media[kind].child("schema")
     if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
         return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)
@@ -245,7 +245,7 @@ def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> Con
 
 
 def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
-    """The declared media type that an answer has: by its name, as another kind of JSON, or within a range."""
+    """Return the declared media type of a response: by name, as another kind of JSON, or within a range."""
     kinds = response.plain_types
     by_name = {bare(each): each for each in reversed(kinds)}
     found = by_name.get(bare(content_type))
@@ -255,12 +255,12 @@ def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
 
 
 def output_schema(responses: Iterable[DeclaredResponse], method: str, schemas: Schemas) -> Schema:
-    """What the data of any success looks like, as one self-contained schema."""
+    """Return the schema of any success as one self-contained schema."""
     return schemas.bundle(any_of(distinct(response_shape(each, method, schemas) for each in successes(responses))))
 
 
 def distinct(shapes: Iterable[ConvertedSchema]) -> list[ConvertedSchema]:
-    """The shapes without those that are there already."""
+    """Remove duplicate shapes."""
     found: list[ConvertedSchema] = []
     for shape in shapes:
         if shape not in found:
@@ -269,7 +269,7 @@ def distinct(shapes: Iterable[ConvertedSchema]) -> list[ConvertedSchema]:
 
 
 def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
-    """The union of shapes; one of anything is anything."""
+    """Return the union of shapes; one that allows anything makes it anything."""
     if not shapes or any(shape.schema in ({}, True) for shape in shapes):
         return ConvertedSchema(ANYTHING)
     if len(shapes) == 1:
@@ -279,7 +279,7 @@ def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
 
 
 def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:
-    """What the data of one item of a stream looks like."""
+    """Return the schema of one item of a stream."""
     shapes = [
         _item_shape(kind, response.media[kind], schemas)
         for response in successes(responses)
@@ -301,7 +301,7 @@ def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedS
 
 
 def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
-    """The data of a server-sent event: where the schema describes the event, the schema of its `data`."""
+    """Return the schema of a server-sent event's data; if the schema describes the event, that of its `data`."""
     target = schemas.library.follow_if_possible(place)
     node = target.node
     if not isinstance(node, dict):
@@ -327,7 +327,7 @@ def _is_event(place: DocumentPlace) -> bool:
 
 
 def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
-    """The declared failures; responses shared by many operations are described once."""
+    """Return the declared failures; responses shared by many operations are described once."""
     described: list[ErrorSchema] = []
     for response in errors(responses):
         key = id(response.place.node)
@@ -364,7 +364,7 @@ _HTML: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECA
 
 
 def explanation(content: bytes, content_type: str) -> str:
-    """The upstream's own words, at most 300 characters of one line; empty where it has none."""
+    """Return the upstream's explanation, at most 300 characters on one line; empty if there is none."""
     text = content[:_MAX_BYTES].decode("utf-8", "replace")
     if bare(content_type) in ("text/html", "application/xhtml+xml") or _HTML.match(text):
         return _line(_first(_TITLE, text))
@@ -389,7 +389,7 @@ def _line(text: str) -> str:
 
 
 def _words(value: Any, depth: int) -> str:
-    """The explanation in a JSON value, wherever common servers put it."""
+    """Find the explanation in a JSON value, wherever common servers put it."""
     if isinstance(value, str):
         return value
     if depth >= _MAX_DEPTH:
@@ -414,7 +414,7 @@ def _named(value: Mapping[str, Any], words: Iterable[str], depth: int) -> str:
 
 
 def _errors(value: Any, depth: int) -> str:
-    """A list of errors, or errors by the name of what is wrong."""
+    """Read a list of errors, or errors by name."""
     if isinstance(value, dict) and not any(isinstance(value.get(word), str) for word in _WORDS):
         named = list(value.items())[:_MAX_ERRORS]
         return _joined(f"{name}: {text}" for name, each in named if (text := _words(each, depth + 1)))
@@ -422,7 +422,7 @@ def _errors(value: Any, depth: int) -> str:
 
 
 def _item(value: Any, depth: int) -> str:
-    """One of several errors, with the name of what is wrong where it has one."""
+    """Read one of several errors, with the name of what is wrong if it has one."""
     text = _words(value, depth + 1)
     if not isinstance(value, dict):
         return text

@@ -58,7 +58,7 @@ class Schemas:
         self._closures: dict[frozenset[str], Schema] = {}
 
     def shape(self, place: DocumentPlace) -> ConvertedSchema:
-        """The schema at a place; one that cannot be read counts as `{}`."""
+        """Return the schema at a place; one that cannot be read counts as `{}`."""
         conversion = _Conversion(self, place)
         try:
             return ConvertedSchema(conversion.convert(place.node, place.resource), frozenset(conversion.uses))
@@ -67,20 +67,20 @@ class Schemas:
             return ConvertedSchema(ANYTHING)
 
     def bundle(self, shape: ConvertedSchema) -> Schema:
-        """The schema with every definition it reaches, so that it stands alone."""
+        """Return the schema with every definition it reaches, so that it is self-contained."""
         root = self._inlined(shape)
         definitions = self._closure(root.uses)
         return {**root.schema, "$defs": definitions} if definitions else root.schema
 
     def definition(self, name: str) -> ConvertedSchema:
-        """A definition by the name that references use, converted when first needed."""
+        """Return a definition by its name in references, converted on first use."""
         found = self._shapes.get(name)
         if found is None:
             found = self._shapes[name] = self._variant(*self._places[name])
         return found
 
     def children(self, place: DocumentPlace) -> list[DocumentPlace]:
-        """The schemas that the one at a place stands for, where it is a base with a discriminator."""
+        """Return the schemas that a base with a discriminator stands for."""
         return self._families.children(self.library.follow_if_possible(place))
 
     def is_hidden(self, place: DocumentPlace) -> bool:
@@ -97,7 +97,7 @@ class Schemas:
     # --- definitions
 
     def _inlined(self, shape: ConvertedSchema) -> ConvertedSchema:
-        """A schema that is only a reference gives way to what it names: readers like to see the type at the root."""
+        """Replace a schema that is only a reference with its target, so that the root shows its type."""
         while isinstance(shape.schema, dict) and set(shape.schema) == {"$ref"}:
             shape = self.definition(shape.schema["$ref"].removeprefix("#/$defs/"))
         return shape if isinstance(shape.schema, dict) else ConvertedSchema({} if shape.schema else {"not": {}})
@@ -137,7 +137,7 @@ class Schemas:
         )
 
     def _family(self, base: DocumentPlace) -> ConvertedSchema:
-        """Any of the children of a base, or the base itself; any object if there are too many."""
+        """Return the union of the children of a base and the base itself; any object if there are too many."""
         children = self._families.children(base)
         if len(children) > MAX_CHILDREN:
             open_base = self._name(base, _PART)
@@ -147,7 +147,7 @@ class Schemas:
         return ConvertedSchema({**declared, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
 
     def name(self, target: DocumentPlace, owner: Any) -> str:
-        """The definition that a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
+        """Return the definition that a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
         is_part = owner is not None and (_composes(owner) or self._families.extends(owner, target))
         if not is_part:
             return self._name(target, _ANY if self._families.children(target) else "")
@@ -197,7 +197,7 @@ class _Conversion:
         return result
 
     def _siblings(self, node: Schema, base: DocumentResource) -> Schema:
-        """What stands beside a reference: since 3.1 it counts, before that only what describes does."""
+        """Return the keywords beside a reference: since 3.1 all count, before only descriptions."""
         rest = {key: value for key, value in node.items() if key not in _REFERENCES}
         if self._schemas.is_old:
             rest = {key: value for key, value in rest.items() if key in _DESCRIBING}
@@ -304,7 +304,7 @@ class _Conversion:
             result["type"] = known
 
     def _unset_type(self, node: Schema, result: Schema) -> None:
-        """`type: null` without quotes: taken as the type in versions that have it, and ignored otherwise."""
+        """Handle `type: null` without quotes: the type in versions that have it, otherwise ignored."""
         if len(node) == 1 and not self._schemas.is_old:
             result["type"] = "null"
         else:
@@ -334,7 +334,7 @@ def _is_closed(node: Any) -> bool:
 
 
 def _opened(node: Schema) -> Schema:
-    """A part of a composition, open for the properties of the others."""
+    """Open a part of a composition for the properties of the others."""
     return {key: value for key, value in node.items() if key not in ("additionalProperties", "unevaluatedProperties")}
 
 
@@ -348,7 +348,7 @@ def _widen(result: Schema) -> None:
 
 
 def _make_whole(result: Schema) -> None:
-    """An input that is a number by its type and an integer by its format is an integer."""
+    """Make a number with an integer format an integer."""
     declared = result.get("type")
     if declared == "number":
         result["type"] = "integer"
@@ -390,7 +390,7 @@ def _exclusive_limit(node: Schema, result: Schema, limit: str) -> None:
 
 
 def _definition_name(target: DocumentPlace) -> str:
-    """A name from where the schema stands: its own in the components, else the path to it."""
+    """Name a definition by its place: its own name in the components, else the path to it."""
     keys = [key for key in target.pointer if key not in ("components", "schemas", "definitions", "$defs")]
     if not target.resource.is_root:
         keys.insert(0, urlsplit(target.resource.uri).path.rsplit("/", 1)[-1].rsplit(".", 1)[0])
@@ -447,7 +447,7 @@ class Families:
         self._read: set[int] = set()
 
     def children(self, base: DocumentPlace) -> list[DocumentPlace]:
-        """The schemas that a base with a discriminator stands for, itself excepted; none for any other schema."""
+        """Return the schemas that a base with a discriminator stands for, without itself; none for other schemas."""
         if not _is_base(base.node):
             return []
         self._index(base)
@@ -468,7 +468,7 @@ class Families:
         return any(each.node is node for each in self._extending.get(id(base.node), ()))
 
     def _index(self, base: DocumentPlace) -> None:
-        """Look for children where the base lies, and in the document itself."""
+        """Look for children where the base is defined, and in the document itself."""
         for resource in (self._library.root, base.resource):
             if id(resource) not in self._read:
                 self._read.add(id(resource))
@@ -484,7 +484,7 @@ class Families:
                     self._extending.setdefault(id(target.node), []).append(child)
 
     def _mapped(self, base: DocumentPlace) -> Iterator[DocumentPlace]:
-        """What the discriminator maps to, as far as it cannot lead back to the base."""
+        """Return what the discriminator maps to, unless it leads back to the base."""
         for ref in base.child("discriminator", "mapping").fields.values():
             if isinstance(ref, str):
                 target = self._resolved(ref, base.resource) or self._resolved(

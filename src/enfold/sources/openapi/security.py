@@ -51,7 +51,7 @@ class Scheme(msgspec.Struct, frozen=True):
 
 
 def read_schemes(library: Library, problems: list[Problem]) -> dict[str, Scheme]:
-    """The security schemes of a document; those we cannot do are problems."""
+    """Read the security schemes of a document; unsupported ones are problems."""
     root = library.place()
     listed = (
         root.child("securityDefinitions") if library.version == "2.0" else root.child("components", "securitySchemes")
@@ -99,7 +99,7 @@ def _token_url(place: DocumentPlace) -> str:
 
 
 def read_requirements(library: Library, found: FoundOperation) -> Requirements:
-    """The alternatives of an operation: each the schemes that are needed together, with their scopes; None if undeclared."""
+    """Read an operation's alternatives: schemes that are needed together, with their scopes; None if undeclared."""
     for owner in (found.place, library.place()):
         declared = owner.node.get("security")
         if isinstance(declared, list):
@@ -110,7 +110,7 @@ def read_requirements(library: Library, found: FoundOperation) -> Requirements:
 
 
 def _scopes(listed: Any) -> Scopes:
-    """The scopes in one order, so that operations with the same ones share a token."""
+    """Sort the scopes, so that operations with the same ones share a token."""
     return tuple(sorted({each for each in listed if isinstance(each, str)})) if isinstance(listed, list) else ()
 
 
@@ -118,7 +118,7 @@ def _scopes(listed: Any) -> Scopes:
 
 
 def unknown_credentials(given: Mapping[str, Credential] | None, schemes: Iterable[str]) -> Iterator[Problem]:
-    """A problem for each credential whose scheme the document does not have, with the name that was likely meant."""
+    """Return a problem for each credential whose scheme the document does not have, with the likely name."""
     known = list(schemes)
     for name in given or ():
         if name not in known:
@@ -130,7 +130,7 @@ def unknown_credentials(given: Mapping[str, Credential] | None, schemes: Iterabl
 def gather_credentials(
     given: Mapping[str, Credential] | None, schemes: Iterable[str], namespace: str, environment: Mapping[str, str]
 ) -> dict[str, Credential]:
-    """The credentials by scheme: the given ones with `${NAME}` filled in, else those of the environment."""
+    """Collect the credentials by scheme: the given ones with `${NAME}` filled in, else those of the environment."""
     found: dict[str, Credential] = {}
     for name in schemes:
         credential = _filled((given or {}).get(name), environment)
@@ -144,13 +144,13 @@ def gather_credentials(
 def document_credentials(
     given: Mapping[str, Credential] | None, environment: Mapping[str, str]
 ) -> tuple[Credential, ...]:
-    """All given credentials: their schemes are unknown before the document is read."""
+    """Return all given credentials: their schemes are unknown before the document is read."""
     filled = (_filled(each, environment) for each in (given or {}).values())
     return tuple(each for each in filled if each is not None)
 
 
 def environment_name(scheme: str, namespace: str) -> str:
-    """The variable that holds a scheme's credential: `ENFOLD_GITHUB_TOKEN` for the scheme `token` in `github`."""
+    """Return the variable of a scheme's credential: `ENFOLD_GITHUB_TOKEN` for the scheme `token` in `github`."""
     words = ("enfold", namespace, scheme)
     return "_".join(_NOT_A_NAME.sub("_", word).strip("_") for word in words if word).upper()
 
@@ -222,7 +222,7 @@ class Security:
         return [Problem("security", each) for each in sent]
 
     def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> Mapping[str, Scopes]:
-        """The first alternative we have all credentials for, and schemes of others that fill a declared parameter."""
+        """Return the first alternative with all credentials, and other schemes that fill a declared parameter."""
         if requirements is None:
             return self._assumed
         chosen = next((each for each in requirements if each and self._credentials.keys() >= each.keys()), {})
@@ -233,18 +233,18 @@ class Security:
         return {**chosen, **{name: others[name] for name in added}}
 
     def supplied(self, names: Iterable[str]) -> set[ParameterKey]:
-        """The parameters that the chosen schemes fill in."""
+        """Return the parameters that the chosen schemes fill in."""
         return {self._schemes[name].key for name in names}
 
     def needs(self) -> list[SchemeNeed]:
-        """Each scheme of the document, with the variable that would fill it."""
+        """Return each scheme of the document, with the variable that would fill it."""
         return [
             SchemeNeed(name, scheme.kind, environment_name(name, self._namespace), name in self._credentials)
             for name, scheme in self._schemes.items()
         ]
 
     def refused(self, requirements: Requirements, sent: Collection[str]) -> tuple[str, dict[str, Any]]:
-        """What to do after a 401, as a sentence and as details; nothing where the document has no schemes."""
+        """Return advice after a 401, as a sentence and as details; empty if the document has no schemes."""
         if sent:
             return f"the credential of {' and '.join(sent)} was refused", {"schemes": list(sent)}
         wanted: Iterable[Iterable[str]] = requirements or [[name] for name in self._schemes]
@@ -291,7 +291,7 @@ class Security:
 
 
 def _grant(scheme: Scheme, parts: Mapping[str, str], needed: Scopes) -> CredentialsFlow:
-    """What is asked of the token endpoint: the scopes that the user gave, else those that the operation needs."""
+    """Return the token request: the scopes that the user gave, else those that the operation needs."""
     scopes = parts.get("scopes") or parts.get("scope") or " ".join(needed)
     own = parts.get("token_url")
     url = own or scheme.token_url
@@ -322,7 +322,7 @@ class TokenStore:
         self._locks: dict[CredentialsFlow, asyncio.Lock] = {}
 
     async def token(self, grant: CredentialsFlow) -> str:
-        """A token that is good for a while; many callers at once fetch it only once."""
+        """Return a valid token; concurrent callers fetch it only once."""
         async with self._locks.setdefault(grant, asyncio.Lock()):
             token, until = self._tokens.get(grant, ("", 0.0))
             if time.monotonic() >= until:

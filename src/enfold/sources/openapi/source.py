@@ -286,7 +286,7 @@ class _Importer:
         return Operation(self._rules.with_durability(spec), handler, policy=policy, origin=origin)
 
     def _schema_or(self, make: Callable[[], Schema], found: FoundOperation, otherwise: Schema) -> Schema:
-        """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""
+        """Make a schema late: a failure is reported, and does not break a whole listing."""
         try:
             return make()
         except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
@@ -311,7 +311,7 @@ def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:
 
 
 def _definition(found: FoundOperation) -> Definition:
-    """What is compared of an operation when its document is read again; what it refers to is compared as a whole."""
+    """Return what is compared of an operation when its document is read again; references are compared as a whole."""
     node, path = found.place.node, found.item.node
     return definition_of(
         [node.get(name) for name in ("summary", "description")],
@@ -357,7 +357,7 @@ class Loader:
         self._home = ""  # where the document came from; empty for one that came as data
 
     def load(self, source: Mapping[str, Any] | str | bytes | os.PathLike[str]) -> Library:
-        """The document a user gave, as data, a path, an address, or the text itself."""
+        """Load a document given as data, a path, an address or text."""
         return Library(self._read_source(source), self._home, self._part)
 
     def _read_source(self, source: Mapping[str, Any] | str | bytes | os.PathLike[str]) -> Any:
@@ -376,7 +376,7 @@ class Loader:
         return read_document(self._read(path))
 
     def _part(self, uri: str) -> bytes:
-        """A part that a document refers to; a BrokenReferenceError says why it may not be read."""
+        """Load a part that a document refers to; raise BrokenReferenceError if it may not be read."""
         if urlsplit(uri).scheme in ("http", "https"):
             refusal = self._reach().refusal(uri)
             if refusal is not None:
@@ -385,7 +385,7 @@ class Loader:
         return self._read(_referred_file(uri, self._home, self._allow_files))
 
     def _reach(self) -> Reach:
-        """The document's own server is allowed; with a `base_url` elsewhere it gets nothing that belongs to the user's."""
+        """Allow the document's own server; with a `base_url` elsewhere it gets none of the user's credentials."""
         own = place_of(self._home)
         allowed = (*self._allow_hosts, *([f"{own[0]}://{own[1]}:{own[2]}"] if own else []))
         return Reach(self._base_url or self._home, allowed)
@@ -440,7 +440,7 @@ class Loader:
 
 
 def _referred_file(uri: str, home: str, allowed: Folders = ()) -> Path:
-    """The file that a `file:` address names, with every link followed; a BrokenReferenceError says why it may not be read."""
+    """Return the file of a `file:` address, links followed; raise BrokenReferenceError if it may not be read."""
     if not home.startswith("file:"):
         raise BrokenReferenceError("only a document that is a file itself may refer to files")
     given = _path(uri)
@@ -464,7 +464,7 @@ def _path(uri: str) -> Path:
 
 
 def _folders(home: Path, allowed: Folders) -> Iterator[Path]:
-    """The folder the user sees the document in, the one it really lies in where it is a link, and those allowed."""
+    """Return the folders of the document, as named and with links followed, and those allowed."""
     yield home.parent.resolve()
     yield home.resolve().parent
     for each in [allowed] if isinstance(allowed, (str, os.PathLike)) else allowed:
@@ -475,7 +475,7 @@ def _folders(home: Path, allowed: Folders) -> Iterator[Path]:
 
 
 async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[str]:
-    """The credentials of the API as its document's server may take them; its schemes are in the document."""
+    """Return the credentials of the API for its document's server; its schemes are in the document."""
     for credential in credentials:
         given: Any = await current(credential)
         if isinstance(given, Mapping):
@@ -489,7 +489,7 @@ async def _authorizations(credentials: Iterable[Credential], challenge: str) -> 
 
 
 def _run_in_thread(work: Coroutine[Any, Any, ReceivedResponse]) -> ReceivedResponse:
-    """Wait for some work in a thread: documents are read before there is a loop, or while it stands still."""
+    """Wait for some work in a thread: documents are read before there is a loop, or while it is blocked."""
     done: Future[ReceivedResponse] = Future()
 
     def run() -> None:
