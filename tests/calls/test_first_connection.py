@@ -121,3 +121,18 @@ async def test_a_hub_that_is_not_there_is_reported_without_the_secrets_of_its_ad
     await transport.close()
     assert raised.value.code == "UNAVAILABLE"
     assert "ss@" not in raised.value.message
+
+
+async def test_nats_py_still_has_the_private_attributes_that_the_transport_uses(nats_url: str) -> None:
+    async with NATSTransport(nats_url, user="alice", password=PASSWORD) as transport:
+        client = transport.client
+        subscription = await client.subscribe("_INBOX.alice.any")
+        used = {
+            "Client": (client, ("_server_info", "_send_unsubscribe", "_transport", "_pending", "_pending_data_size")),
+            "Subscription": (subscription, ("_id",)),
+            "the transport of a client": (getattr(client, "_transport", None), ("_io_writer",)),
+        }
+        missing = [
+            f"{name}.{each}" for name, (owner, names) in used.items() for each in names if not hasattr(owner, each)
+        ]
+        assert missing == []

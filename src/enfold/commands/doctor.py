@@ -177,6 +177,7 @@ async def broker(address: str) -> AsyncIterator[Finding]:
     from enfold.calls.protocol.connection import address_name
     from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.nats import server_has
 
     name = address_name(address)
     async with reached(address, token=os.environ.get(TOKEN)) as transport:
@@ -184,7 +185,7 @@ async def broker(address: str) -> AsyncIterator[Finding]:
             return
         client = transport.client
         version = client.connected_server_version
-        has_jetstream = bool(client._server_info.get("jetstream"))
+        has_jetstream = server_has(client, "jetstream")
     if (version.major, version.minor) < OLDEST_NATS:
         wanted = ".".join(map(str, OLDEST_NATS))
         yield Finding("warning", name, f"NATS {version.major}.{version.minor} is old: use {wanted} or later")

@@ -81,7 +81,6 @@ def read_frame(wire: Any) -> tuple[Frame, bytes]:
 MAX_UNSENT: Final = 8 * 1024 * 1024
 ENOUGH: Final = 8 * 1024  # bytes that are written without waiting for the end of the loop turn
 OPEN: Final = 1  # websockets.protocol.OPEN
-BINARY: Final = 2  # the largest opcode of a frame that carries data
 
 # A peer that does not answer a ping within five seconds is disconnected.
 CONNECTION_SETTINGS: Final[dict[str, Any]] = {

@@ -263,10 +263,10 @@ class NATSTransport:
     def _check_server(self, client: Client) -> None:
         """Refuse a server without TLS behind `tls://`, and a remote one without authentication, unless `insecure`."""
         url = client.connected_url
-        if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
+        if url is not None and url.scheme == "tls" and not server_has(client, "tls_required"):
             message = f"NATS at {self._shown} does not support TLS: enable it, or use nats://"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
-        if self._insecure or asks_for_credentials(client) or (url is not None and is_loopback(url.hostname or "")):
+        if self._insecure or server_has(client, "auth_required") or (url is not None and is_loopback(url.hostname or "")):
             return
         message = f"NATS at {self._shown} requires no credentials: enable authentication, or pass insecure=True"
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
@@ -275,7 +275,7 @@ class NATSTransport:
         """Whether permissions prevent peers from publishing as others; sends a probe that should be refused."""
         if self._by_account:
             return True
-        if not asks_for_credentials(client):
+        if not server_has(client, "auth_required"):
             return False
         subject = request_subject(f"not-{new_boot()}", "_enfold.probe")
         await client.publish(subject, b"")
@@ -435,9 +435,9 @@ async def _flush(client: Client) -> None:
         raise DisconnectedError from error
 
 
-def asks_for_credentials(client: Client) -> bool:
-    """Whether the server requires authentication."""
-    return bool(client._server_info.get("auth_required"))
+def server_has(client: Client, feature: str) -> bool:
+    """Whether the server said so when we connected: `auth_required`, `tls_required`, `jetstream`."""
+    return bool(client._server_info.get(feature))
 
 
 def _account(headers: Mapping[str, str] | None) -> str | None:

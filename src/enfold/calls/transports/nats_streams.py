@@ -21,7 +21,7 @@ from enfold.calls.protocol.transport import (
     peer_name,
     request_subject,
 )
-from enfold.calls.transports.nats import asks_for_credentials
+from enfold.calls.transports.nats import server_has
 from enfold.errors import CallError
 from enfold.operations import RESERVED_IDS, Identity, OperationSpec
 from enfold.operations.access import may_list
@@ -53,7 +53,7 @@ async def ensure_stream(client: Client, context: JetStreamContext, wanted: Strea
     try:
         found = (await context.stream_info(str(wanted.name))).config
     except NotFoundError:
-        if asks_for_credentials(client):
+        if server_has(client, "auth_required"):
             message = f"The stream {wanted.name} does not exist on the NATS server: create it with `enfold nats init`"
             raise CallError("UNAVAILABLE", message, {"reason": MISSING}) from None
         await _create(client, context, wanted)
