@@ -94,6 +94,14 @@ class _Named(msgspec.Struct, frozen=True):
     digest: str
 
 
+class _Hold(msgspec.Struct, eq=False):
+    """What an attempt needs to go on: its message in the queue, and the state that it has last written or read."""
+
+    message: Any
+    task: Task
+    revision: int
+
+
 class NATSTasks:
     """Tasks on the servers of a transport. They need nats-server 2.11 or later, with JetStream."""
 
@@ -300,7 +308,7 @@ class NATSTasks:
                 async with self._reached():
                     await self._change_held(claim, transitions.unclaim)
                     self._running.pop(claim.id, None)
-                    await claim.token.nak()
+                    await claim.token.message.nak()
 
     async def _claim(self, message: Msg) -> Claim | None:
         """Claim the task of a message; one whose state cannot be read or written ends as failed."""
@@ -334,13 +342,13 @@ class NATSTasks:
                 task = transitions.claim(task, fence, now_ms())
             # A conflict is read again at once: most often the accepter has just stored the task.
             with suppress(Conflict):
-                await self._states.put(task, 0 if found is None else found.revision)
+                revision = await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
                     await self._slots.end(task.order)
                     await message.ack()
                     return None
                 self._running[task.id] = task.fence
-                return Claim(task, message)
+                return Claim(task, _Hold(message, task, revision))
 
     async def _order(self, message: Msg) -> Order | None:
         """Read the order of a message; an invalid one is stored under `dead.` and acknowledged."""
@@ -421,7 +429,7 @@ class NATSTasks:
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
         async with self._reached():
-            await claim.token.in_progress()
+            await claim.token.message.in_progress()
             if progress is not None or notes:
                 task = await self._change_held(claim, partial(transitions.note, progress=progress, notes=notes))
                 return task.is_cancelling
@@ -432,26 +440,29 @@ class NATSTasks:
             task = await self._change_held(claim, lambda task, now: after_ending(task, ending, now))
             self._running.pop(claim.id, None)
             if isinstance(ending, Abandoned) and not task.is_ended:
-                await claim.token.nak()
+                await claim.token.message.nak()
                 return task
             if task.is_ended:
                 await self._slots.end(task.order)
-            await claim.token.ack()
+            await claim.token.message.ack()
             return task
 
     async def _change_held(self, claim: Claim, step: Any) -> Task:
-        """Write the next state of a task that this attempt holds; after a conflict the state is read again."""
-        wanted: Task | None = None
+        """Write the next state of a task that this attempt holds; the state is read again only after a conflict."""
+        hold: _Hold = claim.token
+        task = transitions.end_if_overdue(hold.task, now_ms())
         while True:
+            wanted: Task = step(task, now=now_ms())
+            if wanted is task:
+                return task
+            with suppress(Conflict):
+                hold.revision = await self._states.put(wanted, hold.revision, claim.task.fence)
+                hold.task = wanted
+                return wanted
             found = await self._held(claim, wanted)
             if found.task == wanted:
-                return found.task  # written already, and only the confirmation was lost
-            wanted = step(found.task, now=now_ms())
-            if wanted is found.task:
-                return wanted
-            with suppress(Conflict):
-                await self._states.put(wanted, found.revision, claim.task.fence)
-                return wanted
+                return wanted  # written already, and only the confirmation was lost
+            task = found.task
 
     async def _held(self, claim: Claim, written: Task | None = None) -> FoundTask:
         try:
@@ -461,6 +472,7 @@ class NATSTasks:
                 raise
             found = None  # a corrupt entry: the next worker that gets its message ends it
         if found is not None and (found.kept.task.fence == claim.task.fence or found.task == written):
+            claim.token.task, claim.token.revision = found.kept.task, found.revision
             return found
         self._running.pop(claim.id, None)
         raise FencedError

@@ -293,10 +293,11 @@ class Streams:
         found = await self._read(key)
         return found is not None and not found.value
 
-    async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> None:
-        """Store a value for so long; Conflict where the key is not at the revision it follows (0: not there, None: any).
+    async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> int:
+        """Store a value for so long; returns its revision.
 
-        The server counts in whole seconds: nothing is forgotten before its time.
+        Conflict where the key is not at the revision it follows (0: not there, None: any). The server counts in whole
+        seconds: nothing is forgotten before its time.
         """
         from nats.js.errors import APIError
 
@@ -304,13 +305,14 @@ class Streams:
         self.check_size(value)
         headers = {} if follows is None else {_LAST: str(follows)}
         try:
-            await context.publish(
+            stored = await context.publish(
                 self.names.key(key), value, headers=headers or None, msg_ttl=max(1, ceil(min(seconds, MAX_AGE_SECONDS)))
             )
         except APIError as error:
             if error.err_code in _WRONG_VERSION:
                 raise Conflict from None
             raise
+        return stored.seq
 
     async def remove(self, key: str) -> None:
         """Remove a key by writing an empty value for a second. Purging would need permission to purge all keys."""
@@ -436,8 +438,8 @@ class States:
         kept = read_entry(_StateEntry, version.value)
         return FoundTask(transitions.end_if_overdue(kept.task, now_ms()), kept, version.revision)
 
-    async def put(self, task: Task, follows: int, fence: str = "") -> None:
-        """Write a state over the revision that it follows. What has ended with it is counted."""
+    async def put(self, task: Task, follows: int, fence: str = "") -> int:
+        """Write a state over the revision that it follows; returns its own. What has ended with it is counted."""
         outcome = b"" if task.outcome is None else msgspec.json.encode(task.outcome)
         text = encoded(task)
         size = len(text)
@@ -447,34 +449,34 @@ class States:
             digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
             kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
             text, size = msgspec.json.encode(kept), len(outcome)
-        await self._write_surely(task, text, follows)
+        revision = await self._write_surely(task, text, follows)
         if task.is_ended:
             await self._ledger.add(task, size, seconds_kept(task))
+        return revision
 
     async def check_size(self, task: Task) -> None:
         """PAYLOAD_TOO_LARGE where the server cannot hold the task with what a worker writes beside it."""
         await self._streams.open()
         self._streams.check_size(encoded(task), ROOM)
 
-    async def _write_surely(self, task: Task, value: bytes, follows: int) -> None:
+    async def _write_surely(self, task: Task, value: bytes, follows: int) -> int:
         """Write a state; where the server does not confirm it in time, look whether it has it, and try again."""
         from nats.errors import Error
 
         ends_at = time.monotonic() + UNSURE_FOR
         while True:
             try:
-                await self._streams.write(task_key(task.order), value, follows, seconds_kept(task))
+                return await self._streams.write(task_key(task.order), value, follows, seconds_kept(task))
             except Conflict:
                 found = await self._streams.read(task_key(task.order))
                 if found is None or found.value != value:
                     raise
+                return found.revision  # only the confirmation of an earlier write was lost
             except (Error, OSError, TimeoutError):
                 if time.monotonic() > ends_at:
                     raise
                 self._streams.forget()
                 await asyncio.sleep(PAUSE)
-                continue
-            return  # it is there, though perhaps only the confirmation of an earlier write was lost
 
     async def whole(self, found: FoundTask) -> Task:
         """The task with its outcome, however large."""
