@@ -174,9 +174,7 @@ class NATSTasks:
             # Queued before it is named: a process that dies in between has not reported it as accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
-                task = transitions.accept(order)
-                await self._streams.write(task_key(order), encoded(task), 0, seconds_kept(task))
-                return task
+                return await self._states.create(order)
             found = await self._states.find(order)
             return transitions.accept(order) if found is None else found.task
 

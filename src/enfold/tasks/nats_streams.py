@@ -414,7 +414,7 @@ class States:
     def __init__(self, streams: Streams, ledger: Ledger) -> None:
         self._streams = streams
         self._ledger = ledger
-        self._known: dict[tuple[str | None, str], str] = {}  # the keys of tasks that were asked for
+        self._known: dict[tuple[str | None, str], str] = {}  # the keys of tasks that were accepted or asked for
 
     async def find(self, order: Order) -> FoundTask | None:
         return await self.find_at(task_key(order))
@@ -426,10 +426,20 @@ class States:
             keys = await self._streams.keys(task_pattern(owner, task_id))
             if not keys:
                 return None
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            self._known[place] = keys[0]
+            self._remember(place, keys[0])
         return await self.find_at(self._known[place])
+
+    async def create(self, order: Order) -> Task:
+        """Store a new task; Conflict where there is one with this id."""
+        task = transitions.accept(order)
+        self._remember((order.owner, order.id), task_key(order))
+        await self._streams.write(task_key(order), encoded(task), 0, seconds_kept(task))
+        return task
+
+    def _remember(self, place: tuple[str | None, str], key: str) -> None:
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
+        self._known[place] = key
 
     async def find_at(self, key: str) -> FoundTask | None:
         version = await self._streams.read(key)
