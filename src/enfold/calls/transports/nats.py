@@ -266,7 +266,8 @@ class NATSTransport:
         if url is not None and url.scheme == "tls" and not server_has(client, "tls_required"):
             message = f"NATS at {self._shown} does not support TLS: enable it, or use nats://"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
-        if self._insecure or server_has(client, "auth_required") or (url is not None and is_loopback(url.hostname or "")):
+        is_local = url is not None and is_loopback(url.hostname or "")
+        if self._insecure or is_local or server_has(client, "auth_required"):
             return
         message = f"NATS at {self._shown} requires no credentials: enable authentication, or pass insecure=True"
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
