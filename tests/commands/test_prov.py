@@ -76,8 +76,9 @@ def test_verify_reads_a_file(value: Any, code: int, tmp_path: Path) -> None:
 
 
 def test_graph_draws_the_lineage(store: str) -> None:
-    assert "r0 --> r1" in answer("graph", "a", "--store", store)[1]
-    assert answer("graph", "-", stdin=json.dumps(run("a")))[1].startswith("flowchart TD")
+    assert answer("graph", "b", "--store", store)[1].startswith("<svg ")
+    assert "r0 --> r1" in answer("graph", "a", "--store", store, "--format", "mermaid")[1]
+    assert answer("graph", "-", "--format", "mermaid", stdin=json.dumps(run("a")))[1].startswith("flowchart TD")
 
 
 def test_capabilities_are_printed() -> None:
@@ -103,6 +104,45 @@ def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
         "b"
     ]
     assert answer("list", "--store", store, "--caller", "unknown")[0] == 3
+
+
+def test_a_vector_that_is_not_what_it_says_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"_vector_meta": {"id": "x", "expect": "fail", "reason": "a hyphen"}, "method_id": "adapter.fine"}
+    (tmp_path / "wrong.json").write_text(json.dumps(good))
+    pair = tmp_path / "integrity.digest.sha256"
+    pair.mkdir()
+    (pair / "input.json").write_text("{}")
+    (pair / "expected.json").write_text(
+        json.dumps({"canonical_form": "{ }", "digest": {"alg": "sha256", "value": "0"}})
+    )
+    (tmp_path / "torn.json").write_text("{")
+    code, text = answer("check-vector", str(tmp_path))
+    assert code == 1
+    for words in (
+        "x: the expected fault was not found",
+        "the canonical form differs; the digest differs",
+        "torn: it cannot be read",
+    ):
+        assert words in text
+    assert answer("check-vector", str(tmp_path / "nothing"))[0] == 3
+    (tmp_path / "empty").mkdir()
+    assert answer("check-vector", str(tmp_path / "empty")) == (3, "")
+    assert capsys.readouterr().err.endswith(f"NOT_FOUND: no vectors in {tmp_path / 'empty'}\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "valid"),
+        ({"implements": []}, "length"),
+        ({"implements": ["policy.x"]}, "reserved"),
+        ({"more": 1}, "unknown"),
+    ],
+)
+def test_a_manifest_is_checked(change: dict[str, Any], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = answer("validate-manifest", "-", stdin=json.dumps({**capabilities(), **change}))
+    assert code == (0 if word == "valid" else 1)
+    assert word in text + capsys.readouterr().err
 
 
 def test_a_key_is_made_once_and_signs_what_its_other_half_verifies(tmp_path: Path) -> None:

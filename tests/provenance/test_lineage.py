@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from enfold.provenance import (
     read_record,
     seal,
     to_mermaid,
+    to_svg,
     verify,
     verify_lineage,
 )
@@ -115,6 +117,16 @@ def test_a_circle_is_a_fault_of_the_lineage() -> None:
 HOSTILE = '<script>"]; x & y\n\x00#'
 
 
+def test_the_svg_has_a_box_for_every_run_and_an_arrow_for_every_link() -> None:
+    picture = to_svg(build_graph(DIAMOND))
+    root = ET.fromstring(picture)  # noqa: S314  # we wrote it ourselves, two lines above
+    name = "{http://www.w3.org/2000/svg}"
+    boxes = root.findall(f"{name}g/{name}rect")
+    assert len(boxes) == 4
+    assert len(root.findall(f"{name}path")) == 4
+    assert len({(box.get("x"), box.get("y")) for box in boxes}) == 4
+
+
 def test_the_mermaid_chart_names_every_run_and_link() -> None:
     chart = to_mermaid(build_graph([run("b", "a"), run("a", "gone")]))
     assert chart.splitlines() == [
@@ -128,9 +140,30 @@ def test_the_mermaid_chart_names_every_run_and_link() -> None:
     ]
 
 
+LONG = {
+    "a UUID": "9a1c2e9f-5c3f-4a3a-9d5e-1d2b4b6f9c10",
+    "a long id": "run-" * 50,
+    "wide letters": "注文" * 60,
+    "emoji": "🧾" * 60,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())
+def test_no_text_is_wider_than_its_box(text: str) -> None:
+    root = ET.fromstring(to_svg(build_graph([run(text, name=text[:150])])))  # noqa: S314  # as above
+    name = "{http://www.w3.org/2000/svg}"
+    width = int(root.findall(f"{name}g/{name}rect")[0].get("width", ""))
+    for found in root.findall(f"{name}g/{name}text"):
+        size = 10.5 if found.get("class") == "small" else 12.0
+        columns = sum(2 if ord(character) > 0x2E80 else 1 for character in found.text or "")
+        assert 12 + columns * size * 0.61 <= width - 12
+    assert (root.findall(f"{name}g/{name}text")[1].text == text) is (len(text) == 36)
+
+
 def test_no_name_can_break_out_of_a_picture() -> None:
     graph = build_graph([run(HOSTILE, "gone" + HOSTILE, name=HOSTILE)])
-    assert "<script>" not in to_mermaid(graph)
+    assert "<script>" not in to_svg(graph)
+    ET.fromstring(to_svg(graph))  # noqa: S314  # as above
     assert '"]' not in "".join(
         line.removesuffix('"]').removesuffix('"]:::missing') for line in to_mermaid(graph).splitlines()
     )

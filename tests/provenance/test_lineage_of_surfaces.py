@@ -9,7 +9,7 @@ import httpx2
 from tests.serving import serve
 
 from enfold import Context, OperationRegistry
-from enfold.provenance import Recorder, RecordStore, build_graph, options_from_mode, to_mermaid, verify_lineage
+from enfold.provenance import Recorder, RecordStore, build_graph, options_from_mode, to_mermaid, to_svg, verify_lineage
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import Service, from_openapi
 from enfold.surfaces.http import to_http
@@ -76,4 +76,5 @@ def test_three_steps_over_three_sources_leave_one_lineage(tmp_path: Path) -> Non
     graph = build_graph(records)
     assert [parent for parent, _ in graph.edges] == [record["run_id"]] * 2
     assert {found.tool.name.partition(".")[0] for found in graph.records.values()} == {"here", "api", "mcp"}
+    assert "<svg" in to_svg(graph)
     assert to_mermaid(graph).startswith("flowchart")

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.provenance.vector_check import check_vectors
 
 from enfold import provenance
 from enfold.envelope import local_envelope
@@ -28,6 +27,7 @@ from enfold.provenance import (
     verify,
     verify_envelope,
 )
+from enfold.provenance.conformance import check_vectors
 from enfold.provenance.integrity import digest_fault
 from enfold.provenance.methods import CONTRACTS
 from enfold.provenance.records import Evidence, read_artifact
@@ -130,6 +130,6 @@ def test_the_file_that_is_shipped_says_the_same() -> None:
 
 
 def test_the_check_of_vectors_reports_no_fault(vectors: Path) -> None:
-    found = list(check_vectors(vectors))
+    found = list(check_vectors(vectors, mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
     assert [str(each) for each in found if each.faults] == []
     assert {each.id for each in found} == set(capabilities()["test_vectors_validated"])

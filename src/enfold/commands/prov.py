@@ -1,4 +1,4 @@
-"""The command `enfold prov`: list, show, verify and draw records, and the tools of prov-spec: digests, methods, keys."""
+"""The command `enfold prov`: list, show, verify and draw records, and the tools of prov-spec: digests, keys, vectors, manifests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from enfold.commands.shared.output import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
 from enfold.log import printable, printable_lines
-from enfold.provenance.conformance import capabilities
+from enfold.provenance.conformance import capabilities, check_vectors, manifest_faults
 from enfold.provenance.integrity import digest_json, generate_key, load_public_keys, read_json
-from enfold.provenance.lineage import build_graph, to_mermaid, verify_run, verify_value
+from enfold.provenance.lineage import build_graph, to_mermaid, to_svg, verify_run, verify_value
 from enfold.provenance.methods import CATALOGUE, method_id_fault
 from enfold.provenance.record_store import RecordStore
 from enfold.provenance.verification import Verdict
@@ -63,11 +63,12 @@ def _parser() -> ArgumentParser:
     listing.add_argument("--json", action="store_true", help="print the complete records as JSON")
     showing = add("show", _show, "print a record")
     verifying = add("verify", _verify, "verify a record")
-    drawing = add("graph", _graph, "draw its lineage as a Mermaid flowchart")
+    drawing = add("graph", _graph, "draw its lineage")
     for command in (showing, verifying, drawing):
         command.add_argument("target", help="a run id in the store, a file, or - for standard input")
         command.add_argument("--store", type=Path, help=_STORE)
     verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) to verify signatures with")
+    drawing.add_argument("--format", choices=["svg", "mermaid"], default="svg")
     _add_tools(add)
     return parser
 
@@ -80,10 +81,13 @@ def _add_tools(add: Callable[[str, Callable[[Any], int], str], ArgumentParser]) 
     digest.add_argument("--algorithm", choices=["sha256", "sha512", "blake3"], default="sha256")
     wrap = add("wrap", _wrap, "wrap JSON or text in an mcp.envelope.v0.1")
     wrap.add_argument("--text", action="store_true", help="treat the input as text")
-    for command in (digest, wrap):
+    manifest = add("validate-manifest", _validate_manifest, "check a prov-capabilities.json")
+    for command in (digest, wrap, manifest):
         command.add_argument("target", help="a file, or - for standard input")
     keys = add("keygen", _keygen, "generate a signing key: FILE, and FILE.pub for verification")
     keys.add_argument("target", type=Path, metavar="FILE", help="the file for the private key; it must not exist")
+    vector = add("check-vector", _check_vector, "check test vectors of prov-spec")
+    vector.add_argument("target", type=Path, help="a vector or a folder of vectors")
 
 
 def _show(options: Any) -> int:
@@ -110,7 +114,8 @@ def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
 
 
 def _graph(options: Any) -> int:
-    return _print(to_mermaid(build_graph(_records(options))).rstrip("\n"))
+    graph = build_graph(_records(options))
+    return _print((to_mermaid if options.format == "mermaid" else to_svg)(graph).rstrip("\n"))
 
 
 def _capabilities(options: Any) -> int:
@@ -169,6 +174,19 @@ def _keygen(options: Any) -> int:
         path.touch(mode, exist_ok=False)  # before anything is in it
         path.write_bytes(content)
     return _print(f"Wrote {options.target} (signs) and {public} (verifies); key id {key.key_id}")
+
+
+def _validate_manifest(options: Any) -> int:
+    faults = manifest_faults(_read(options.target))
+    return _print_error("\n".join(faults), NOT_VERIFIED) if faults else _print("valid")
+
+
+def _check_vector(options: Any) -> int:
+    verdicts = list(check_vectors(options.target, mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
+    if not verdicts:
+        raise LookupError(f"no vectors in {options.target}")
+    _print("\n".join(map(str, verdicts)))
+    return OK if not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
 
 
 # --- where records come from --------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Graph,
         build_graph,
         to_mermaid,
+        to_svg,
         verify_lineage,
         verify_run,
         verify_value,
@@ -67,7 +68,7 @@ __all__ = [
     "json_pointer_evidence", "load_key", "load_public_keys", "method_id_fault", "opened_artifact",
     "options_from_call", "options_from_meta", "options_from_mode", "public_keys", "read_catalogue", "read_json",
     "read_record", "record_digest", "redact", "referred_artifact", "seal", "text_line_evidence", "to_mermaid",
-    "verify", "verify_envelope", "verify_lineage", "verify_run", "verify_value",
+    "to_svg", "verify", "verify_envelope", "verify_lineage", "verify_run", "verify_value",
 ]  # fmt: skip
 
 # Searched in this order: the first ones load the least.
