@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.calls.networks import Server, nats_server_program
+from tests.serving import serve
 from tests.waiting import wait_for
 
 from enfold import (
@@ -33,6 +34,7 @@ from enfold import (
 )
 from enfold.app.reconciler import open_config
 from enfold.calls.memory import MemoryTransport
+from enfold.envelope import to_wire
 from enfold.operations.call import NextStream
 from enfold.operations.outcomes import envelope_of
 from enfold.runtime.reserved import reserved_operation
@@ -40,6 +42,7 @@ from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.calls import serve_calls
+from enfold.surfaces.http import to_http
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 
@@ -681,17 +684,160 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+class Transparent:
+    """Does nothing, in calls and in subscriptions."""
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        return await next(call)
+
+    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        async for envelope in next(call):
+            yield envelope
+
+
+def wrapped(*middleware: Middleware) -> OperationRegistry:
+    ops = shop()
+    for each in middleware:
+        ops.middleware(each)
+    return ops
+
+
 @pytest.mark.parametrize("surface", [each for each in SURFACES if each != "direct"])
 async def test_a_middleware_that_does_nothing_changes_no_byte(surface: str) -> None:
-    async def wires(*middleware: Middleware) -> list[Any]:
-        ops = shop()
-        for each in middleware:
-            ops.middleware(each)
+    async def wires(ops: OperationRegistry) -> list[Any]:
         async with testing.open_client(surface, ops) as client:
             replies = [await client.call(name, arguments, format="result") for name, arguments in CALLS]
         return [(reply.status, _without_ids(reply.wire)) for reply in replies]
 
-    assert await wires(nothing, nothing) == await wires()
+    assert await wires(wrapped(nothing, Transparent())) == await wires(shop())
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_middleware_that_does_nothing_changes_no_item_of_a_stream(surface: str) -> None:
+    async def items(ops: OperationRegistry) -> list[Any]:
+        async with testing.open_client(surface, ops) as client:
+            envelopes = [envelope async for envelope in client.subscribe("shop.count", {"to": 3})]
+        return [_without_ids(to_wire(envelope)) for envelope in envelopes]
+
+    assert await items(wrapped(nothing, Transparent())) == await items(shop())
+
+
+def test_a_middleware_that_does_nothing_changes_no_byte_of_an_event_stream() -> None:
+    def body(ops: OperationRegistry) -> tuple[int, bytes]:
+        with serve(to_http(ops)) as client:
+            answer = client.get("/functions/shop.count?to=3", accept="text/event-stream")
+        return answer.status, answer.body
+
+    assert body(wrapped(nothing, Transparent())) == body(shop())
+
+
+async def test_a_middleware_that_does_nothing_changes_no_result_in_process_and_of_a_task() -> None:
+    async def results(ops: OperationRegistry) -> list[Any]:
+        async with Tasks(ops, MemoryTasks()) as tasks:
+            handle = await tasks.start("shop.pay", {"amount": 3})
+            kept = [await handle.result()]
+        kept += [
+            await ops.execute(name, arguments) for name, arguments in CALLS if name in ("shop.point", "shop.outer")
+        ]
+        return [_without_ids(to_wire(envelope)) for envelope in kept]
+
+    assert await results(wrapped(nothing, Transparent())) == await results(shop())
+
+
+# --- what breaks it -------------------------------------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> Middleware:
+    async def middleware(call: Call, next: Next) -> Outcome:
+        raise error
+
+    return middleware
+
+
+async def gives_nothing(call: Call, next: Next) -> Any:
+    await next(call)
+
+
+async def gives_a_dict(call: Call, next: Next) -> Any:
+    return {"result": 1}
+
+
+async def forgets_to_await(call: Call, next: Next) -> Any:
+    return next(call)
+
+
+async def gives_a_list(call: Call, next: Next) -> Outcome:
+    return await next(call.replace(input=[1, 2]))
+
+
+async def gives_no_number(call: Call, next: Next) -> Outcome:
+    return await next(call.replace(input={"x": "one"}))
+
+
+async def stops_waiting(call: Call, next: Next) -> Outcome:
+    return await asyncio.wait_for(next(call.replace(input={"x": 1, "y": 10**6})), 0)
+
+
+BROKEN: dict[str, tuple[Middleware, str]] = {
+    "an exception": (raising(ValueError("no")), "EXECUTION_ERROR"),
+    "an exception group": (raising(ExceptionGroup("two", [ValueError("no")])), "EXECUTION_ERROR"),
+    "SystemExit": (raising(SystemExit(3)), "EXECUTION_ERROR"),
+    "KeyboardInterrupt": (raising(KeyboardInterrupt()), "EXECUTION_ERROR"),
+    "StopIteration": (raising(StopIteration()), "EXECUTION_ERROR"),
+    "StopAsyncIteration": (raising(StopAsyncIteration()), "EXECUTION_ERROR"),
+    "GeneratorExit": (raising(GeneratorExit()), "EXECUTION_ERROR"),
+    "a cancellation of its own": (raising(asyncio.CancelledError()), "EXECUTION_ERROR"),
+    "TimeoutError": (raising(TimeoutError()), "TIMEOUT"),
+    "no result": (gives_nothing, "EXECUTION_ERROR"),
+    "a dict": (gives_a_dict, "EXECUTION_ERROR"),
+    "a coroutine": (forgets_to_await, "EXECUTION_ERROR"),
+    "a list as input": (gives_a_list, "VALIDATION_ERROR"),
+    "a wrong input": (gives_no_number, "VALIDATION_ERROR"),
+    "a time limit of its own": (stops_waiting, "TIMEOUT"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("surface", ["http", "cgi", "command_line"])
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_broken_middleware_is_an_error_of_its_call_and_the_next_call_works(broken: str, surface: str) -> None:
+    (middleware, code), ops = BROKEN[broken], shop()
+
+    @ops.query(middleware=[nothing, middleware])
+    async def add_late(x: int, y: int = 0) -> int:
+        await asyncio.sleep(y)
+        return x
+
+    async with testing.open_client(surface, ops) as client:
+        assert (await client.call("shop.add_late", {"x": 1})).code == code
+        assert (await client.call("shop.add", {"x": 1})).data == 1
+
+
+async def test_a_middleware_may_run_the_call_in_other_tasks_and_several_at_once() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def both(call: Call, next: Next) -> Outcome:
+        first, second = await asyncio.gather(next(call), next(call.replace(input={"x": 2})))
+        assert (envelope_of(first).data, envelope_of(second).data) == (1, 2)
+        async with asyncio.TaskGroup() as group:
+            third = group.create_task(next(call))
+        return third.result()
+
+    assert (await ops.execute("shop.add", {"x": 1})).data == 1
+
+
+async def test_a_middleware_that_swallows_a_failure_answers_for_it_on_every_attempt() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def swallow(call: Call, next: Next) -> Outcome:
+        try:
+            return await next(call)
+        except CallError as error:
+            return local_envelope(error.code, call.operation.spec.id)
+
+    assert [(await ops.execute("shop.fails")).data for _ in range(2)] == ["SOLD_OUT", "SOLD_OUT"]
 
 
 def _without_ids(wire: Any) -> Any:
