@@ -98,7 +98,9 @@ def steps(name: str) -> str:
 
 STACK = """
 flowchart TD
-  O["observe: span and record"] --> A["access: scopes and resources"]
+  H["HTTP: limits, hosts, authentication, router"] --> O["observe: span and record"]
+  M["MCP · CGI · shell · calls · your code"] --> O
+  O --> A["access: scopes and resources"]
   A --> L["limits: calls at once and per second"]
   L --> K["task, or idempotency key"]
   K --> U["user middleware: registry, source, operation"]

@@ -1,4 +1,4 @@
-"""The steps of every request over HTTP, in their order: limits -> hosts -> options -> authentication -> router.
+"""The steps of every request over HTTP, in their order: limits -> hosts -> format -> authentication -> router.
 
 A mounted app stands behind hosts and authentication alone: it reads its requests itself.
 """
