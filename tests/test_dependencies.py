@@ -552,6 +552,24 @@ async def test_what_a_thread_still_uses_is_closed_when_the_thread_ends(shop: Sho
     assert shop.log == ["open", "used", "CancelledError", "close"]
 
 
+async def test_what_a_blocking_stream_still_uses_is_closed_when_its_thread_ends(shop: Shop) -> None:
+    may_end = threading.Event()
+
+    @shop.ops.subscription(timeout=0.05)
+    def count(connection: Annotated[Connection, Depends(shop.connect)]) -> Iterator[int]:
+        may_end.wait(10)
+        connection.log.append("used")
+        yield 1
+
+    with pytest.raises(CallError) as late:
+        await anext(shop.ops.subscribe("shop.count"))
+    assert late.value.code == "TIMEOUT"
+    assert shop.log == ["open"]
+    may_end.set()
+    await until(lambda: "close" in shop.log)
+    assert shop.log[:2] == ["open", "used"]
+
+
 async def test_what_a_late_provider_opens_is_closed_too(shop: Shop) -> None:
     may_end = threading.Event()
 
@@ -573,21 +591,22 @@ async def test_what_a_late_provider_opens_is_closed_too(shop: Shop) -> None:
 
 async def test_dependencies_are_closed_also_while_all_threads_are_busy(shop: Shop) -> None:
     ops = OperationRegistry("busy", threads=1)
-    may_end = threading.Event()
+    has_begun, may_end = threading.Event(), threading.Event()
 
     @ops.query
     async def use(connection: Annotated[Connection, Depends(shop.connect)]) -> None:
         await until(lambda: ops.threads().busy == 0)
         blocked.append(asyncio.ensure_future(ops.execute("busy.block")))
-        await until(lambda: ops.threads().busy == 1)
+        await until(has_begun.is_set)
 
     @ops.query
     def block() -> None:
+        has_begun.set()
         may_end.wait(10)
 
     blocked: list[asyncio.Future[Any]] = []
     using = asyncio.ensure_future(ops.execute("busy.use"))
-    await until(lambda: bool(blocked))
+    await until(has_begun.is_set)
     may_end.set()
     await asyncio.wait_for(using, PATIENCE)
     await asyncio.wait_for(blocked[0], PATIENCE)

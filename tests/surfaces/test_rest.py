@@ -343,3 +343,13 @@ def test_a_spec_keeps_its_route_on_its_way_to_another_process() -> None:
     spec = shop().get_spec("shop.item")
     assert spec.from_dict(spec.to_dict()) == spec
     assert spec.http == "GET /items/{id}"
+
+
+async def test_a_route_comes_before_an_app_that_is_mounted_at_the_root() -> None:
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'"other"'})
+
+    async with testing.http(shop(), mounts={"/": other}) as client:
+        assert await ask(client, "GET", "/items/mine") == (200, {"result": "mine"})
+        assert await ask(client, "GET", "/elsewhere") == (200, "other")

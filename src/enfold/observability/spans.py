@@ -54,9 +54,9 @@ def _request(method: str, path: str, headers: Mapping[bytes, bytes]) -> dict[str
     return attributes
 
 
-def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[str, Any]:
+def http_outcome(method: str, record: CallRecord, status: int | None, rest_path: str | None = None) -> dict[str, Any]:
     """Return the attributes after the response; `name` is the span's."""
-    route = f"/functions/{record.operation}" if record.operation else None
+    route = rest_path or (f"/functions/{record.operation}" if record.operation else None)
     attributes: dict[str, Any] = {"name": f"{method if method in _METHODS else 'HTTP'} {route or ''}".strip()}
     if route is not None:
         attributes["http.route"] = route

@@ -78,42 +78,46 @@ class DependentHandler(Handler):
 
 
 class WatchedThreads:
-    """The worker threads of one call, which uses one at a time, and whether that one is still running."""
+    """The worker threads of one call, and whether one that the call no longer waits for is still running."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
-        self._work: asyncio.Future[None] | None = None  # done when the function that was started last has ended
+        self._running = 0
+        self._are_free: asyncio.Future[None] | None = None
 
     @property
     def is_busy(self) -> bool:
-        return self._work is not None and not self._work.done()
+        return self._running > 0
 
     async def wait(self) -> None:
-        if self._work is not None:
-            await self._work
+        """Wait until all functions have ended."""
+        import asyncio
+
+        if self.is_busy:
+            self._are_free = asyncio.get_running_loop().create_future()
+            await self._are_free
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a function in a worker thread, as `Threads` does."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        work: asyncio.Future[None] = loop.create_future()
 
         def run() -> Any:
             try:
                 return function()
             finally:
                 with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(_end, work)
+                    loop.call_soon_threadsafe(self._end)
 
         pending = self._threads.run(run)
-        self._work = work
+        self._running += 1
         return pending
 
-
-def _end(work: asyncio.Future[None]) -> None:
-    if not work.done():
-        work.set_result(None)
+    def _end(self) -> None:
+        self._running -= 1
+        if not self._running and self._are_free is not None and not self._are_free.done():
+            self._are_free.set_result(None)
 
 
 class Opened:

@@ -130,7 +130,7 @@ class Routes:
         match = self._rest_paths.find(request.method, request.segments(), request.identity)
         if match is None:
             return None
-        request.path_arguments = match.arguments
+        request.rest_path, request.path_arguments = match.path, match.arguments
         key = match.spec.id, match.methods
         if key not in self._rest:
             plain = self.route_to(match.spec)

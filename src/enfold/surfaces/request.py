@@ -53,6 +53,7 @@ class Request(msgspec.Struct, eq=False):
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
     context: Context | None = None  # of this call, where it needs one
+    rest_path: str | None = None  # of the REST route that it came by, as the route has it
     path_arguments: dict[str, str] = {}  # those in the path of a REST route
     arguments: dict[str, Any] | None = None  # of a call by a REST route, when they have been read
     # Set by `known_id` on first use.
@@ -113,7 +114,7 @@ def report(watch: Watch, request: Request, surface: str, answer: Response | None
     def outcome(record: CallRecord) -> Mapping[str, Any]:
         from enfold.observability.spans import http_outcome  # where calls are traced
 
-        return http_outcome(request.method, record, None if answer is None else answer.status)
+        return http_outcome(request.method, record, None if answer is None else answer.status, request.rest_path)
 
     watch.end(surface, request.operation, None, request.identity, outcome)
 

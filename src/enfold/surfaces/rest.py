@@ -17,6 +17,7 @@ class RestMatch(msgspec.Struct, frozen=True):
     """The operation that a request is for, its arguments in the path, and the methods of that path."""
 
     spec: OperationSpec
+    path: str  # as the route has it
     arguments: dict[str, str]
     methods: tuple[str, ...]
 
@@ -72,7 +73,7 @@ class RestPaths:
             return None
         asked = "GET" if method == "HEAD" else method
         _, route, spec = next((each for each in found if each[0] == asked), found[0])
-        return RestMatch(spec, _arguments(route, parts), _methods([name for name, _, _ in found]))
+        return RestMatch(spec, route.path, _arguments(route, parts), _methods([name for name, _, _ in found]))
 
 
 def _arguments(route: HTTPRoute, parts: list[str]) -> dict[str, str]:

@@ -159,7 +159,7 @@ class HTTPApp:
             await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
             return
         request = self._read(scope, receive, send)
-        if self._mounts and (mount := find_mount(self._mounts, request.path)) is not None:
+        if self._mounts and (mount := self._find_mount(request)) is not None:
             await self._forward(mount, request)
         elif scope["type"] != "http":
             await close_websocket(receive, send)
@@ -186,6 +186,12 @@ class HTTPApp:
             answer = await self._stack.answer(request)
         finally:
             report(watch, request, "http", answer)
+
+    def _find_mount(self, request: HTTPRequest) -> Mount | None:
+        """The app mounted at the path of a request; one at `/` gets what no REST route leads to."""
+        mount = find_mount(self._mounts, request.path)
+        is_ours = mount is not None and mount.is_root and self._functions.has_route(request)
+        return None if is_ours else mount
 
     def _is_call(self, request: HTTPRequest) -> bool:
         """Whether a request is one for an operation, and so has a span."""

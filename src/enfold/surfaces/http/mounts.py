@@ -23,6 +23,10 @@ class Mount:
         self._prefix = prefix
         self._below = f"{prefix}/"
 
+    @property
+    def is_root(self) -> bool:
+        return not self._prefix
+
     def has(self, path: str) -> bool:
         """Whether a path leads to it; an app mounted at `/` gets what is not ours."""
         if path != self._prefix and not path.startswith(self._below):
