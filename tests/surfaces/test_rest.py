@@ -13,8 +13,11 @@ from tests.conftest import not_run
 from tests.serving import serve
 
 from enfold import App, Identity, OperationRegistry, Tokens, testing
+from enfold.calls.memory import MemoryTransport
 from enfold.operations.http_route import TAKEN
+from enfold.sources.calls import from_calls
 from enfold.sources.openapi import from_openapi
+from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.console import PARENTS
 from enfold.surfaces.http import to_http
@@ -353,3 +356,27 @@ async def test_a_route_comes_before_an_app_that_is_mounted_at_the_root() -> None
     async with testing.http(shop(), mounts={"/": other}) as client:
         assert await ask(client, "GET", "/items/mine") == (200, {"result": "mine"})
         assert await ask(client, "GET", "/elsewhere") == (200, "other")
+
+
+async def test_a_gateway_has_the_routes_of_its_workers_below_their_namespace() -> None:
+    bus = MemoryTransport("worker")
+    gateway = OperationRegistry("gate")
+
+    @gateway.query(http="GET /west/items/{name}")
+    def own(name: str) -> str:
+        return name
+
+    async with (
+        serve_calls(shop(), bus),
+        from_calls(bus.join("west"), namespace="west") as west,
+        from_calls(bus.join("east"), namespace="east") as east,
+        from_calls(bus.join("again")) as again,
+    ):
+        for operations in (west, east, again):
+            gateway.register_all(operations)
+        async with testing.http(gateway) as client:
+            assert await ask(client, "GET", "/east/items/3") == (200, {"result": [3, [], None]})
+            assert await ask(client, "GET", "/items/4") == (200, {"result": [4, [], None]})
+            assert await ask(client, "GET", "/west/items/x") == (200, {"result": "x"})  # a function of the gateway
+            assert await ask(client, "GET", "/west/items/mine") == (200, {"result": "mine"})
+    pytest.importorskip("openapi_spec_validator").validate(to_openapi(gateway, everything=True))

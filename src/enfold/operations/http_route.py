@@ -65,6 +65,16 @@ class HTTPRoute(msgspec.Struct, frozen=True):
         return HTTPRoute(self.method, (*prefix.split("."), *self.parts))
 
 
+def route_below(prefix: str, http: str | None) -> str | None:
+    """The route of another process below a prefix of ids; None where the server needs that path itself."""
+    if http is None or not prefix:
+        return http
+    try:
+        return str(read_route(str(read_route(http).below(prefix))))
+    except ValueError:
+        return None
+
+
 def is_argument(part: str) -> bool:
     return part.startswith("{")
 

@@ -550,10 +550,15 @@ class OperationRegistry(Registry):
             self._changed()
 
     def _claim_routes(self, operations: Sequence[Operation], gone: AbstractSet[str] = frozenset()) -> None:
-        """Note the REST routes of operations; raise ValueError if another operation has one of them."""
+        """Note the REST routes of functions; raise ValueError if another one has one of them.
+
+        Those of other processes are not noted: where they clash, the first one has the route, and functions come before all.
+        """
         claimed: dict[tuple[str, ...], OperationSpec] = {}
-        for spec in (operation.spec for operation in operations if operation.spec.http is not None):
-            shape = _route(spec.http or "").shape
+        for spec in (each.spec for each in operations if each.origin.kind == "functions"):
+            if spec.http is None:
+                continue
+            shape = _route(spec.http).shape
             other = claimed.setdefault(shape, spec)
             if other is spec and (own_id := self._routes.get(shape)) is not None and own_id not in gone:
                 # What was unregistered or replaced meanwhile has no claim any more.

@@ -13,6 +13,7 @@ from enfold.calls.caller.remote import remote_operation
 from enfold.calls.protocol.transport import Transport
 from enfold.operations import Operation, OperationSpec, OperationType
 from enfold.operations.call import Middleware
+from enfold.operations.http_route import route_below
 from enfold.operations.operation import checked_middleware
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.reserved import is_reserved
@@ -69,9 +70,10 @@ class Import(msgspec.Struct, frozen=True):
         is_stream = spec.type is OperationType.SUBSCRIPTION  # limited by its idle time instead
         timeout = spec.timeout if self.timeout is None or is_stream else self.timeout
         durable = spec.durable if self.durable else "never"
+        http = route_below(self.namespace, spec.http)
         if (namespace, name, timeout, durable) == (spec.namespace, spec.name, spec.timeout, spec.durable):
             return spec
-        return spec.replace(namespace=namespace, name=name, timeout=timeout, durable=durable)
+        return spec.replace(namespace=namespace, name=name, timeout=timeout, durable=durable, http=http)
 
 
 class CallOperations:

@@ -55,7 +55,7 @@ from enfold.surfaces.responses import (
     unwritable,
     with_prefix,
 )
-from enfold.surfaces.rest import RestPaths, merged
+from enfold.surfaces.rest import RestPaths, merged, with_routes
 
 # Imports inside functions: few requests need them, and CGI starts anew for each.
 
@@ -124,7 +124,7 @@ class Routes:
     def find_rest(self, request: Request) -> Route | None:
         """The REST route of a request, which gets the arguments in its path; None where there is none at this path."""
         if self._rest_paths is None:
-            self._rest_paths = RestPaths(self._registry.list())
+            self._rest_paths = RestPaths(with_routes(self._registry))
         if self._rest_paths.is_empty:
             return None
         match = self._rest_paths.find(request.method, request.segments(), request.identity)

@@ -27,6 +27,7 @@ from enfold.schema.nodes.reference import digest, unquote
 from enfold.search.selection import narrowed
 from enfold.surfaces.request import PROBLEM, ArgumentKind, argument_kinds
 from enfold.surfaces.responses import declared_status
+from enfold.surfaces.rest import with_routes
 
 __all__ = ["to_openapi"]
 
@@ -99,7 +100,8 @@ def to_openapi(
     else:
         notes = _notes(registry, specs, with_facts=operation is not None)
         paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
-        paths |= _rest_paths(specs, notes, components)
+        seen = {spec.id for spec in specs}
+        paths |= _rest_paths([spec for spec in with_routes(registry) if spec.id in seen], notes, components)
     if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
         failures = {str(status): components.shared(status) for status in (*_OF_TASKS, *_OF_A_BODY)}
@@ -192,8 +194,9 @@ def _rest_paths(specs: Iterable[OperationSpec], notes: dict[str, Schema], compon
         route = read_route(spec.http)
         place = places.setdefault(route.shape[1:], route)
         names = dict(zip(route.arguments, place.arguments, strict=True))
-        operation = _rest(spec, route.method, names, notes[spec.id], components)
-        paths.setdefault(place.path, {})[route.method.lower()] = operation
+        methods = paths.setdefault(place.path, {})
+        if route.method.lower() not in methods:  # another process has the same route
+            methods[route.method.lower()] = _rest(spec, route.method, names, notes[spec.id], components)
     return paths
 
 

@@ -11,6 +11,13 @@ from enfold.errors import invalid_argument
 from enfold.operations import Identity, OperationSpec
 from enfold.operations.access import may_list
 from enfold.operations.http_route import HTTPRoute, is_argument, read_route
+from enfold.runtime.registry import Registry
+
+
+def with_routes(registry: Registry) -> list[OperationSpec]:
+    """The specs of operations that have a REST route: functions first, then those of other processes."""
+    found = [operation for operation in registry if operation.spec.http is not None]
+    return [operation.spec for operation in sorted(found, key=lambda each: each.origin.kind != "functions")]
 
 
 class RestMatch(msgspec.Struct, frozen=True):
