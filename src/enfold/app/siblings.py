@@ -37,6 +37,7 @@ class Siblings:
     """The other workers, as one of them asks them."""
 
     def __init__(self, worker: Worker) -> None:
+        self.prefix = session_prefix(worker)
         self._paths = [worker.socket_of(number) for number in range(worker.count) if number != worker.number]
 
     async def ask(self, name: str) -> list[Any]:
@@ -125,12 +126,12 @@ _GONE: Final = "The worker that handled this request has exited"
 
 
 def session_prefix(worker: Worker) -> str:
-    """Return the prefix of the worker's session ids."""
+    """Return the prefix of the ids of the worker's sessions and followed calls."""
     return f"{worker.number}-"
 
 
 class SessionRouter:
-    """The app of one worker: requests of a session that a sibling holds are forwarded to that sibling."""
+    """The app of one worker: requests of a session or call that a sibling holds are forwarded to that sibling."""
 
     def __init__(self, app: ASGIApp, worker: Worker) -> None:
         self._app = app
@@ -157,11 +158,12 @@ class SessionRouter:
 
 def _owner(scope: MutableMapping[str, Any], count: int) -> int | None:
     """Return the number of the worker that a request belongs to; None if any can serve it."""
-    for name, value in scope["headers"]:
-        if name == b"mcp-session-id":
-            number = value.partition(b"-")[0]
-            return int(number) if number.isdigit() and len(number) < 4 and int(number) < count else None
-    return None
+    held = next((value for name, value in scope["headers"] if name == b"mcp-session-id"), None)
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path.startswith("/calls/"):
+        held = path.removeprefix("/calls/").encode()
+    number, dash, _ = (held or b"").partition(b"-")
+    return int(number) if dash and number.isdigit() and len(number) < 4 and int(number) < count else None
 
 
 async def _forward(writer: asyncio.StreamWriter, scope: Scope, receive: Receive) -> None:

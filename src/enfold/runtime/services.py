@@ -21,6 +21,8 @@ GRACE: Final = 25.0  # seconds for calls to end
 class OtherProcesses(Protocol):
     """The other worker processes of this server. They answer questions by name, with plain data."""
 
+    prefix: str  # what ids begin with that belong to this process: the others forward requests for them
+
     async def ask(self, name: str) -> list[Any]:
         """Ask all siblings and return their answers; one that is gone or slow is left out."""
 

@@ -353,6 +353,8 @@ class Functions:
             last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
             inline=self._dialect.runs_in_place,
             idempotency_key=self._key(request) if KEY_HEADER in headers else None,
+            notify=request.notify,
+            invocation=request.invocation,
         )
         if SELECT_HEADER in headers:
             context.select = headers[SELECT_HEADER].decode("utf-8", "replace")

@@ -13,6 +13,7 @@ from enfold.errors import CallError, invalid_argument
 from enfold.formats import Format, find_format
 from enfold.observability.records import OK
 from enfold.operations import Identity, Operation, OperationSpec, new_request_id
+from enfold.operations.context import DIRECT, Invocation
 from enfold.operations.http_route import WITH_BODY
 from enfold.schema.nodes import Node, TooLargeError, read_nodes
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from enfold.observability.observers import Watch
     from enfold.observability.records import CallRecord
     from enfold.operations import Context
+    from enfold.operations.context import Notify
     from enfold.operations.operation import RecordedRun
 
 
@@ -56,6 +58,8 @@ class Request(msgspec.Struct, eq=False):
     rest_path: str | None = None  # of the REST route that it came by, as the route has it
     path_arguments: dict[str, str] = {}  # those in the path of a REST route
     arguments: dict[str, Any] | None = None  # of a call by a REST route, when they have been read
+    notify: Notify | None = None  # gets progress and log messages of the call
+    invocation: Invocation = DIRECT  # who answers its questions
     # Set by `known_id` on first use.
     request_id: str | None = None
     # For observers: the size of its body, how it ended.

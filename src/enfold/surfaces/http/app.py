@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +31,7 @@ from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.console import Console
 from enfold.surfaces.endpoints import PREFIX, Dialect, Functions, FunctionSettings, Run
 from enfold.surfaces.hosts import Hosts
+from enfold.surfaces.http.live import LiveCalls
 from enfold.surfaces.http.mounts import Mount, find_mount, sorted_mounts
 from enfold.surfaces.http.pages import service_pages, surface_paths, task_pages
 from enfold.surfaces.http.stack import HTTPRequest, RequestStack, send
@@ -110,28 +111,33 @@ def to_http(
         tokens is not None,
         tasks is not None,
     )
-    choose = partial(_choose, streams, pages)
+    live = LiveCalls(registry.services, settings.heartbeat)
+    choose = partial(_choose, streams, live, pages)
     guarded = served.guarded(has_identities=tokens is not None, surface="http")
     functions = Functions(guarded, chosen, _DIALECT, choose)
     service = service_pages(functions, authentication, streams, Console() if settings.console else None)
-    own = [operation_pages(functions), *([] if pages is None else [task_pages(pages, functions, streams)])]
+    own = [
+        operation_pages(functions),
+        live.pages(functions),
+        *([] if pages is None else [task_pages(pages, functions, streams)]),
+    ]
     router = Router(functions, first_of(service, *own), hosts, is_closed=authentication.is_closed)
     anonymous: Handler[HTTPRequest] = router
     if authentication.is_closed:
         public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT, choose)
-        found = first_of(service, operation_pages(public, is_public=True))
+        found = first_of(service, operation_pages(public, is_public=True), live.pages(public))
         anonymous = PublicRouter(public, found, hosts, is_closed=True)
     stack = RequestStack(functions, authentication, router, anonymous)
     mounted = [Mount(prefix, app, authentication) for prefix, app in sorted_mounts(mounts or {})]
-    return HTTPApp(functions, stack, streams, mounted, settings.body_timeout)
+    return HTTPApp(functions, stack, [streams.stop, live.stop], mounted, settings.body_timeout)
 
 
-def _choose(streams: Streams, tasks: TaskPages | None, prepared: PreparedOperation) -> Run:
-    """How an operation is run: as a stream, as a task where its caller prefers one, or to its end."""
+def _choose(streams: Streams, live: LiveCalls, tasks: TaskPages | None, prepared: PreparedOperation) -> Run:
+    """How an operation is run: as a stream, as a task where its caller prefers one, or to its end; clients may follow it."""
     if prepared.is_stream:
         return streams.subscribe
     may_be_task = prepared.spec.durable != "never" or prepared.operation.origin.kind == "mcp"
-    return Functions.call if tasks is None or not may_be_task else tasks.call
+    return live.around(Functions.call if tasks is None or not may_be_task else tasks.call)
 
 
 class HTTPApp:
@@ -141,13 +147,13 @@ class HTTPApp:
         self,
         functions: Functions,
         stack: RequestStack,
-        streams: Streams,
+        endings: Sequence[Callable[[], None]],
         mounts: Sequence[Mount],
         body_timeout: float,
     ) -> None:
         self._functions = functions
         self._stack = stack
-        self._streams = streams
+        self._endings = endings
         self._mounts = mounts
         self._body_timeout = body_timeout
         self._observers = functions.registry.observers
@@ -169,8 +175,9 @@ class HTTPApp:
             await self._stack.answer(request)
 
     def stop(self) -> None:
-        """End every stream with an error that says why; calls go on to their end."""
-        self._streams.stop()
+        """End every stream with an error that says why; calls go on to their end, and their questions are refused."""
+        for end in self._endings:
+            end()
 
     def _read(self, scope: Scope, receive: Receive, send: Send) -> HTTPRequest:
         method, root = scope.get("method", "GET"), scope.get("root_path", "")  # a websocket has no method
