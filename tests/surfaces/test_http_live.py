@@ -35,7 +35,7 @@ def shop() -> OperationRegistry:
     @ops.mutation
     async def greet(context: Context) -> str:
         answer = await context.ask("Your name?", FORM)
-        return f"Hello {answer.content['name']}" if answer.accepted else "Nobody"
+        return f"Hello {answer.content['name']}" if answer.accepted else "No name"
 
     @ops.query
     def broken() -> str:

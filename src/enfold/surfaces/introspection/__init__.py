@@ -22,7 +22,8 @@ def introduce(
     """Let a registry tell about itself; `surfaces` serve it, each at its address; `recorder` keeps runs, `tasks` tasks."""
     reserved = registry.reserved
     registry.services.surfaces.update(surfaces)
-    reserved.offer("about", lambda: _operations(registry))
+    reserved.offer("about", lambda: _about_operations(registry))
+    reserved.offer("operations", lambda: _operation_operations(registry))
     if recorder is not None and recorder.store is not None:
         store = recorder.store
         reserved.offer("runs", lambda: _run_operations(store))
@@ -49,10 +50,16 @@ def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
 # Imports inside functions: needed only on request, not at startup.
 
 
-def _operations(registry: Registry) -> Iterable[Operation]:
+def _about_operations(registry: Registry) -> Iterable[Operation]:
     from enfold.surfaces.introspection.about import about_operations, source_operations
 
     return [*about_operations(registry), *source_operations(registry)]
+
+
+def _operation_operations(registry: Registry) -> Iterable[Operation]:
+    from enfold.surfaces.introspection.operations import operation_operations
+
+    return operation_operations(registry)
 
 
 def _call_operations(registry: Registry) -> Iterable[Operation]:

@@ -65,6 +65,7 @@ async function ask(path, options = {}) {
   }
 }
 
+// `text` is the body of a response that has been read already.
 async function failureOf(answer, text) {
   const body = text ?? (await answer.text());
   try {
@@ -84,19 +85,36 @@ export async function documentOf(query) {
 
 const path = (id) => `functions/${encodeURIComponent(id)}`;
 const HEADERS = { "content-type": "application/json", "enfold-format": "annotated" };
+const LIVE = { accept: "text/event-stream", "enfold-answers": "elicitation" };
 
-// One call, with all that a person wants to see of its answer.
-export async function call(id, input, { signal, headers } = {}) {
+// One call, with all that a person wants to see of its answer. `told` is called with what happens while it runs.
+export async function call(id, input, { signal, headers, told } = {}) {
   const began = performance.now();
-  const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers: { ...HEADERS, ...headers } });
-  const text = await answer.text();
-  const outcome = { status: answer.status, headers: [...answer.headers], text, ms: performance.now() - began };
-  if (!answer.ok) throw Object.assign(await failureOf(answer, text), { outcome });
+  const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers: { ...HEADERS, ...(told && LIVE), ...headers } });
+  const isLive = answer.headers.get("content-type")?.startsWith("text/event-stream");
+  const outcome = { ...(isLive ? await lastOf(answer, told) : { status: answer.status, headers: [...answer.headers], text: await answer.text() }), ms: performance.now() - began };
+  const { status, text } = outcome;
+  if (status >= 400) throw Object.assign(await failureOf({ status, headers: new Headers(outcome.headers) }, text), { outcome });
   try {
     return Object.assign(outcome, { envelope: parse(text) });
   } catch {
     throw Object.assign(new CallFailure("UNKNOWN_ERROR", "The answer is not JSON"), { outcome });
   }
+}
+
+// The response at the end of a followed call. Its body comes last in the event, and is taken as it was written.
+async function lastOf(answer, told) {
+  for await (const { event, data } of events(answer)) {
+    if (event !== "response") { told(event, parse(data)); continue; }
+    const at = data.indexOf(',"body":'), head = JSON.parse(`${data.slice(0, at)}}`);
+    return { status: head.status, headers: [...[...answer.headers].filter(([name]) => name !== "content-type"), ...Object.entries(head.headers)].sort(), text: data.slice(at + 8, -1) };
+  }
+  throw new CallFailure("DATA_LOSS", "The connection was closed before the response came");
+}
+
+export async function answerQuestion(callId, answers) {
+  const answer = await ask(`calls/${encodeURIComponent(callId)}/input`, { method: "POST", body: write({ inputResponses: answers }), headers: { "content-type": "application/json" } });
+  if (!answer.ok) throw await failureOf(answer);
 }
 
 export async function value(id, input = {}) {
@@ -109,14 +127,8 @@ export async function stream(id, input, { signal, item, gate, from, opened }) {
   const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers });
   if (!answer.ok) throw await failureOf(answer);
   opened?.();
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let lastId = from;
-  for await (const block of blocks(reader)) {
-    const fields = {};
-    for (const line of block.split("\n")) {
-      const [, name, text] = /^(data|event|id): ?(.*)/.exec(line) || [];
-      if (name) fields[name] = name === "data" && "data" in fields ? `${fields.data}\n${text}` : text;
-    }
+  for await (const fields of events(answer)) {
     if (fields.id) lastId = fields.id;
     if (fields.event === "complete") return;
     if (fields.data === undefined) continue;
@@ -132,7 +144,19 @@ export async function stream(id, input, { signal, item, gate, from, opened }) {
   throw new CallFailure("DATA_LOSS", "The stream was cut before its end");
 }
 
-// The events of a stream as they come; only what has come since the last look is searched for the end of one.
+// The events of a stream as they come, each with the fields `data`, `event` and `id` that it has.
+async function* events(answer) {
+  for await (const block of blocks(answer.body.pipeThrough(new TextDecoderStream()).getReader())) {
+    const fields = {};
+    for (const line of block.split("\n")) {
+      const [, name] = /^(data|event|id):/.exec(line) || [], text = name && line.slice(name.length + (line[name.length + 1] === " " ? 2 : 1));
+      if (name) fields[name] = name === "data" && "data" in fields ? `${fields.data}\n${text}` : text;
+    }
+    yield fields;
+  }
+}
+
+// Only what has come since the last look is searched for the end of an event.
 async function* blocks(reader) {
   for (let rest = "", looked = 0; ;) {
     const { value, done } = await reader.read().catch((error) => {
