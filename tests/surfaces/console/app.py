@@ -145,7 +145,7 @@ def strange() -> dict[str, Any]:
 @ops.query
 def picture() -> list[ImageContent | TextContent]:
     """Paint a picture."""
-    return [ImageContent(base64.b64encode(_png(160, 90)).decode(), "image/png"), TextContent("a sunrise")]
+    return [ImageContent(base64.b64encode(png(160, 90)).decode(), "image/png"), TextContent("a sunrise")]
 
 
 @ops.query
@@ -239,7 +239,16 @@ def many(number: int) -> OperationRegistry:
     return made
 
 
-def _png(width: int, height: int) -> bytes:
+def wav() -> bytes:
+    """A tenth of a second of silence."""
+    data = bytes(800)
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, 8000, 8000, 1, 8, b"data", len(data)
+    )
+    return head + data
+
+
+def png(width: int, height: int) -> bytes:
     rows = b"".join(
         b"\0" + bytes(c for x in range(width) for c in (200 - y, 120 + x // 3, 90 + y)) for y in range(height)
     )

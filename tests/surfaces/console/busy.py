@@ -1,6 +1,7 @@
 """A shop among three sources after a busy hour: calls, recorded runs, tasks, and a source that is down."""
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -9,10 +10,19 @@ from typing import Annotated, Any, Literal
 
 import httpx2
 import msgspec
-from tests.surfaces.console.app import many, ops
+from tests.surfaces.console.app import many, ops, png, wav
 from tests.surfaces.console.visiting import served
 
-from enfold import Context, Identity, OperationRegistry, http_envelope
+from enfold import (
+    AudioContent,
+    Context,
+    EmbeddedResource,
+    Identity,
+    ImageContent,
+    OperationRegistry,
+    TextContent,
+    http_envelope,
+)
 from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
 from enfold.operations import Operation, Origin, Policy
@@ -62,6 +72,57 @@ def shop() -> OperationRegistry:
         rows[1]["legacy_code"] = "K-77"  # as an old system writes it: one has to be repaired
         return http_envelope(rows, content_type="application/json")  # type: ignore[return-value]
 
+    @made.mutation(
+        access={"required_scopes": ["buy"]},
+        error_schemas=[
+            {"code": "OUT_OF_STOCK", "description": "The article is sold out", "http_status": 409},
+            {"code": "TOO_FAR", "description": "We do not deliver there", "http_status": 422},
+        ],
+    )
+    async def deliver(
+        context: Context,
+        article: Annotated[str, msgspec.Meta(title="What to deliver", examples=["coffee"])],
+        address: Annotated[str, msgspec.Meta(description="Street and town.", examples=["12 Mill Lane, Bath"])],
+        day: date | None = None,
+    ) -> dict[str, Any]:
+        """Deliver an article, after a question about the doorstep.
+
+        Args:
+            article: Its name on the shelf.
+        """
+        del day
+        context.progress(1, 3, "packing")
+        context.log(f"{article} is on the scales", data={"grams": 250})
+        form = {
+            "type": "object",
+            "properties": {
+                "place": {
+                    "type": "string",
+                    "title": "Where to leave it",
+                    "description": "If no one is at home.",
+                    "enum": ["at the door", "with a neighbour", "nowhere"],
+                },
+                "call": {"type": "string", "title": "Telephone", "description": "For the driver."},
+            },
+            "required": ["place"],
+        }
+        answer = await context.ask(f"Where should we leave it at {address}?", form)
+        context.progress(3, 3, "on its way")
+        context.log("the driver has left", "notice")
+        return {"article": article, "left": answer.content.get("place", "nowhere"), "driver": "Kim"}
+
+    @made.query
+    def leaflet() -> list[TextContent | ImageContent | AudioContent | EmbeddedResource]:
+        """Give the leaflet of the week: words, a picture, a jingle, and a page to print."""
+        page = base64.b64encode(b"%PDF-1.4\n%%EOF\n").decode()
+        return [
+            TextContent("This week: everything for tea."),
+            ImageContent(base64.b64encode(png(320, 90)).decode(), "image/png"),
+            TextContent("And how it sounds:"),
+            AudioContent(base64.b64encode(wav()).decode(), "audio/wav"),
+            EmbeddedResource({"uri": "shop://leaflet/47.pdf", "mimeType": "application/pdf", "blob": page}),
+        ]
+
     @made.mutation(durable=True)
     async def stocktaking(context: Context) -> int:
         """Count everything, which takes the night."""
@@ -85,7 +146,7 @@ def shop() -> OperationRegistry:
         await context.env.shop.items()
         return 0 if not depth else (await context.env.shop.audit(depth=depth - 1)).data + 1
 
-    made.sources.enter("shop", "functions", "up", operations=12)
+    made.sources.enter("shop", "functions", "up", operations=15)
     skipped = (Problem("POST /uploads", "its body is multipart/related, which no client here can write"),)
     made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped)
     made.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")

@@ -32,7 +32,7 @@ async def test_a_browser_gets_the_page_and_a_program_the_addresses() -> None:
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert re.search(rb'src="console/[0-9a-f]{16}/app.js"', body)
         assert headers["content-security-policy"] == (
-            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; media-src blob:; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")

@@ -16,7 +16,7 @@ PARENTS: Final = ("/docs", "/redoc")  # where users of other frameworks look for
 
 _TYPES: Final = {".html": b"text/html", ".css": b"text/css", ".js": b"text/javascript"}
 _POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; media-src blob:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _SAFE: Final[tuple[Header, ...]] = (

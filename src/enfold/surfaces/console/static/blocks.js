@@ -4,7 +4,7 @@ import { button, bytes, copied, h, note } from "./dom.js";
 
 const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml)$/;
 const SOUNDS = /^audio\/(mpeg|mp3|mp4|aac|ogg|opus|wav|wave|x-wav|webm|flac)$/;
-const BASE64 = /^[A-Za-z0-9+/\s]*={0,2}\s*$/;
+const isBase64 = (data) => typeof data === "string" && !/[^A-Za-z0-9+/=\s]/.test(data);
 const TYPES = { text: "text", image: "data", audio: "data", resource: "resource", resource_link: "uri" };
 
 // Whether a value is a content block of MCP.
@@ -22,7 +22,7 @@ export function block(value, place = 1) {
 // Bytes in base64: pictures and sounds are shown, texts read, and all others can be saved.
 export function file(data, type, name, place = 1) {
   const kind = String(type || "application/octet-stream").split(";")[0].trim().toLowerCase();
-  if (typeof data !== "string" || !BASE64.test(data)) return note("This content is not base64: see the tree.");
+  if (!isBase64(data)) return note("This content is not base64, and cannot be shown.");
   const size = Math.floor((data.replace(/[\s=]/g, "").length * 3) / 4);
   const save = h("p.file", h("strong", name), h("span.dim", ` ${kind}, ${bytes(size)} `), button("Download", () => download(decoded(data), name, kind), "quiet"));
   if (IMAGES.test(kind)) return h("figure", h("img", { src: `data:${kind};base64,${data}`, alt: `Image ${place} of the result` }), save);
@@ -39,12 +39,18 @@ function download(content, name, kind) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-const decoded = (data) => Uint8Array.from(atob(data.replace(/\s/g, "")), (each) => each.charCodeAt(0));
+function decoded(data) {
+  try {
+    return Uint8Array.from(atob(data.replace(/\s/g, "")), (each) => each.charCodeAt(0));
+  } catch {
+    return new Uint8Array(); // cut off, or wrong in its length
+  }
+}
 
 // Content blocks anywhere near the top of a value, which a tree would only show as text.
 export function blocksIn(value, depth = 0, found = []) {
   if (!value || typeof value !== "object" || depth > 4 || found.length > 20) return found;
-  if (isBlock(value) && (value.type === "image" ? IMAGES.test(value.mimeType) : value.type === "audio" && SOUNDS.test(value.mimeType))) { if (typeof value.data === "string" && BASE64.test(value.data)) found.push(value); }
+  if (isBlock(value) && (value.type === "image" ? IMAGES.test(value.mimeType) : value.type === "audio" && SOUNDS.test(value.mimeType))) { if (isBase64(value.data)) found.push(value); }
   else for (const each of (Array.isArray(value) ? value : Object.values(value)).slice(0, 50)) blocksIn(each, depth + 1, found);
   return found;
 }

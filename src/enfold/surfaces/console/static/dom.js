@@ -107,18 +107,20 @@ export function tabs(label, parts) {
 }
 
 // `text` is what is copied, where that is more than what is shown.
-export function copied(shown, text = () => shown) {
-  const copy = button("Copy", async () => {
+export const copied = (shown, text = () => shown) => h("div.copied", h("pre.raw", { dir: "ltr", tabindex: "0" }, shown), copyButton("Copy", text, "quiet copy"));
+
+export function copyButton(words, text, kind = "quiet") {
+  const copy = button(words, async () => {
     try {
       await navigator.clipboard.writeText(text());
       copy.textContent = "Copied";
-      announce("Copied");
-    } catch {
-      copy.textContent = "Select and copy by hand";
+    } catch (error) {
+      copy.textContent = error.code === undefined ? error.message : "Select and copy by hand"; // the browser has codes
     }
-    setTimeout(() => (copy.textContent = "Copy"), 1500);
-  }, "quiet copy");
-  return h("div.copied", h("pre.raw", { dir: "ltr", tabindex: "0" }, shown), copy);
+    announce(copy.textContent);
+    setTimeout(() => (copy.textContent = words), 1500);
+  }, kind);
+  return copy;
 }
 
 // A search box; `changed` is called on every key, or with `once` when the input is complete.

@@ -66,10 +66,16 @@ function mark(root, { argument, place, message }) {
 
 function field(given, resolve, at) {
   try {
-    return fieldOf(plainly(given, resolve), resolve, at);
+    return fieldOf(plainly(given, resolve), resolve, { ...at, title: titleOf(given, at.name) });
   } catch {
     return json({}, at); // a schema that is none: the server says what it thinks of the value
   }
+}
+
+// The title of a field is its label; one that only repeats its name, and that of a type, is not.
+function titleOf(given, name) {
+  const plain = (text) => text.toLowerCase().replace(/[\s_-]/g, "");
+  return typeof given?.title === "string" && given.title && !given.$ref && name && plain(given.title) !== plain(name) ? given.title : null;
 }
 
 const deeper = ({ depth, made }, more) => ({ depth: depth + 1, made, required: true, ...more });
@@ -120,7 +126,7 @@ function framed(schema, at, part, control, ...inside) {
   const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).join(" · ");
   const none = at.isNullable && h("input", { type: "checkbox", onchange: turn });
   const body = h("div", control, inside);
-  const name = [h("span", String(at.name || schema.title || "input")), " ", h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
+  const name = [h("span", at.title || String(at.name || schema.title || "input")), " ", at.title && [h("code.dim", at.name), " "], h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
   const empty = none && h("label.switch.null", { hidden: !at.required && schema.default === null }, none, "null");
   if (control) {
     control.id ||= fresh("field");
@@ -182,7 +188,7 @@ function number(schema, type, at) {
   }, control);
 }
 
-const KINDS = { date: "date", "date-time": "datetime-local", email: "email", uri: "url", url: "url" };
+const KINDS = { date: "date", time: "time", "date-time": "datetime-local", email: "email", uri: "url", url: "url" };
 
 function text(schema, at) {
   const kind = KINDS[schema.format], isSecret = schema.format === "password";
@@ -195,13 +201,17 @@ function text(schema, at) {
     isMeant = at.required && !kind;
     control.setCustomValidity(long > schema.maxLength ? `At most ${schema.maxLength} characters.` : long && long < schema.minLength ? `At least ${schema.minLength} characters.` : "");
   };
-  const control = isLong ? h("textarea", { rows: "3", spellcheck: "true", oninput: changed }) : h("input", { type: kind || "text", class: isSecret ? "secret" : null, autocomplete: "off", oninput: changed });
+  const control = isLong ? h("textarea", { rows: "3", spellcheck: "true", oninput: changed }) : h("input", { type: kind || "text", class: isSecret ? "secret" : null, step: kind === "time" ? "1" : null, autocomplete: "off", oninput: changed });
+  // A colour can also be typed: an input of colours alone always has one.
+  const palette = schema.format === "color" && h("input", { type: "color", "aria-label": `Choose ${at.name}`, oninput() { control.value = palette.value; } });
+  const reveal = isSecret && button("Show", () => { const isShown = control.classList.toggle("secret"); reveal.textContent = isShown ? "Show" : "Hide"; }, "quiet");
   const file = schema.contentEncoding === "base64" && h("input", { type: "file", "aria-label": `File for ${at.name}`, onchange({ target }) {
     const reader = new FileReader();
     reader.onload = () => { control.value = reader.result.split(",")[1]; };
     reader.readAsDataURL(target.files[0]);
   } });
-  return framed(schema, at, { value: () => (control.value === "" && !isMeant ? undefined : control.value), set(value) { control.value = value ?? ""; isMeant = value === ""; } }, control, file);
+  const given = () => (kind === "time" && control.value.length === 5 ? `${control.value}:00` : control.value);
+  return framed(schema, at, { value: () => (control.value === "" && !isMeant ? undefined : given()), set(value) { control.value = value ?? ""; isMeant = value === ""; if (palette && /^#[0-9a-f]{6}$/i.test(value)) palette.value = value; } }, control, file, palette, reveal);
 }
 
 // A moment in the person's own time zone; one that came and was not changed is given back as it was written.

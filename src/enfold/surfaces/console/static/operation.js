@@ -1,23 +1,25 @@
-// One operation: what it says of itself, a form, its answer, and the same call for other clients.
+// One operation: what it says of itself, a form, its answer, the same call for other clients, and its details.
 
-import { base, call, documentOf, stream, token } from "./api.js";
-import { button, chip, copied, count, empty, h, note, show, tabs } from "./dom.js";
+import { base, call, documentOf, stream, token, value } from "./api.js";
+import { announce, button, chip, copied, copyButton, count, empty, h, long, note, show, table, tabs } from "./dom.js";
 import { lost, read, schemaForm } from "./form.js";
 import { write } from "./json.js";
 import { answerView, briefly, failureView, from } from "./result.js";
+import { running as runningView } from "./running.js";
+import { resolver, schemaView } from "./schema.js";
 
-const MOST_ITEMS = 200;
+const MOST_ITEMS = 200, LONGEST_LINK = 8000;
 
 export async function operationPage(place, [id], state) {
   const crumbs = h("p.crumbs", h("a", { href: state.listed || "#/operations" }, "Operations"));
-  const found = await documentOf({ operation: id });
+  const [found, details] = await Promise.all([documentOf({ operation: id }), state.own.has("enfold.operations.get") ? value("enfold.operations.get", { id }).catch(() => null) : null]);
   const item = found.paths[`/functions/${id}`]?.post;
   if (!item) {
     show(place, crumbs, empty("Operation not found", "It does not exist, or you may not call it. ", button("Enter a token", () => dispatchEvent(new Event("token")), "quiet")));
     return null;
   }
-  const resolve = (reference) => reference.split("/").slice(1).reduce((at, part) => at?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")], found) || {};
-  const form = schemaForm(item.requestBody.content["application/json"].schema, resolve);
+  const resolve = resolver(found), schema = item.requestBody.content["application/json"].schema;
+  const form = schemaForm(schema, resolve);
   const plain = h("textarea.code", { rows: "10", "aria-label": "The input as JSON" });
   const fault = h("p.fault", { role: "alert", hidden: true });
   const area = h("div", { oninput: renew, onchange: renew, onclick: renew }, form.element);
@@ -71,17 +73,20 @@ export async function operationPage(place, [id], state) {
       return;
     }
     if (isStream) { follow(given, mine); return; }
-    present(h("p.waiting", "Waiting for the response… ", button("Cancel waiting", () => mine.abort())));
+    const view = runningView(() => mine.abort());
+    present(view.element);
     try {
-      const outcome = await call(id, given, { signal: mine.signal, headers: { ...(record.checked ? { "enfold-capture-provenance": "full" } : {}), ...(asTask ? { prefer: "respond-async" } : {}) } });
+      const outcome = await call(id, given, { signal: mine.signal, told: asTask ? null : view.told, headers: { ...(record.checked ? { "enfold-capture-provenance": "full" } : {}), ...(asTask ? { prefer: "respond-async" } : {}) } });
       if (mine !== running) return;
       if (outcome.status === 202) { show(answer); location.hash = `#/tasks/${encodeURIComponent(outcome.envelope.taskId)}`; return; }
-      present(answerView(outcome, record));
+      present(answerView(outcome, record), !view.log.hidden && view.log);
     } catch (error) {
       if (mine !== running) return;
-      if (error.name === "AbortError") { show(answer, h("p.dim", "You stopped waiting.")); return; }
-      present(failureView(error), isDurable && /client that offers/.test(error.message) && h("p", "This operation asks questions. Run it as a task, and answer on the page of the task."));
+      if (error.name === "AbortError") { show(answer, h("p.dim.placeholder", "Cancelled. The server was told to stop the call."), !view.log.hidden && view.log); announce("Cancelled"); return; }
+      present(failureView(error), !view.log.hidden && view.log);
       tell(faultsOf(error));
+    } finally {
+      view.stop();
     }
   }
   function follow(given, mine) {
@@ -139,20 +144,72 @@ export async function operationPage(place, [id], state) {
     try { text = SNIPPETS[name](url(`functions/${encodeURIComponent(id)}`), input(), item, isStream, state); } catch { text = "The input is incomplete."; }
     return copied(text);
   }]));
-  const details = h("details.same", { ontoggle: renew }, h("summary", "The same call in other clients"), same.element);
-  function renew() { if (details.open) same.choose(); }
-  const security = item.security && `needs ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ") || "an identity"}`;
+  const others = h("details.same", { ontoggle: renew }, h("summary", "The same call in other clients"), same.element);
+  function renew() { if (others.open) same.choose(); }
+  // Takes an input into the form, or, where the form cannot show it, as JSON.
+  function fill(given) {
+    asJSON.checked = false;
+    show(area, form.element);
+    form.set(given);
+    let isKept = false;
+    try { isKept = !lost(given, form.value()); } catch { /* it stays as JSON */ }
+    if (!isKept) { plain.value = write(given, 2); asJSON.checked = true; show(area, plain); }
+    tell([]);
+    renew();
+  }
+  const link = copyButton("Copy link", () => linkTo(id, open(input(), schema, resolve)));
+  link.title = "A link to this page with the input; secrets are left out";
+  const examples = details?.examples || [];
+  const security = item.security && (item.security.some((each) => Object.values(each).flat().length) ? `needs the scope ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ")}` : "needs a token");
   show(place, crumbs,
     h("div.heading", h("h1.id", id), h("span", { class: `kind ${item["x-enfold-type"]}` }, item["x-enfold-type"]), isDurable && h("span.kind", "durable"), item["x-enfold-destructive"] && h("span.kind.bad", "destructive")),
     item.summary && h("p", item.summary),
     item.description && h("p.description", item.description),
     note([`from ${[...new Set([item["x-enfold-source"], item["x-enfold-kind"]])].filter(Boolean).join(", ")}`, item["x-mcp-tool"] && `MCP tool ${item["x-mcp-tool"]}`, item.tags?.some((each) => !id.startsWith(`${each}.`)) && `tags ${item.tags.join(", ")}`, security].filter(Boolean).join(" · ")),
     h("div.columns", {},
-      h("section.call", { "aria-label": "Input" }, h("div.bar", h("h2", "Input"), h("label.switch", asJSON, "JSON")), area, fault,
-        h("div.row", run, isDurable && button("Run as a task", () => go(true)), record && h("label.switch", record, "Record this run")), details),
-      answer));
+      h("section.call", { "aria-label": "Input" }, h("div.bar", h("h2", "Input"), examples.length > 0 && h("span.grow"), examples.length > 0 && button("Fill in the example", () => { fill(examples[0]); form.element.querySelector("input, select, textarea")?.focus(); }, "quiet"), h("label.switch", asJSON, "JSON")), area, fault,
+        h("div.row", run, isDurable && button("Run as a task", () => go(true)), record && h("label.switch", record, "Record this run"), link), others),
+      answer), about(item, details, resolve, id));
   show(answer, h("p.dim.placeholder", isStream ? "Items appear here as they arrive." : "The result appears here."));
+  const sent = state.query.get("input");
+  if (sent) {
+    try { fill(read(sent)); } catch (error) { told(error); }
+  }
   return { ended: () => running?.abort() };
+}
+
+// What an operation gives, how it can fail, what it needs, and what a model reads of it.
+function about(item, details, resolve, id) {
+  const content = item.responses["200"]?.content || {}, written = content["application/json"]?.schema || Object.values(content)[0]?.schema;
+  const errors = details?.errors || Object.entries(item.responses).flatMap(([status, each]) => (each["x-enfold-errors"] || []).map((one) => ({ ...one, http_status: Number(status) })));
+  const parts = [["Output", () => (details ? schemaView(details.output_schema, resolver(details.output_schema)) : schemaView(written, resolve))],
+    [`Errors (${errors.length})`, () => [errors.length > 0 ? table("Declared errors", [["Code"], ["Meaning"], ["HTTP", true], ["Category"]], h("tbody", errors.map((each) => h("tr", h("td.id", each.code), h("td", each.description || ""), h("td.end", each.http_status), h("td", [each.category, each.recoverable && "can be retried"].filter(Boolean).join(", ")))))) : note("No error codes are declared."), note("Every operation can also fail with the common codes, such as VALIDATION_ERROR, ACCESS_DENIED, TIMEOUT or UNAVAILABLE.")]]];
+  if (details) {
+    if (details.examples.length) parts.push([`Examples (${details.examples.length})`, () => details.examples.slice(0, 10).map((each) => copied(write(each, 2)))]);
+    parts.push(["Limits and access", () => limitsOf(details)]);
+    if (details.tool) parts.push(["As a model sees it", () => [h("p.summary", chip(`≈ ${long(details.tokens)} tokens`, "good"), h("span", "in tools/list, an estimate"), h("a", { href: `#/agents/${encodeURIComponent(id)}` }, "Try it as an agent")), h("h3", "Name"), copied(details.tool.name), h("h3", "Description"), details.tool.description ? copied(details.tool.description) : note("None: a model has only the name to go by."), h("h3", "Whole definition"), copied(write(details.tool, 2))]]);
+  }
+  return h("section.about", h("h2", "About this operation"), tabs("About this operation", parts).element);
+}
+
+function limitsOf(details) {
+  const { scopes, any_scope: any, resource, timeout } = details;
+  const needs = [scopes.length > 0 && `all of: ${scopes.join(", ")}`, any.length > 0 && `one of: ${any.join(", ")}`, resource && `access to ${resource}`].filter(Boolean);
+  return h("dl.facts", [["Scopes", needs.join("; ") || (details.is_public ? "None: callers need no token" : "None")], ["Time limit", timeout == null ? "None" : `${timeout} s`], ["Can be repeated", details.idempotent ? "Yes: a second call changes nothing more" : "No: send an idempotency key to repeat a call safely"],
+    ["As a task", { never: "No", optional: "Yes, on request", required: "Always" }[details.durable] || details.durable], ["Default fields", details.select || "All"]].map(([name, words]) => [h("dt", name), h("dd", words)]));
+}
+
+// A link never holds what the schema calls a secret.
+function open(input, schema, resolve) {
+  const properties = (schema.$ref ? resolve(schema.$ref) : schema).properties || {};
+  const isSecret = (each) => each?.format === "password" || each?.writeOnly === true;
+  return Object.fromEntries(Object.entries(input).filter(([name]) => !isSecret(Object.hasOwn(properties, name) ? properties[name] : null)));
+}
+
+function linkTo(id, input) {
+  const address = `${location.href.split("#")[0]}#/operations/${encodeURIComponent(id)}?${new URLSearchParams({ input: write(input) })}`;
+  if (address.length > LONGEST_LINK) throw new Error("This input is too long for a link");
+  return address;
 }
 
 function faultsOf(error) {

@@ -72,7 +72,7 @@ async function oneRun(place, runId) {
 }
 
 // Layers of runs: each stands behind its parents, and runs with the same parents below each other. A run that the store lacks is drawn as missing.
-const WIDE = 190, HIGH = 58, GAP = 46, BESIDE = 20;
+const WIDE = 212, HIGH = 58, GAP = 46, BESIDE = 20;
 export function graph(lineage, current) {
   const known = new Map(lineage.nodes.slice(0, MOST).map((each) => [each.run.run_id, each])); // the nearest come first
   const undrawn = new Set(lineage.nodes.slice(MOST).map((each) => each.run.run_id));
@@ -92,7 +92,7 @@ export function graph(lineage, current) {
   const line = (from, to) => { const [[x, y], [a, b]] = [places.get(from), places.get(to)], middle = HIGH / 2; return svg("path", { class: "edge", d: `M${x + WIDE} ${y + middle}C${x + WIDE + GAP / 2} ${y + middle} ${a - GAP / 2} ${b + middle} ${a} ${b + middle}` }); };
   const box = (id) => {
     const node = known.get(id), [x, y] = places.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
-    const name = node?.run.operation || "missing", text = (at, content, kind) => svg("text", { x: x + 12, y: y + at, class: kind }, plainly(shortened(content, 24)));
+    const name = node?.run.operation || "missing", text = (at, content, kind) => svg("text", { x: x + 12, y: y + at, class: kind }, plainly(shortened(content, 28)));
     return svg(node ? "a" : "g", { class: `node ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true" },
       svg("rect", { x, y, width: WIDE, height: HIGH, rx: 9 }), text(24, name, "name"), text(44, `${id.slice(0, 8)} · ${words}`, "dim"));
   };

@@ -51,7 +51,7 @@ function card(source, opened, state, reconnect, only) {
       const found = offered.filter((each) => (["resource", "prompt"].includes(each.mcp) ? each.mcp : "tool") === kind);
       return found.length > 0 && part(word, count(found.length, word), h("ul.plain", found.slice(0, MOST).map((each) => h("li", to("operations", each.id, each.id, "id"), each.title && h("span.dim", ` ${each.title}`)))), found.length > MOST && note(`and ${found.length - MOST} more`));
     }),
-    errors.length > 0 && part("errors", `Last ${count(errors.length, "error")}`, h("ul.plain", errors.slice(0, 10).map((each) => h("li", h("span.dim.small", moment(each.time)), " ", each.why)))),
+    errors.length > 0 && part("errors", errors.length === 1 ? "Last error" : `Last ${errors.length} errors`, h("ul.plain", errors.slice(0, 10).map((each) => h("li", h("span.dim.small", moment(each.time)), " ", each.why)))),
     source.changed.length > 0 && part("changed", `${count(source.changes, "definition")} changed`, source.changed.map((each) => h("section.change", h("h3", each.where), note(each.why, each.time > 0 ? `, ${moment(each.time)}` : ""),
       (each.before || each.after) && h("div.sides", [["Before", each.before || "Not kept"], ["After", each.after]].map(([name, text]) => h("section", h("h3", name), h("pre.raw", { tabindex: "0" }, text))))))),
     source.skipped.length > 0 && part("skipped", `${count(source.skipped.length, "operation")} skipped`, pairs(source.skipped.slice(0, 200).map((each) => [each.where, each.why]), "pairs")),

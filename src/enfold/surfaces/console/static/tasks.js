@@ -2,8 +2,8 @@
 
 import { follow, value } from "./api.js";
 import { address, button, chip, count, empty, failed, filters, h, heading, moment, note, pairs, searchbox, select, show, status, table, TIMES, to, took, when } from "./dom.js";
-import { schemaForm } from "./form.js";
 import { write } from "./json.js";
+import { question } from "./question.js";
 import { dataView, tree } from "./result.js";
 
 const EVERY = 1000, PAGE = 50, MOST = 1000;
@@ -88,7 +88,7 @@ async function onePage(place, id, state) {
       canRetry && button("Run again", ({ target }) => act("retry", {}, target))),
     task.status === "working" && bar(task), task.message && h("p", { role: "status" }, task.message));
     for (const key of asked.keys()) if (!(key in task.questions)) asked.delete(key);
-    for (const [key, each] of Object.entries(task.questions)) if (!asked.has(key)) asked.set(key, question(key, each, (answers, pressed) => act("answer", { answers }, pressed)));
+    for (const [key, each] of Object.entries(task.questions)) if (!asked.has(key)) asked.set(key, question(each, (answer, pressed) => act("answer", { answers: { [key]: answer } }, pressed)));
     if ([...asked.values()].some((each, at) => questions.children[at] !== each) || questions.children.length !== asked.size) show(questions, [...asked.values()]);
     show(rest, h("div.sides",
       h("section", h("h2", "Task"), pairs([["Task id", id], ["Caller", task.caller || "anonymous"], ["Started", moment(task.created)], ["Changed", moment(task.updated)],
@@ -114,21 +114,4 @@ function timeline(task) {
     ...task.exchanges.flatMap((each) => [[each.asked, "Question", each.message, "warn"], ...(each.answered == null ? [] : [[each.answered, "Answer", h("span.id", each.answer), "good"]])]),
     ...(isOver(task) ? [[task.updated, STATES[task.status][0], task.error?.message || "", STATES[task.status][1]]] : [])];
   return h("ol.timeline", events.sort((one, other) => one[0] - other[0]).map(([time, title, words, kind]) => h("li", { class: kind }, h("strong", title), " ", moment(time), h("p", words))));
-}
-
-function question(key, asked, answer) {
-  const wanted = asked.params || asked;
-  const form = schemaForm(wanted.requestedSchema || wanted.schema || { type: "object" }, () => ({}));
-  function accept({ target }) {
-    try {
-      const content = form.value();
-      form.tell([]);
-      form.check();
-      answer({ [key]: { action: "accept", content } }, target);
-    } catch (error) {
-      form.tell(error.faults);
-    }
-  }
-  return h("section.card.asked", { "aria-label": "Answer required" }, h("h2", String(wanted.message || "Answer required.")), form.element,
-    h("div.row", button("Answer", accept, "primary"), button("Decline", ({ target }) => answer({ [key]: { action: "decline" } }, target))));
 }
