@@ -295,12 +295,18 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, tmp_path: Path, 
             ("operations/shop.add", "call", ".fault:visible"),
             ("operations/shop.ticks", "call", ".stream li"),
             ("operations/shop.picture", "call", "figure img"),
+            ("operations/shop.leaflet", "call", ".answer audio"),
+            ("operations/shop.deliver", "As a model sees it", ".about pre"),
+            ("operations/shop.deliver", "Errors (2)", ".about table"),
             ("sources", None, ".card.down"),
+            ("sources/billing", None, ".card"),
             ("calls", None, "tbody tr:nth-child(2)"),
             ("runs", None, "tbody tr"),
             (f"runs/{run}", None, ".graph a"),
             ("overview", None, ".tile"),
             ("tasks", None, "tbody tr"),
+            ("agents", None, ".found-list li"),
+            ("agents/shop.stock", None, ".beside pre"),
             ("operations/shop.none", None, ".empty"),
             ("nowhere", None, ".empty"),
         ):
@@ -308,9 +314,18 @@ def test_no_page_has_a_serious_finding_of_axe(browser: Browser, tmp_path: Path, 
             if act == "call":
                 page.keyboard.press("Control+Enter")
             elif act is not None:
-                page.get_by_role("button", name=act).first.click()
+                page.get_by_role("button", name=act).or_(page.get_by_role("tab", name=act)).first.click()
             expect(page.locator(ready).first).to_be_visible()
             judge(name)
+        go(page, address, "operations/shop.deliver")
+        page.get_by_role("button", name="Fill in the example").click()
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".running .asked")).to_be_visible()
+        judge("a running call")
+        go(page, address, "tasks")
+        page.get_by_role("link", name="shop.refund").click()
+        expect(page.locator(".timeline")).to_be_visible()
+        judge("a task")
         go(page, address, "calls")
         page.locator("tbody button").first.click()
         judge("a call")
