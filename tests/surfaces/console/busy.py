@@ -85,7 +85,7 @@ def shop() -> OperationRegistry:
         address: Annotated[str, msgspec.Meta(description="Street and town.", examples=["12 Mill Lane, Bath"])],
         day: date | None = None,
     ) -> dict[str, Any]:
-        """Deliver an article, after a question about the doorstep.
+        """Deliver an article, after a question about where to leave it.
 
         Args:
             article: Its name on the shelf.
@@ -100,7 +100,7 @@ def shop() -> OperationRegistry:
                     "type": "string",
                     "title": "Where to leave it",
                     "description": "If no one is at home.",
-                    "enum": ["at the door", "with a neighbour", "nowhere"],
+                    "enum": ["by the gate", "with a neighbour", "nowhere"],
                 },
                 "call": {"type": "string", "title": "Telephone", "description": "For the driver."},
             },

@@ -113,8 +113,8 @@ def operation_operations(registry: Registry) -> Iterable[Operation]:
         return SelectedFields(schema, outline(schema, 3), _tokens(schema), _tokens(spec.output_schema))
 
     for function in (get, search, describe, select):
-        # What the caller may not call is not found: no scope is needed. Agents have tools of their own for these.
-        yield reserved_operation(function, f"enfold.operations.{function.__name__}", scopes=(), meta={"tool": False})
+        # Operations that the caller may not call are not found. Agents have tools of their own for these.
+        yield reserved_operation(function, f"enfold.operations.{function.__name__}", meta={"tool": False})
 
 
 class _Registry:

@@ -12,7 +12,7 @@ const PAGES = [
   ["operations", "Operations"],
   ["sources", "Sources", "enfold.sources", READ],
   ["calls", "Calls", "enfold.calls", READ],
-  ["agents", "Agents", "enfold.operations.search", "With authentication, a token is required."],
+  ["agents", "Agents", "enfold.operations.search", READ],
   ["runs", "Runs", "enfold.runs", `Runs are stored if the server was started with --provenance --store FILE. With authentication: ${READ}`],
   ["tasks", "Tasks", "enfold.tasks.list", "Tasks require a task store. With authentication, a token is required."],
 ];
