@@ -203,9 +203,17 @@ class Functions:
     """The operations of a registry, called by method and path."""
 
     def __init__(
-        self, registry: Registry, settings: FunctionSettings, dialect: Dialect, choose: Choose | None = None
+        self,
+        registry: Registry,
+        settings: FunctionSettings,
+        dialect: Dialect,
+        choose: Choose | None = None,
+        follow: Run | None = None,
     ) -> None:
-        """`registry` is a guarded view: every call is checked. `choose` says how operations are run: by default `call`."""
+        """`registry` is a guarded view: every call is checked. `choose` says how operations are run: by default `call`.
+
+        `follow` runs a call for a client that does not accept JSON; by default such a call is refused.
+        """
         self.registry = registry
         self._settings = settings
         self._dialect = dialect
@@ -215,6 +223,7 @@ class Functions:
         self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
         self._needs_context = dialect.runs_in_place or self._records_unasked
         self.format = find_format(settings.format)
+        self._follow = follow or _refuse
         choose = choose or (lambda _: Functions.call)
         self.routes = Routes(registry, choose, takes_structs=self.format.takes_structs)
 
@@ -264,12 +273,12 @@ class Functions:
 
     # the call
 
-    async def call(self, route: Route, request: Request) -> Response:
+    async def call(self, route: Route, request: Request) -> Response | None:
         """Run an operation and write its result; whatever fails is raised."""
         headers, prepared = request.headers, route.prepared
         write = request.format.write
         if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
-            raise not_acceptable("application/json")
+            return await self._follow(self, route, request)
         if request.arguments is not None:
             given = request.arguments
         elif request.method == "POST":
@@ -451,7 +460,7 @@ class Functions:
 
     # other answers
 
-    def search(self, request: Request) -> Awaitable[Response]:
+    def search(self, request: Request) -> Awaitable[Response | None]:
         """Search the operations that the caller may call."""
         return self.call(self._search, request)
 
@@ -514,6 +523,10 @@ class Functions:
         if writer.error_media_type != JSON:
             error = for_http(error, status, request.known_id())
         return encode_failure(writer.write_error(error, "" if request.spec is None else request.spec.id))
+
+
+async def _refuse(functions: Functions, route: Route, request: Request) -> Response | None:  # noqa: ARG001  # as `follow`
+    raise not_acceptable("application/json")
 
 
 NO_STORE: Final = (b"cache-control", b"no-store")

@@ -112,9 +112,9 @@ def to_http(
         tasks is not None,
     )
     live = LiveCalls(registry.services, settings.heartbeat)
-    choose = partial(_choose, streams, live, pages)
+    choose = partial(_choose, streams, pages)
     guarded = served.guarded(has_identities=tokens is not None, surface="http")
-    functions = Functions(guarded, chosen, _DIALECT, choose)
+    functions = Functions(guarded, chosen, _DIALECT, choose, live.follow)
     service = service_pages(functions, authentication, streams, Console() if settings.console else None)
     own = [
         operation_pages(functions),
@@ -124,7 +124,7 @@ def to_http(
     router = Router(functions, first_of(service, *own), hosts, is_closed=authentication.is_closed)
     anonymous: Handler[HTTPRequest] = router
     if authentication.is_closed:
-        public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT, choose)
+        public = Functions(served.public().guarded(surface="http"), chosen, _DIALECT, choose, live.follow)
         found = first_of(service, operation_pages(public, is_public=True), live.pages(public))
         anonymous = PublicRouter(public, found, hosts, is_closed=True)
     stack = RequestStack(functions, authentication, router, anonymous)
@@ -132,12 +132,12 @@ def to_http(
     return HTTPApp(functions, stack, [streams.stop, live.stop], mounted, settings.body_timeout)
 
 
-def _choose(streams: Streams, live: LiveCalls, tasks: TaskPages | None, prepared: PreparedOperation) -> Run:
-    """How an operation is run: as a stream, as a task where its caller prefers one, or to its end; clients may follow it."""
+def _choose(streams: Streams, tasks: TaskPages | None, prepared: PreparedOperation) -> Run:
+    """How an operation is run: as a stream, as a task where its caller prefers one, or to its end."""
     if prepared.is_stream:
         return streams.subscribe
     may_be_task = prepared.spec.durable != "never" or prepared.operation.origin.kind == "mcp"
-    return live.around(Functions.call if tasks is None or not may_be_task else tasks.call)
+    return Functions.call if tasks is None or not may_be_task else tasks.call
 
 
 class HTTPApp:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,9 +21,10 @@ from enfold.operations.context import Invocation
 from enfold.operations.outcomes import NeedsInput
 from enfold.operations.questions import ClientSession, Question
 from enfold.runtime.services import Services
-from enfold.surfaces.endpoints import NO_STORE, Functions, Route, Run
+from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.http.stack import HTTPRequest
-from enfold.surfaces.request import Response, accepts_json, id_header
+from enfold.surfaces.request import Response, id_header
+from enfold.surfaces.responses import not_acceptable
 from enfold.surfaces.router import Page, Pages
 
 ANSWERS_HEADER: Final = b"enfold-answers"
@@ -38,12 +39,6 @@ _QUESTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def _is_followed(request: HTTPRequest) -> bool:
-    """Whether the client takes events and no other answer."""
-    accept = request.headers[b"accept"]
-    return request.method == "POST" and _EVENTS in accept and not accepts_json(accept)
-
-
 class LiveCalls:
     """The followed calls of one app, by the ids under which their questions are answered."""
 
@@ -52,18 +47,10 @@ class LiveCalls:
         self._heartbeat = heartbeat
         self._open: dict[str, LiveCall] = {}
 
-    def around(self, run: Run) -> Run:
-        """Let clients follow the calls of an operation that is run like this."""
-
-        def start(functions: Functions, route: Route, request: HTTPRequest) -> Awaitable[Response | None]:
-            if b"accept" in request.headers and _is_followed(request):
-                return self._call(functions, route, request, run)
-            return run(functions, route, request)
-
-        return start
-
-    async def _call(self, functions: Functions, route: Route, request: HTTPRequest, run: Run) -> None:
-        """Run an operation, and send what happens until it has ended."""
+    async def follow(self, functions: Functions, route: Route, request: HTTPRequest) -> None:
+        """Run an operation for a client that takes no JSON, and send what happens until it has ended."""
+        if request.method in ("GET", "HEAD") or _EVENTS not in request.headers[b"accept"]:
+            raise not_acceptable("application/json")
         siblings = self._services.siblings
         call_id = f"{'' if siblings is None else siblings.prefix}{new_request_id()}"
         live = self._open[call_id] = LiveCall(request, _answered(request.headers))
@@ -72,7 +59,7 @@ class LiveCalls:
         try:
             await live.begin(call_id, self._heartbeat)
             try:
-                answer = await run(functions, route, request)
+                answer = await functions.call(route, request)
             except CallError as error:
                 answer = functions.failure(request, error)
             await live.finish(answer or Response(b"null"))

@@ -33,7 +33,7 @@ class TaskPages:
 
     # a call
 
-    async def call(self, functions: Functions, route: Route, request: Request) -> Response:
+    async def call(self, functions: Functions, route: Route, request: Request) -> Response | None:
         """Call an operation that may run as a task: at once where its caller does not want to wait."""
         preference = read_prefer(request.headers)
         if not preference.is_async:
