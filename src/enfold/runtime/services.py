@@ -40,6 +40,7 @@ class Services:
         "has_identities",
         "idempotency_store",
         "lifetime",
+        "listed_tool",
         "make_env",
         "new_idempotency_store",
         "siblings",
@@ -59,6 +60,9 @@ class Services:
         self.tasks: DurableCalls | None = None  # runs durable operations as tasks
         self.siblings: OtherProcesses | None = None
         self.surfaces: dict[str, str] = {}  # the path of each surface by its name
+        self.listed_tool: Callable[[str], bytes | None] | None = (
+            None  # how a surface lists an operation to models, as JSON
+        )
         self.has_identities = False  # whether a surface has callers with identities
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}  # numbers of this moment, such as tasks by state
 

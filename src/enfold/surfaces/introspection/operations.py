@@ -8,17 +8,16 @@ from typing import Annotated, Any
 import msgspec
 
 from enfold.errors import CODES
-from enfold.formats import DEFAULT_FORMAT
-from enfold.mcp.revisions import LATEST
+from enfold.mcp.offers import tool_names
 from enfold.operations import Context, Operation, OperationSpec
 from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import reserved_operation
+from enfold.schema.advertised import Advertising
 from enfold.search.fields import narrowed_schema
 from enfold.search.finder import MAX_FOUND, Description, Finder, Found
 from enfold.search.selection import selection_of
 from enfold.search.signatures import estimate_tokens, outline
-from enfold.surfaces.mcp.catalog import Catalog
 
 
 class DeclaredError(msgspec.Struct, frozen=True):
@@ -122,8 +121,10 @@ class _Registry:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._catalog: Catalog | None = None
+        self._version = -1
+        self._tool_names: dict[str, str] = {}
         self._costs: dict[str, int] = {}
+        self._useful = Advertising()
         self.finder = Finder(registry, lambda spec: kind_of(spec) == "tool")
 
     def details(self, spec: OperationSpec) -> OperationDetails:
@@ -149,20 +150,28 @@ class _Registry:
 
     def cost(self, spec: OperationSpec) -> int:
         """The tokens of a tool as it is listed."""
-        self._current()
+        self._names()
         if spec.id not in self._costs:
             self._costs[spec.id] = _tokens(self._listed(spec) or {})
         return self._costs[spec.id]
 
     def _listed(self, spec: OperationSpec) -> dict[str, Any] | None:
-        tool = self._current().tool(spec.id)
-        return None if tool is None else msgspec.json.decode(tool.text(LATEST))
+        """The tool as the MCP surface lists it; where there is none, as it would by default without its output."""
+        if kind_of(spec) != "tool":
+            return None
+        listed = self._registry.services.listed_tool
+        text = None if listed is None else listed(spec.id)
+        if text is not None:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        words = {"title": spec.title, "description": spec.description}
+        told = {name: text for name, text in words.items() if text}
+        return {"name": self._names()[spec.id], **told, "inputSchema": self._useful.useful(spec.input_schema)}
 
-    def _current(self) -> Catalog:
-        if self._catalog is None or self._catalog.version != self._registry.version:
-            self._catalog = Catalog(self._registry, DEFAULT_FORMAT, "safe")
-            self._costs = {}
-        return self._catalog
+    def _names(self) -> dict[str, str]:
+        if self._version != self._registry.version:
+            self._version, self._costs = self._registry.version, {}
+            self._tool_names = dict(tool_names(self._registry))
+        return self._tool_names
 
 
 def _declared(spec: OperationSpec, code: str, description: str, schema: dict[str, Any]) -> DeclaredError:

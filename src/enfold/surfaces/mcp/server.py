@@ -30,7 +30,7 @@ from enfold.mcp.json_rpc import (
     error_response,
 )
 from enfold.mcp.messages import Listen, Resumable, read_params
-from enfold.mcp.revisions import Revision, urgency_of
+from enfold.mcp.revisions import LATEST, Revision, urgency_of
 from enfold.mcp.tasks import TASK_METHODS
 from enfold.observability.observers import Watch
 from enfold.observability.records import INPUT_REQUIRED, OK, SpanStart
@@ -122,11 +122,17 @@ class MCPServer:
         self.known_tools: dict[str, MCPTool] = {}
         registry.watch(self._forget_tools)
         registry.watch(self.changes.lists_changed)
+        registry.services.listed_tool = self._listed_tool
 
     @cached_property
     def info(self) -> dict[str, str]:
         """The name and version of the server, for the client."""
         return msgspec.structs.asdict(self.registry.application(self.settings.name, self.settings.version))
+
+    def _listed_tool(self, operation_id: str) -> bytes | None:
+        """Return the JSON of a tool as `tools/list` has it."""
+        tool = self.catalog.tool(operation_id)
+        return None if tool is None else tool.text(LATEST)
 
     def _forget_tools(self) -> None:
         self.known_tools = {}
