@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, Final
 
-import msgspec
-
 from enfold.auth.challenges import WELL_KNOWN
 from enfold.auth.tokens import Verifier, no_identity
 from enfold.errors import ERROR_KEY, CallError
@@ -46,7 +44,7 @@ from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
-from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, Post
+from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, MCPRequest, Post
 from enfold.surfaces.mcp.server import MCPServer, MCPSettings, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession, event_place
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
@@ -84,27 +82,6 @@ def to_mcp(
     return MCPApp(MCPEndpoint(server, authentication, max_body))
 
 
-class MCPRequest(msgspec.Struct, eq=False):
-    """One request to the endpoint, who sends it, and which operations they may see."""
-
-    scope: Scope
-    receive: Receive
-    send: Send
-    headers: Headers
-    endpoint: MCPEndpoint
-    identity: Identity | None
-
-    @property
-    def method(self) -> str:
-        method: str = self.scope["method"]
-        return method
-
-    @property
-    def is_mounted(self) -> bool:
-        """Whether an app above us has checked host, origin and token."""
-        return IDENTITY in self.scope
-
-
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
@@ -125,10 +102,10 @@ class MCPApp:
         request = MCPRequest(scope, receive, send, headers, self._endpoint, scope.get(IDENTITY))
         try:
             self._check_hosts(request)
-            if self._is_for_metadata(request):
-                await self._send_resource_metadata(request)
-                return
             if self._authenticator is not None or scope.get(IS_CLOSED):
+                if scope["method"] == "GET" and WELL_KNOWN in scope["path"] and self._authenticator is not None:
+                    await self._send_resource_metadata(request)
+                    return
                 await self._authenticate(request)
             await self._route(request, reply)
         except (ProtocolError, CallError) as refused:
@@ -146,10 +123,10 @@ class MCPApp:
         """Refuse another host, a page of another origin or site, and headers that come twice."""
         if len(request.headers) != len(request.scope["headers"]):
             _check_repeated_headers(request.scope["headers"])
-        if not request.is_mounted:
+        is_mounted = IDENTITY in request.scope  # an app above us has checked host, origin and token
+        if not is_mounted:
             self._hosts.check(request.scope, request.headers)
-        # An origin that the app above has allowed may call.
-        is_allowed = request.is_mounted and b"origin" in request.headers
+        is_allowed = is_mounted and b"origin" in request.headers
         if not is_allowed and not self._needs_token(request):
             self._hosts.check_site(request.headers)
 
@@ -166,10 +143,9 @@ class MCPApp:
 
     async def _route(self, request: MCPRequest, reply: HTTPReply) -> None:
         """Dispatch by method: POST carries a message, GET opens or resumes a stream, DELETE ends a session."""
-        match request.method:
+        match request.scope["method"]:
             case "POST":
-                post = Post(request.endpoint, request.headers, request.send, request.identity, reply, request.scope)
-                await post.run(RequestWatcher(request.receive, BODY_TIMEOUT))
+                await Post(request, reply).run(RequestWatcher(request.receive, BODY_TIMEOUT))
             case "GET":
                 await self._carry_stream(request)
             case "DELETE":
@@ -204,9 +180,6 @@ class MCPApp:
             raise no_identity()
         return self._public
 
-    def _is_for_metadata(self, request: MCPRequest) -> bool:
-        return self._authenticator is not None and request.method == "GET" and WELL_KNOWN in request.scope["path"]
-
     async def _send_resource_metadata(self, request: MCPRequest) -> None:
         resource, name = request.scope["path"].partition(WELL_KNOWN)[2], self._endpoint.server.info["name"]
         document = self._authentication.metadata(request.scope, request.headers, resource, name)
@@ -230,7 +203,7 @@ class MCPApp:
         path = request.scope["path"]
         challenged = self._authentication.with_challenge(own, request.scope, request.headers, path)
         body = encode(error_response(told.request_id, told))
-        await respond(request.send, status, body, challenged, is_head=request.method == "HEAD")
+        await respond(request.send, status, body, challenged, is_head=request.scope["method"] == "HEAD")
         if not is_observed:
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
@@ -246,11 +219,7 @@ class MCPApp:
         session, reply, identity = _session(request), HTTPReply(request.send), request.identity
         if EVENTS not in request.headers.get(b"accept", b""):
             raise not_acceptable("text/event-stream")
-        endpoint = request.endpoint
-        with (
-            RequestWatcher(request.receive, has_body=False),
-            endpoint.while_admitted(request.scope, request.headers, identity, reply.end_stream),
-        ):
+        with RequestWatcher(request.receive, has_body=False), request.while_admitted(reply.end_stream):
             place = event_place(request.headers.get(b"last-event-id", b""))
             stream = None if place is None else session.streams.get(place[0])
             if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
@@ -258,7 +227,7 @@ class MCPApp:
             if stream is not None and place is not None:
                 await reply.carry(stream, place[1])
             else:
-                await self._stream_notifications(endpoint.server, session, identity, reply)
+                await self._stream_notifications(request.endpoint.server, session, identity, reply)
 
     async def _stream_notifications(
         self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
@@ -284,8 +253,8 @@ def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
 def _session(request: MCPRequest) -> HTTPSession:
     session_id = request.headers.get(b"mcp-session-id")
     if session_id is None:
-        raise not_allowed(request.method, ("POST",))
-    return request.endpoint.session(session_id, request.identity)
+        raise not_allowed(request.scope["method"], ("POST",))
+    return request.endpoint.sessions.find(session_id, request.identity)
 
 
 def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -37,7 +37,7 @@ from enfold.mcp.json_rpc import (
     parse_batch,
 )
 from enfold.mcp.messages import Cancelled, read_notice
-from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
+from enfold.mcp.revisions import HANDSHAKE, STATELESS, UNSAID, find_revision
 from enfold.operations import Identity
 from enfold.surfaces.asgi import (
     IDENTITY,
@@ -45,6 +45,7 @@ from enfold.surfaces.asgi import (
     VERIFIER,
     Header,
     Headers,
+    Receive,
     RequestWatcher,
     Scope,
     Send,
@@ -60,6 +61,7 @@ from enfold.surfaces.mcp.sessions import EventStream, HTTPSession, Sessions
 from enfold.surfaces.request import is_json
 from enfold.surfaces.responses import check_length, not_acceptable, unsupported_body
 
+_IN_SESSIONS: Final = frozenset(revision.name.encode() for revision in HANDSHAKE)
 _STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
 # What nearly all clients accept.
 _USUAL_ACCEPT: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
@@ -90,21 +92,6 @@ class MCPEndpoint:
         # The open streams of `subscriptions/listen`, and the message that ends each.
         self.listening: dict[EventStream, AnyResponse] = {}
 
-    def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
-        session = self.sessions.find(session_id, identity)
-        if session is None:
-            raise CallError("OPERATION_NOT_FOUND", "Unknown session: initialize again")
-        return session
-
-    def while_admitted(
-        self, scope: Scope, headers: Headers, identity: Identity | None, refuse: Callable[[], None]
-    ) -> AbstractContextManager[None]:
-        """Call `refuse` if the caller's token becomes invalid while a stream is open."""
-        is_from_above = scope.get(IDENTITY) is not None  # the app that mounts us has checked the token
-        return self.authentication.while_admitted(
-            headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None
-        )
-
     def stop(self) -> None:
         self.sessions.close_all()
         self.server.following.stop()
@@ -112,26 +99,39 @@ class MCPEndpoint:
             stream.send(last, is_last=True)
 
 
+class MCPRequest(msgspec.Struct, eq=False):
+    """One request to the endpoint, who sends it, and which operations they may see."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    headers: Headers
+    endpoint: MCPEndpoint
+    identity: Identity | None
+
+    def while_admitted(self, refuse: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `refuse` if the caller's token becomes invalid while a stream is open."""
+        is_from_above = self.scope.get(IDENTITY) is not None  # the app that mounts us has checked the token
+        verifier = self.scope.get(VERIFIER) if is_from_above else None
+        return self.endpoint.authentication.while_admitted(self.headers, self.identity, refuse, verifier)
+
+
 class Post(msgspec.Struct, eq=False):
     """One request that carries a message, and how it is answered."""
 
-    _endpoint: MCPEndpoint
-    _headers: Headers
-    _send: Send
-    _identity: Identity | None
+    _request: MCPRequest
     _reply: HTTPReply
-    _scope: Scope
     _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
     _size: int = 0  # of the body
 
     async def run(self, watcher: RequestWatcher) -> None:
         """Read the message, and answer it unless its client cancels it or disconnects."""
-        _check_form(self._headers, self._endpoint.max_body)
+        _check_form(self._request.headers, self._request.endpoint.max_body)
         watcher.break_silence = self._reply.break_silence
         watcher.begin()
         try:
-            body = await watcher.body(self._endpoint.max_body)
+            body = await watcher.body(self._request.endpoint.max_body)
             self._size = len(body)
             if body.startswith(b"["):
                 await self._handle_batch(body)
@@ -174,11 +174,10 @@ class Post(msgspec.Struct, eq=False):
         """Whether a message without a version in its `_meta` belongs to a revision without a handshake."""
         if message.method in ("server/discover", "subscriptions/listen"):
             return True
-        said = self._headers.get(b"mcp-protocol-version")
+        said = self._request.headers.get(b"mcp-protocol-version")
         if said is None or message.method == "initialize":
             return False
-        revision = find_revision(said.decode("latin-1"))
-        return revision is None or revision.is_stateless
+        return said not in _IN_SESSIONS
 
     def _exchange(self, message: RPCMessage, caller: Caller) -> ClientExchange:
         exchange = ClientExchange(
@@ -187,11 +186,11 @@ class Post(msgspec.Struct, eq=False):
             message.params,
             self._meta,
             caller,
-            self._identity,
+            self._request.identity,
             self._reply,
-            self._endpoint.server.changes,
+            self._request.endpoint.server.changes,
         )
-        exchange.headers, exchange.size = self._headers, self._size
+        exchange.headers, exchange.size = self._request.headers, self._size
         return exchange
 
     # without a handshake
@@ -200,7 +199,7 @@ class Post(msgspec.Struct, eq=False):
         """Handle a message that carries its client's version and capabilities."""
         if message.method is UNSET or message.id is UNSET:
             # A client cancels by disconnecting: there is no notification we would act on, and no answer we wait for.
-            await respond(self._send, 202)
+            await respond(self._request.send, 202)
             return
         try:
             exchange = self._exchange(message, self._stateless_caller(message))
@@ -210,11 +209,11 @@ class Post(msgspec.Struct, eq=False):
         except ProtocolError as error:
             error.request_id = message.id
             raise
-        await self._finish(await self._endpoint.server.respond(exchange))
+        await self._finish(await self._request.endpoint.server.respond(exchange))
 
     def _stateless_caller(self, message: RPCMessage) -> Caller:
         """Return the client that the request describes; the headers must agree."""
-        meta, headers = self._meta, self._headers
+        meta, headers = self._meta, self._request.headers
         version, name = meta.get(VERSION_KEY), message.params.get("name")
         capabilities = meta.get(CAPABILITIES_KEY)
         revision = _STATELESS.get(headers.get(b"mcp-protocol-version", b""))
@@ -230,23 +229,21 @@ class Post(msgspec.Struct, eq=False):
         if is_usual and revision is not None and isinstance(capabilities, dict):
             client = meta.get(CLIENT_KEY)
             name = client.get("name") if type(client) is dict else None
-            if type(name) is str and name.lower() in self._endpoint.server.text_clients:
-                revision = revision_for(revision, client, self._endpoint.server.text_clients)
+            if type(name) is str and name.lower() in self._request.endpoint.server.text_clients:
+                revision = revision_for(revision, client, self._request.endpoint.server.text_clients)
             return Caller(revision, capabilities, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
             check_headers(headers, message, version)
-        return read_caller(meta, self._endpoint.server.text_clients)
+        return read_caller(meta, self._request.endpoint.server.text_clients)
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Send notifications of changes until the client disconnects, or the server stops."""
-        stream, listening = EventStream(), self._endpoint.listening
-        self._endpoint.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = await self._endpoint.server.subscribe(exchange, stream.send)
-        listening[stream] = self._endpoint.server.subscription_end(exchange)
+        stream, listening = EventStream(), self._request.endpoint.listening
+        self._request.endpoint.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+        stop = await self._request.endpoint.server.subscribe(exchange, stream.send)
+        listening[stream] = self._request.endpoint.server.subscription_end(exchange)
         try:
-            with self._endpoint.while_admitted(
-                self._scope, self._headers, self._identity, lambda: stream.send(_token_refusal(exchange), is_last=True)
-            ):
+            with self._request.while_admitted(lambda: stream.send(_token_refusal(exchange), is_last=True)):
                 await self._reply.carry(stream)
         finally:
             stop()
@@ -255,9 +252,11 @@ class Post(msgspec.Struct, eq=False):
     # with a handshake
 
     async def _initialize(self, message: RPCMessage) -> None:
-        session = self._endpoint.sessions.open(self._identity, address_of(self._scope.get("client")))
-        answer = self._endpoint.server.respond_now(self._exchange(message, session))
-        await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
+        session = self._request.endpoint.sessions.open(
+            self._request.identity, address_of(self._request.scope.get("client"))
+        )
+        answer = self._request.endpoint.server.respond_now(self._exchange(message, session))
+        await respond(self._request.send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
     async def _handle_in_session(self, message: RPCMessage, watcher: RequestWatcher) -> None:
         if message.method == "initialize" and message.is_request:
@@ -266,22 +265,19 @@ class Post(msgspec.Struct, eq=False):
         session, caller = self._session()
         if not message.is_request:
             _handle_notification(session, message)
-            await respond(self._send, 202)
+            await respond(self._request.send, 202)
         elif session is None:
-            await self._answer(message, caller)
+            await self._reply.finish(await self._request.endpoint.server.respond(self._exchange(message, caller)))
         else:
             # The client may reconnect for its answer: to disconnect is not to cancel.
             watcher.outlives_client = True
-            self._reply.session, self._reply.identity = session, self._identity
+            self._reply.session, self._reply.identity = session, self._request.identity
             self._request_id = request_id = message.request_id
             session.running[request_id] = watcher
             try:
-                await self._answer(message, session)
+                await self._reply.finish(await self._request.endpoint.server.respond(self._exchange(message, session)))
             finally:
                 session.running.pop(request_id, None)
-
-    async def _answer(self, message: RPCMessage, caller: Caller) -> None:
-        await self._reply.finish(await self._endpoint.server.respond(self._exchange(message, caller)))
 
     async def _handle_batch(self, body: bytes | bytearray) -> None:
         """Handle a batch, which only the oldest revisions allow, and respond with one array."""
@@ -289,7 +285,7 @@ class Post(msgspec.Struct, eq=False):
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
         answers: list[bytes] = []
-        size, limits = 0, self._endpoint.limits
+        size, limits = 0, self._request.endpoint.limits
         for message in parse_batch(body, limits.batch_entries):
             self._meta = message.meta
             if not message.is_request:
@@ -297,19 +293,25 @@ class Post(msgspec.Struct, eq=False):
             else:
                 is_within = size <= limits.batch_bytes
                 exchange = self._exchange(message, caller)
-                answer = await self._endpoint.server.respond(exchange) if is_within else _not_run(exchange, limits)
+                answer = (
+                    await self._request.endpoint.server.respond(exchange) if is_within else _not_run(exchange, limits)
+                )
                 await asyncio.sleep(0)  # a long batch does not block others
                 answers.append(encode(answer))
                 size += len(answers[-1])
-        await (respond(self._send, 200, b"[%b]" % b",".join(answers), [JSON]) if answers else respond(self._send, 202))
+        await (
+            respond(self._request.send, 200, b"[%b]" % b",".join(answers), [JSON])
+            if answers
+            else respond(self._request.send, 202)
+        )
 
     def _session(self) -> tuple[HTTPSession | None, Caller]:
         """Return the session of a request; without one, a caller with only a revision."""
-        session_id = self._headers.get(b"mcp-session-id")
+        session_id = self._request.headers.get(b"mcp-session-id")
         if session_id is None:
-            said = self._headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+            said = self._request.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
             return None, Caller(find_revision(said) or UNSAID)
-        session = self._endpoint.session(session_id, self._identity)
+        session = self._request.endpoint.sessions.find(session_id, self._request.identity)
         return session, session
 
 

@@ -428,8 +428,6 @@ class MCPServer:
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers any request: its result, an error, or questions that the client must answer first."""
-        if self.is_quick(exchange.method):
-            return self.respond_now(exchange)
         observers, watch = self.registry.observers, None
         if observers.is_on and exchange.method in OBSERVED:
             watch = observers.begin(partial(_span, exchange))
@@ -438,7 +436,9 @@ class MCPServer:
             params = read_params(exchange.method, exchange.params, method.params)
             if isinstance(params, Resumable) and (params.input_responses or params.request_state) is not None:
                 self._rounds.restore(exchange, params)
-            outcome = await method.answer(self, exchange, params)
+            outcome = method.answer(self, exchange, params)
+            if method.kind != "quick":
+                outcome = await outcome
             if isinstance(outcome, NeedsInput):
                 exchange.code = INPUT_REQUIRED
                 outcome = self._rounds.questions(exchange, outcome)

@@ -93,16 +93,17 @@ class Sessions:
         owner = f"address {address}" if identity is None else f"identity {identity.id}"
         self._make_room(owner)
         name = self._prefix + os.urandom(24).hex()
-        session = HTTPSession(id=name, identity_id=_id_of(identity), owner=owner, buffer=self._buffer)
+        identity_id = None if identity is None else identity.id
+        session = HTTPSession(id=name, identity_id=identity_id, owner=owner, buffer=self._buffer)
         self._sessions[session.id] = session
         self._owners.setdefault(owner, OrderedDict())[session.id] = session
         return session
 
-    def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession | None:
+    def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
         """Return the session with this id if it belongs to the caller; the id alone grants no access."""
         session = self._sessions.get(session_id.decode("latin-1"))
-        if session is None or session.identity_id != _id_of(identity):
-            return None
+        if session is None or session.identity_id != (None if identity is None else identity.id):
+            raise CallError("OPERATION_NOT_FOUND", "Unknown session: initialize again")
         session.seen = time.monotonic()
         self._sessions.move_to_end(session.id)
         self._owners[session.owner].move_to_end(session.id)
@@ -148,10 +149,6 @@ def _least_used(sessions: Mapping[str, HTTPSession]) -> HTTPSession:
     idle = (each for each in sessions.values() if each.is_idle)
     quiet = (each for each in sessions.values() if not each.running)
     return next(chain(idle, quiet, sessions.values()))
-
-
-def _id_of(identity: Identity | None) -> str | None:
-    return None if identity is None else identity.id
 
 
 Put: TypeAlias = Callable[[bytes], Awaitable[None]]
