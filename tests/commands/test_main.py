@@ -55,7 +55,7 @@ WRONG = [
         "an identity that the client names",
         ["cgi", SHOP, "--identity-variable=HTTP_X_USER"],
         2,
-        "VALIDATION_ERROR: HTTP_X_USER is what the client says",
+        "VALIDATION_ERROR: HTTP_X_USER is set by the client",
     ),
     ("no such registry", ["list", f"{SHOP}:nothing"], 2, "VALIDATION_ERROR:"),
     (

@@ -227,7 +227,7 @@ def test_the_web_server_says_who_asks_and_a_header_never_does(app: Path) -> None
     assert cgi(app, "/who", HTTP_REMOTE_USER="eve", HTTP_AUTHORIZATION="Bearer x").body == {"result": None}
     assert cgi(app, "/secret").status == "401 Unauthorized"
     assert cgi(app, "/secret", REMOTE_USER="ann").status == "404 Not Found"
-    with pytest.raises(ValueError, match="HTTP_X_USER is what the client says"):
+    with pytest.raises(ValueError, match="HTTP_X_USER is set by the client"):
         to_cgi(OperationRegistry(), identity_variable="HTTP_X_USER", environ={}, stdin=BytesIO(), stdout=BytesIO())
 
 

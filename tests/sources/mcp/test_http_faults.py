@@ -245,6 +245,6 @@ async def test_a_query_whose_connection_is_closed_without_an_answer_is_sent_agai
             if calls == 2:
                 assert (await executing).text() == "done"
             else:
-                with pytest.raises(CallError, match="broke off"):
+                with pytest.raises(CallError, match="closed the connection early"):
                     await executing
         assert server.calls == [tool] * calls

@@ -277,7 +277,7 @@ async def test_a_document_elsewhere_gets_nothing_that_is_for_the_users_server(
     serve: Serve, http: Words, options: dict[str, Any]
 ) -> None:
     server = await serve(behind_login(http, "Bearer t1"))
-    with pytest.raises(LookupError, match="answered 401: give"):
+    with pytest.raises(LookupError, match="answered 401: pass headers"):
         await in_thread(lambda: from_openapi(f"{server.url}/openapi.json", base_url="http://127.0.0.1:9", **options))
     assert [each.header("authorization") for each in server.received] == [None]
 

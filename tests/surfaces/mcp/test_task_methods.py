@@ -230,7 +230,7 @@ async def test_the_header_may_be_missing_but_not_wrong(talk: Talk) -> None:
 async def test_answers_that_are_too_large_are_the_clients_fault(talk: Talk) -> None:
     task_id = await talk.start("report", year=1)
     told = await talk.ask("tasks/update", {"taskId": task_id, "inputResponses": {"x": {"text": "x" * 1_000_000}}})
-    assert (told["code"], "at most 1000000 bytes" in told["message"]) == (-32602, True)
+    assert (told["code"], "the limit of 1000000 bytes" in told["message"]) == (-32602, True)
 
 
 async def test_another_s_task_looks_like_one_that_never_was(closed: Talk) -> None:

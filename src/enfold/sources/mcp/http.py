@@ -163,7 +163,7 @@ class Web:
             return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error.sentence}")
         if error.kind == "too_large":
             return message_too_large(self.limits.message_bytes)
-        fate = "broke off" if error.was_sent else "cannot be reached"
+        fate = "closed the connection early" if error.was_sent else "cannot be reached"
         failure = CallError("UNAVAILABLE", f"{self.name} {fate}: {error.sentence}", {"reason": "connection"})
         return LostError(failure, may_have_run=error.was_sent, is_silent=is_silent)
 
