@@ -324,10 +324,10 @@ def test_our_log_has_the_stack_under_the_id_that_the_caller_got(name: str, caplo
     def crash_in_thread() -> None:
         raise ValueError("secret place")
 
-    with serve(to_http(ops)) as client:
-        for _ in range(2):  # the second is on the hot path
+    with serve(to_http(ops, tokens=TOKENS, allow_anonymous=True)) as client:
+        for headers in ({}, {}, {"authorization": "Bearer token-of-ann"}):  # the second is on the hot path
             caplog.clear()
-            answer = client.post(f"/functions/{name}", {})
+            answer = client.post(f"/functions/{name}", {}, **headers)
             assert answer.headers["x-request-id"] in caplog.text
             assert "Traceback" in caplog.text
         assert "Traceback" not in answer.body.decode()
@@ -435,6 +435,8 @@ def test_an_unusable_request_id_gives_way_to_a_new_one(client: Client, given: st
 
 def test_failures_have_a_request_id_too(client: Client) -> None:
     assert client.get("/nothing", X_Request_Id="abc").headers["x-request-id"] == "abc"
+    refused = client.get("/functions/shop.add", X_Request_Id="abc", Authorization="Bearer wrong")
+    assert (refused.status, refused.headers["x-request-id"]) == (401, "abc")
 
 
 FORKED = """

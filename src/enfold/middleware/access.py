@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from enfold.middleware.around import Around, Take
 from enfold.operations.access import check_access
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class CheckAccess(Around):
     """Refuses a call whose caller lacks scopes or resources."""
 
-    async def __call__(self, call: Call, next: Next) -> Outcome:
+    def __call__(self, call: Call, next: Next) -> Coroutine[Any, Any, Outcome]:
         check_access(call.operation.spec, call.identity, call.input)
-        return await next(call)
+        return next(call)
 
     @contextmanager
     def around(self, call: Call) -> Generator[Take]:

@@ -165,7 +165,6 @@ def methods_of(spec: OperationSpec) -> tuple[str, ...]:
 # Headers that need a context. Nearly all requests have none of them.
 OPTION_HEADERS: Final = frozenset(
     {
-        b"authorization",
         b"enfold-timeout-ms",
         b"x-request-id",
         CAPTURE_HEADER,

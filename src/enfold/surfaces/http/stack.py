@@ -66,7 +66,8 @@ class RequestStack:
                 read_format(request)
             if self._has_tokens:
                 if b"authorization" in headers:
-                    request.known_id()  # a refusal drops the headers
+                    if b"x-request-id" in headers:
+                        request.known_id()  # a refusal drops the headers
                     authenticate = self._authentication.authenticate
                     request.identity = await authenticate(exchange.scope, headers, exchange.receive)
                 else:
