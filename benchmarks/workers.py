@@ -1,6 +1,6 @@
 """One process beside `--workers 2`: the time of a POST of `mid` over 32 connections, with a client that costs little.
 
-`python -m benchmarks.workers ROUNDS` runs the race on the two cores that it needs; the program that is served is below.
+`python -m benchmarks workers` runs the race on the two cores that it needs; the program that is served is below.
 """
 
 from __future__ import annotations
