@@ -11,7 +11,7 @@ TextContent ImageContent AudioContent EmbeddedResource ResourceLink
 RESPONSE_ENVELOPE_SCHEMA RESPONSE_META_SCHEMA LOCAL_RESPONSE_META_SCHEMA HTTP_RESPONSE_META_SCHEMA
 MCP_RESPONSE_META_SCHEMA MCP_CONTENT_BLOCK_SCHEMA RESPONSE_SOURCES
 CallError FormatError cast CastError repair build_env
-Call Middleware Next Outcome NeedsInput Deferred Depends Tokens
+Call Middleware Next Outcome NeedsInput Deferred Depends MediaType Tokens
 """.split()  # noqa: SIM905  # as the contract lists them
 
 

@@ -110,7 +110,7 @@ def test_every_operation_of_the_namespace_enfold_is_on_the_page() -> None:
 
 # What every server of HTTP sends or reads, and what belongs to the console, to MCP and to browsers alone.
 ORDINARY = re.compile(
-    r"content-(length|encoding)|host|connection|transfer-encoding|forwarded|access-control-.*|origin|vary|etag|if-none-match|"
+    r"content-(length|encoding|transfer-encoding)|host|connection|transfer-encoding|forwarded|access-control-.*|origin|vary|etag|if-none-match|"
     r"x-accel-buffering|x-content-type-options|x-frame-options|content-security-policy|referrer-policy|mcp-.*"
 )
 HEADER = re.compile(r"(?:enfold|x|www|retry|last|cache|preference|idempotency|content|if|access|mcp)(?:-[a-z]+)+|accept|allow|authorization|etag|host|location|origin|prefer|vary")  # fmt: skip

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from enfold.runtime.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
     from enfold.schema.compiled import repair
+    from enfold.schema.files import MediaType
 
 __all__ = [
     "HTTP_RESPONSE_META_SCHEMA",
@@ -69,6 +70,7 @@ __all__ = [
     "ImageContent",
     "LocalResponseMeta",
     "MCPResponseMeta",
+    "MediaType",
     "Middleware",
     "NeedsInput",
     "Next",
@@ -133,6 +135,7 @@ _PLACES = {
     "runtime.registry": ("OperationRegistry",),
     "schema.cast": ("CastError", "cast"),
     "schema.compiled": ("repair",),
+    "schema.files": ("MediaType",),
 }
 
 

@@ -12,12 +12,22 @@ import msgspec
 from enfold.schema.keywords import properties_of
 from enfold.schema.nodes.reference import opened
 
-__all__ = ["FileArgument", "MediaType", "as_base64", "bytes_schemas", "file_argument", "file_arguments", "media_types"]
+__all__ = [
+    "FileArgument",
+    "MediaType",
+    "as_base64",
+    "bytes_schemas",
+    "file_argument",
+    "file_arguments",
+    "media_types",
+    "only_files",
+]
 
 Schema: TypeAlias = dict[str, Any]
 
 _WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE: Final = re.compile(rf'{_WORD}/{_WORD}(?:\s*;\s*{_WORD}=(?:{_WORD}|"[^"\\\x00-\x1f\x7f]*"))*')
+_DEEPEST: Final = 3
 _FIELDS: Final = frozenset({"data", "filename"})  # of an object that stands for a file
 
 
@@ -94,20 +104,30 @@ def media_types(schema: Any) -> tuple[str, ...]:
     return tuple(each["contentMediaType"] for each in bytes_schemas(schema) if "contentMediaType" in each)
 
 
+def only_files(schema: Any) -> bool:
+    """Whether every value that a schema allows is a file of a declared media type, or null."""
+    if not isinstance(schema, dict):
+        return False
+    variants = [each for each in _variants(schema, schema) if each.get("type") != "null"]
+    return bool(variants) and all(_is_bytes(each) and "contentMediaType" in each for each in variants)
+
+
 def bytes_schemas(schema: Any) -> list[Schema]:
     """Return the variants of a schema that are bytes, as base64 text."""
     return [each for each in _variants(schema, schema) if _is_bytes(each)] if isinstance(schema, dict) else []
 
 
-def _variants(part: Any, root: Schema) -> Iterator[Schema]:
+def _variants(part: Any, root: Schema, depth: int = 0) -> Iterator[Schema]:
+    """Yield the branches of unions, also of nested ones; a media type beside a union is that of all branches."""
     whole = opened(part, root)
     branches = whole.get("anyOf") or whole.get("oneOf")
-    if not isinstance(branches, list):
+    if not isinstance(branches, list) or depth > _DEEPEST:
         yield whole
         return
     beside = {key: value for key, value in whole.items() if key == "contentMediaType"}
     for branch in branches:
-        yield {**beside, **opened(branch, root)}
+        for variant in _variants(branch, root, depth + 1):
+            yield {**beside, **variant}
 
 
 def _is_bytes(part: Schema) -> bool:

@@ -241,7 +241,8 @@ def _send(answer: Response, request: Request, out: BinaryIO) -> None:
         f"X-Request-Id: {request.known_id()}",
     ]
     head = "\r\n".join(lines) + "\r\n\r\n"
-    out.write(head.encode("latin-1", "replace") + (b"" if request.method == "HEAD" else answer.body + b"\n"))
+    end = b"\n" if answer.media_type.endswith(b"json") else b""  # a file stays as it is
+    out.write(head.encode("latin-1", "replace") + (b"" if request.method == "HEAD" else answer.body + end))
     out.flush()
 
 

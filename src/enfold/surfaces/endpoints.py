@@ -23,7 +23,9 @@ from enfold.runtime.application import Application
 from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.runtime.reserved import is_reserved
+from enfold.schema.files import media_types
 from enfold.search.finder import Finder, Found
+from enfold.surfaces.files import ResultFile, result_file
 from enfold.surfaces.request import (
     CAPTURE_HEADER,
     KEY_HEADER,
@@ -35,6 +37,7 @@ from enfold.surfaces.request import (
     accepts_json,
     invalid_body,
     is_json,
+    prefers_file,
     prefers_problem,
     query_reader,
     query_value,
@@ -62,6 +65,7 @@ from enfold.surfaces.rest import RestPaths, merged, with_routes
 if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
     from enfold.provenance import Recorder
+    from enfold.surfaces.uploads import UploadReader
 
 
 PREFIX: Final = "/functions/"
@@ -276,12 +280,15 @@ class Functions:
         """Run an operation and write its result; whatever fails is raised."""
         headers, prepared = request.headers, route.prepared
         write = request.format.write
-        if headers.get(b"accept") not in _TAKES_JSON and not accepts_json(headers[b"accept"]):
-            return await self._follow(self, route, request)
+        accept, wants_file = headers.get(b"accept"), False
+        if accept not in _TAKES_JSON:
+            wants_file = _wants_file(request, route.spec)
+            if not wants_file and not accepts_json(headers[b"accept"]):
+                return await self._follow(self, route, request)
         if request.arguments is not None:
             given = request.arguments
         elif request.method == "POST":
-            given = await self.body_object(request)
+            given = await self.body_object(request, route.spec)
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 route = self.routes.route_to(self.registry.get_spec(route.spec.id))
@@ -295,6 +302,8 @@ class Functions:
             prepared = route.for_writing
         outcome = await prepared.execute(given, context)
         envelope = outcome if isinstance(outcome, ResponseEnvelope) else envelope_of(outcome)
+        if wants_file and (file := result_file(envelope, route.spec)) is not None:
+            return self._answer_with_file(file, envelope, request)
         try:
             text = encode(write(envelope, route.spec))
         except UNWRITABLE as error:
@@ -306,9 +315,13 @@ class Functions:
 
     def answer_with_result(self, envelope: ResponseEnvelope[Any], request: Request) -> Response:
         """The answer that holds the result of a task, as a call would have it."""
-        answer = self._answer_with_headers(
-            encode_result(request.format.write, envelope, request.spec), envelope, request
-        )
+        spec = request.spec
+        file = None if spec is None or not _wants_file(request, spec) else result_file(envelope, spec)
+        if file is not None:
+            answer = self._answer_with_file(file, envelope, request)
+        else:
+            text = encode_result(request.format.write, envelope, spec)
+            answer = self._answer_with_headers(text, envelope, request)
         if envelope.provenance is None or request.run_header():
             return answer
         run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
@@ -331,13 +344,19 @@ class Functions:
             headers += _shape_headers(request.format.name, request.format.shape(envelope, request.spec))
         return Response(text, 200, headers)
 
+    def _answer_with_file(self, file: ResultFile, envelope: ResponseEnvelope[Any], request: Request) -> Response:
+        """An answer that is the file itself, for a caller who prefers its media type to JSON."""
+        answer = self._answer_with_headers(file.content, envelope, request)
+        own = [header for header in answer.headers if header[0] not in _OF_JSON]
+        return msgspec.structs.replace(answer, headers=[*own, *file.headers()], media_type=file.media_type.encode())
+
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """Read the arguments from the body or the query string."""
         if request.arguments is not None:
             return request.arguments
         if request.method != "POST":
             return route.read_query(request.query)
-        return await self.body_object(request)
+        return await self.body_object(request, route.spec)
 
     async def rest_arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """The arguments of a request to a REST route: those in its path, its query string and its body, if there is one."""
@@ -345,9 +364,11 @@ class Functions:
         if request.method not in WITH_BODY:
             return merged(request.path_arguments, in_query, {})
         in_query.pop("format", None)  # that of the answer
-        self._check_body(request.headers)
+        read_upload = self._check_body(request.headers, route.spec)
         body = await request.exchange.body(self._settings.max_body)
         request.size = len(body)
+        if read_upload is not None:
+            return merged(request.path_arguments, in_query, read_upload(body, b""))
         return merged(request.path_arguments, in_query, self._read_body(body) if body.strip() else {})
 
     def context(self, route: Route, request: Request) -> Context:
@@ -383,12 +404,15 @@ class Functions:
 
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
-    async def body_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object in the body, which is refused for its headers before it is read."""
-        self._check_body(request.headers)
+    async def body_object(self, request: Request, spec: OperationSpec | None = None) -> dict[str, Any]:
+        """The JSON object in the body, which is refused for its headers before it is read.
+
+        For an operation that takes files, its arguments may also come as a form, or be the body itself.
+        """
+        read_upload = self._check_body(request.headers, spec)
         body = await request.exchange.body(self._settings.max_body)
         request.size = len(body)
-        return self._read_body(body)
+        return self._read_body(body) if read_upload is None else read_upload(body, request.query)
 
     def _read_body(self, body: bytes | bytearray) -> dict[str, Any]:
         try:
@@ -396,18 +420,25 @@ class Functions:
         except NOT_AN_OBJECT:
             raise invalid_body(body) from None
 
-    def _check_body(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a body of another type, a compressed one, and one that says itself that it is too large."""
+    def _check_body(self, headers: Mapping[bytes, bytes], spec: OperationSpec | None) -> UploadReader | None:
+        """Refuse a body of another type, a compressed one, and one that says itself that it is too large.
+
+        Gives what reads a body that is not JSON.
+        """
         kind = headers.get(b"content-type")
+        read_upload = None
         if kind not in self._body_types:
             if kind is None and _has_body(headers):
                 raise unsupported_body("A request body needs the header Content-Type: application/json")
             if kind is not None and not is_json(kind):
-                raise unsupported_body()
+                read_upload = None if spec is None else _upload_reader(spec, kind)
+                if read_upload is None:
+                    raise unsupported_body()
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise unsupported_body("The body must not be compressed")
         if len(headers.get(b"content-length", b"")) >= self._max_digits:  # a shorter number cannot be too large
             check_length(headers, self._settings.max_body)
+        return read_upload
 
     def _recording(self, spec: OperationSpec, request: Request, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -530,6 +561,20 @@ async def _refuse(functions: Functions, route: Route, request: Request) -> Respo
 
 NO_STORE: Final = (b"cache-control", b"no-store")
 _TRUNCATED: Final = (b"enfold-truncated", b"true")
+
+
+_OF_JSON: Final = (b"enfold-format", b"enfold-shape")
+
+
+def _wants_file(request: Request, spec: OperationSpec) -> bool:
+    """Whether the caller prefers a media type that the operation declares for its result."""
+    return prefers_file(request.headers.get(b"accept", b""), media_types(spec.output_schema))
+
+
+def _upload_reader(spec: OperationSpec, content_type: bytes) -> UploadReader | None:
+    from enfold.surfaces.uploads import upload_reader
+
+    return upload_reader(spec, content_type)
 
 
 def _shape_headers(format: str, shape: str) -> list[tuple[bytes, bytes]]:

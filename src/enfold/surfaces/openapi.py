@@ -22,12 +22,14 @@ from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
+from enfold.schema.files import FileArgument, file_arguments, media_types
 from enfold.schema.keywords import with_references
-from enfold.schema.nodes.reference import digest, unquote
+from enfold.schema.nodes.reference import digest, opened, unquote
 from enfold.search.selection import narrowed
 from enfold.surfaces.request import PROBLEM, ArgumentKind, argument_kinds
 from enfold.surfaces.responses import declared_status
 from enfold.surfaces.rest import with_routes
+from enfold.surfaces.uploads import MULTIPART, raw_types
 
 __all__ = ["to_openapi"]
 
@@ -46,7 +48,7 @@ _DESCRIPTIONS: Final = {
     410: "An upstream service responded with 410",
     412: "An upstream service responded with 412",
     413: "The body is too large",
-    415: "The body is not JSON",
+    415: "The body has an unsupported media type",
     422: "An upstream service responded with 422",
     429: "Too many calls",
     499: "The client disconnected",
@@ -170,7 +172,13 @@ def _post(spec: OperationSpec, notes: Schema, components: _Components) -> Schema
     return {
         **_described(spec, spec.id, notes),
         **({"parameters": more} if (more := _more_parameters(spec, components)) else {}),
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": schema},
+                **_upload_content(spec.input_schema, spec.id, components),
+            },
+        },
         "responses": _responses(spec, components, with_body=True),
     }
 
@@ -222,7 +230,10 @@ def _rest_body(spec: OperationSpec, in_path: Mapping[str, str], components: _Com
     rest = {**schema, "properties": {name: of for name, of in schema["properties"].items() if name not in in_path}}
     rest |= {"required": required} if "required" in schema else {}
     content = components.root(rest, f"{spec.id}.rest.input" if in_path else _input_name(spec))
-    return {"requestBody": {"required": bool(required), "content": {"application/json": {"schema": content}}}}
+    uploads = _upload_content(rest, f"{spec.id}.rest" if in_path else spec.id, components)
+    return {
+        "requestBody": {"required": bool(required), "content": {"application/json": {"schema": content}, **uploads}}
+    }
 
 
 def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:
@@ -268,6 +279,33 @@ _LAST_EVENT_ID: Final[Schema] = {
 
 def _input_name(spec: OperationSpec) -> str:
     return f"{spec.id}.input"
+
+
+def _upload_content(given: Schema, owner: str, components: _Components) -> Schema:
+    """Return the other bodies of an operation that takes files: a form, and the file itself if there is one."""
+    files = file_arguments(given)
+    if not files or "$id" in given:
+        return {}
+    schema = components.portable(opened(given, given))
+    properties = {
+        name: _file_schema(file, part) if (file := files.get(name)) else part
+        for name, part in schema["properties"].items()
+    }
+    form = components.root({**schema, "properties": properties}, f"{owner}.form")
+    types = {name: {"contentType": file.media_type} for name, file in files.items() if file.media_type}
+    (name, *_) = files
+    note = f"The content of `{name}`. The query string has the other arguments."
+    raw = {kind: {"schema": {**_BINARY, "description": note}} for kind in raw_types(files)}
+    return {MULTIPART: {"schema": form, **({"encoding": types} if types else {})}, **raw}
+
+
+def _file_schema(file: FileArgument, part: Any) -> Schema:
+    """A file in a form, as generators of clients know it."""
+    words = {"description": part["description"]} if isinstance(part, dict) and "description" in part else {}
+    return {**words, "type": "array", "items": _BINARY} if file.is_list else {**words, **_BINARY}
+
+
+_BINARY: Final[Schema] = {"type": "string", "format": "binary"}
 
 
 def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema]:
@@ -318,7 +356,8 @@ def _success(spec: OperationSpec, components: _Components) -> Schema:
     if spec.type is OperationType.SUBSCRIPTION:
         content = _stream_content(schema, f"{spec.id}.event", components)
     else:
-        content = {"application/json": {"schema": schema}}
+        files = {kind: {"schema": {**_BINARY, "contentMediaType": kind}} for kind in media_types(spec.output_schema)}
+        content = {"application/json": {"schema": schema}, **files}
     names = ["X-Request-Id", "Enfold-Warnings"]
     if components.format.shape is not None and spec.type is not OperationType.SUBSCRIPTION:
         names += _OF_SHAPES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -224,6 +224,20 @@ def prefers_page(accept: bytes) -> bool:
     return ranges.get("text/html", 0.0) > ranges.get("application/json", 0.0)
 
 
+def prefers_file(accept: bytes, kinds: Iterable[str]) -> bool:
+    """Whether a caller prefers one of these media types, which may be ranges, to JSON."""
+    ranges = _ranges(accept)
+    weight = max((_file_weight(kind.partition(";")[0].strip().lower(), ranges) for kind in kinds), default=0.0)
+    return weight > _preference("application/json", ranges)[0]
+
+
+def _file_weight(kind: str, ranges: Mapping[str, float]) -> float:
+    if not kind.endswith("/*"):
+        return _preference(kind, ranges)[0]
+    named = [weight for name, weight in ranges.items() if kind == "*/*" or name.startswith(kind[:-1])]
+    return max([*named, _preference(kind, ranges)[0]])
+
+
 def stream_type(accept: bytes | None) -> StreamType | None:
     """Choose how to send a stream: events, unless lines are preferred; None if neither is accepted."""
     ranges = _ranges(accept or b"")
@@ -277,18 +291,21 @@ def _is_json_text(body: bytes | bytearray) -> bool:
 
 ArgumentKind: TypeAlias = Literal["text", "texts", "json", "jsons"]
 QueryReader: TypeAlias = Callable[[bytes], dict[str, Any]]
+FieldReader: TypeAlias = Callable[[dict[str, list[str]]], dict[str, Any]]
 
 MAX_FIELDS: Final = 1_000
 
 
 def query_reader(spec: OperationSpec) -> QueryReader:
     """Return a function that reads one operation's arguments from a query string; the registry converts types."""
+    read = field_reader(spec)
+    return lambda query: read(query_fields(query))
+
+
+def field_reader(spec: OperationSpec) -> FieldReader:
+    """Return a function that reads one operation's arguments from the texts of fields, by their names."""
     kinds = argument_kinds(spec)
-
-    def read(query: bytes) -> dict[str, Any]:
-        return {name: _READERS[kinds.get(name, "text")](values) for name, values in _fields(query).items()}
-
-    return read
+    return lambda fields: {name: _READERS[kinds.get(name, "text")](values) for name, values in fields.items()}
 
 
 def argument_kinds(spec: OperationSpec) -> dict[str, ArgumentKind]:
@@ -313,7 +330,8 @@ def query_pairs(query: bytes) -> list[tuple[str, str]]:
         raise invalid_argument("", "type", expected, "The query string cannot be read") from None
 
 
-def _fields(query: bytes) -> dict[str, list[str]]:
+def query_fields(query: bytes) -> dict[str, list[str]]:
+    """Return the values of a query string by their names."""
     fields: dict[str, list[str]] = {}
     for name, value in query_pairs(query):
         fields.setdefault(name, []).append(value)

@@ -40,8 +40,10 @@ def not_acceptable(offered: str) -> RefusedError:
     return RefusedError(406, f"The answer is {offered}, which the Accept header does not allow", details)
 
 
-def unsupported_body(message: str = "The body must be application/json") -> RefusedError:
-    return RefusedError(415, message, {"reason": "content_type", "expected": "application/json"})
+def unsupported_body(
+    message: str = "The body must be application/json", expected: str = "application/json"
+) -> RefusedError:
+    return RefusedError(415, message, {"reason": "content_type", "expected": expected})
 
 
 def body_too_large(limit: int) -> CallError:

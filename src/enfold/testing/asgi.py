@@ -199,8 +199,8 @@ class HTTPClient(SurfaceClient):
         chosen = request.chosen_format
         answer = self._post(request, chosen, "text/event-stream")
         try:
-            if (await answer.began()).headers.get("content-type") == "application/json":
-                _ = (await _reply(answer, chosen)).data  # raises: only a failure comes as JSON
+            if (await answer.began()).headers.get("content-type") != "text/event-stream":
+                _ = (await _reply(answer, chosen)).data  # raises: only a failure is no stream
             async for event in answer.events():
                 if event.event == "complete":
                     return

@@ -145,7 +145,11 @@ ANY_OF_TWO = {"anyOf": [ITEM, {"type": "string"}]}
         ({"200": {"schema": ITEM}}, "2.0", ANY_OF_TWO),
         ({"200": {"content": {"application/xml": {"schema": ITEM}}}}, "3.1.0", {"type": "string"}),
         ({"200": {"content": {"*/*": {"schema": ITEM}}}}, "3.1.0", ITEM),
-        ({"200": {"content": {"image/*": {}}}}, "3.1.0", {"type": "string", "contentEncoding": "base64"}),
+        (
+            {"200": {"content": {"image/*": {}}}},
+            "3.1.0",
+            {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"},
+        ),
         ({"200": {"content": {"text/*": {}}}}, "3.1.0", {"type": "string"}),
     ],
     ids=str,

@@ -167,7 +167,8 @@ def test_success_responses_are_the_output(http: Words) -> None:
     assert schema({"204": {"description": ""}}) == {"type": "null"}
     assert schema(http.json_response(text), "head") == {"type": "null"}
     assert schema({"200": {"content": {"text/csv": {}}}}) == text
-    assert schema({"200": {"content": {"image/png": {}}}}) == {"type": "string", "contentEncoding": "base64"}
+    picture = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
+    assert schema({"200": {"content": {"image/png": {}}}}) == picture
     assert schema({"200": {"content": {"application/json": {}}}}) == {}
     assert schema({}) == {}
 

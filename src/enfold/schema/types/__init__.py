@@ -257,7 +257,9 @@ def read_metadata(metadata: Iterable[Any]) -> Metadata:
     for item in _flat(metadata):
         found = _limits_of(item)
         limits.update(found)
-        notes.update(_notes_of(item))
+        words = _notes_of(item)
+        extra = {**notes.get("extra", {}), **words.get("extra", {})}
+        notes.update(words | ({"extra": extra} if extra else {}))
         uses_pydantic = uses_pydantic or is_field(item)
         is_plain = is_plain and (isinstance(item, msgspec.Meta) or not found)
     return Metadata(ValueLimits(**limits), Notes(**notes), uses_pydantic, is_plain)
@@ -271,6 +273,11 @@ def is_pydantic_metadata(metadata: Iterable[Any]) -> bool:
 def is_field(item: Any) -> bool:
     """Whether this is the result of pydantic's `Field(...)`."""
     return _home(item) == "pydantic.fields" and hasattr(item, "json_schema_extra")
+
+
+def is_media_type(item: Any) -> bool:
+    """Whether this is a `MediaType`, which few programs load."""
+    return _home(item) == "enfold.schema.files"
 
 
 def field_default(field: Any) -> Callable[[], Any] | None:
@@ -367,6 +374,8 @@ def _notes_of(item: Any) -> dict[str, Any]:
         return {"description": item}
     if isinstance(documentation := getattr(item, "documentation", None), str):  # PEP 727
         return {"description": documentation}
+    if is_media_type(item):
+        return {"extra": {"contentMediaType": item.name}}
     if isinstance(item, msgspec.Meta):
         return _annotations_of(item, item.extra_json_schema)
     if is_field(item):

@@ -26,6 +26,7 @@ from enfold.schema.types import (
     Injected,
     RecordShape,
     Shape,
+    is_media_type,
     is_pydantic_metadata,
     limit,
     read_metadata,
@@ -188,7 +189,17 @@ class TypeReader:
         if metadata.uses_pydantic or (self._records_open and not metadata.is_plain):
             self.needs_pydantic = True
         shape = limit(self.read(inner), metadata.limits)
+        for item in filter(is_media_type, extra):
+            self._check_media_type(item, shape, annotation)
         return shape if metadata.notes == shapes.NO_NOTES else shapes.Noted(shape, metadata.notes)
+
+    def _check_media_type(self, item: Any, shape: Shape, annotation: Any) -> None:
+        inner = shapes.without_notes(shape)
+        members = inner.members if isinstance(inner, shapes.Either) else (inner,)
+        if not any(isinstance(each, shapes.Text) and each.format == "base64" for each in members):
+            raise TypeError(f"{spelled(annotation)}: a MediaType applies to bytes")
+        if item.is_range and self._is_result:
+            raise TypeError(f"{spelled(annotation)}: the media type of a result must not be a range")
 
     def _read_tuple(self, arguments: tuple[Any, ...]) -> Shape:
         if len(arguments) == 2 and arguments[1] is Ellipsis:

@@ -164,7 +164,6 @@ def error_body(content: bytes, content_type: str) -> Any:
 
 _NOTHING: Final = ConvertedSchema({"type": "null"})
 _TEXT: Final = ConvertedSchema({"type": "string"})
-_BYTES: Final = ConvertedSchema({"type": "string", "contentEncoding": "base64"})
 
 
 class DeclaredResponse(msgspec.Struct, frozen=True):
@@ -241,7 +240,12 @@ def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> Con
     schema = response.media[kind].child("schema")
     if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
         return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)
-    return _TEXT if is_text(kind) else _BYTES
+    return _TEXT if is_text(kind) else _bytes(kind)
+
+
+def _bytes(kind: str) -> ConvertedSchema:
+    """Bytes as base64 text, with their media type, which may be a range."""
+    return ConvertedSchema({"type": "string", "contentEncoding": "base64", "contentMediaType": bare(kind)})
 
 
 def kind_for(response: DeclaredResponse, content_type: str) -> str | None:

@@ -21,6 +21,7 @@ from enfold.operations.mcp_kind import facts_of, is_template, kind_of
 from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED
+from enfold.schema.files import only_files
 from enfold.schema.keywords import with_references
 from enfold.surfaces.mcp.uris import Addresses
 
@@ -255,7 +256,15 @@ class MCPTool:
     @cached_property
     def _gives_content(self) -> bool:
         """Whether all it gives is content blocks, which have no structure besides them."""
-        return not self.is_stream and self._signature is not None and _is_content(self._signature.returns)
+        if self.is_stream:
+            return False
+        is_content = self._signature is not None and _is_content(self._signature.returns)
+        return is_content or (self.gives_files and self.format.is_wrapper)
+
+    @cached_property
+    def gives_files(self) -> bool:
+        """Whether all it gives is files of a declared media type, which are sent as blocks and not as JSON."""
+        return not self.is_stream and not self.is_imported and only_files(self.spec.output_schema)
 
     @cached_property
     def own_output_schema(self) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from enfold.mcp.json_rpc import FORMAT_KEY, INTERNAL_ERROR, INVALID_PARAMS, SHAP
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import new_request_id
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
+from enfold.surfaces.files import ResultFile, result_file
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwritable
 
@@ -47,7 +48,7 @@ def write_result(
     `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
     """
     revision, most = exchange.caller.revision, server.settings.max_result_tokens
-    if most is not None:
+    if most is not None and not tool.gives_files:
         promised = None if exchange.is_relayed else tool.promised(revision)
         envelope, missing = limit_result(envelope, most, promised)
         truncated = missing or truncated
@@ -57,16 +58,27 @@ def write_result(
     is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
     result: Result = {"content": [], "isError": is_error}
     text: bytes | None = None
+    file: ResultFile | None = None
     shape = None if chosen.shape is None or is_error else chosen.shape(envelope, tool.spec)
     try:
         if asked is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
             result["content"] = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
+        elif (
+            (tool.gives_files or type(envelope.data) is bytes)
+            and asked is None
+            and chosen.is_wrapper
+            and not is_error
+            and (file := result_file(envelope, tool.spec)) is not None
+            and (tool.gives_files or file.is_media)
+        ):
+            result["content"] = msgspec.Raw(encode([_media_block(file, revision)]))
         elif chosen.is_content:
             result["content"] = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
         else:
             text = encode(chosen.write(envelope, tool.spec))
             result["content"] = [{"type": "text", "text": envelope.data if shape == "text" else text.decode()}]
-        is_text_alone = revision.is_text_alone or (shape == "text" and not _is_advertised(tool, exchange))
+        is_alone = (shape == "text" or file is not None) and not _is_advertised(tool, exchange)
+        is_text_alone = revision.is_text_alone or is_alone
         if revision.has_structure and not is_text_alone and not is_misfit:
             if asked is None and text is not None and not is_error and tool.has_structure:
                 result["structuredContent"] = msgspec.Raw(text)
@@ -78,7 +90,8 @@ def write_result(
         own = _meta(envelope, truncated, keeps_marks=tool.is_imported)
         if own:
             result["_meta"] = own
-    if (chosen.shape or tool.format.shape) is not None and not is_error:
+    is_wrapped = file is None or "structuredContent" in result
+    if (chosen.shape or tool.format.shape) is not None and not is_error and is_wrapped:
         _mark(result, tool, envelope, asked)
     return result
 
@@ -132,6 +145,12 @@ def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
     if is_known and (revision.has_annotations or block.type != "audio"):
         return wire
     return {"type": "text", "text": json_text(wire)}
+
+
+def _media_block(file: ResultFile, revision: Revision) -> dict[str, Any]:
+    """The block of a file; for a client whose revision does not know audio, an embedded resource."""
+    block = file.block()
+    return block if revision.has_annotations or block["type"] != "audio" else file.resource_block()
 
 
 # --- structure ----------------------------------------------------------------------------------------------------
