@@ -115,7 +115,8 @@ async def test_a_client_that_answers_nothing_is_not_asked() -> None:
     async with living(app):
         told = dict([each async for each in events(await followed(app, "greet"))])
         assert "question" not in told
-        assert "client that offers elicitation" in str(told["response"]["body"])
+        assert (told["response"]["status"], told["response"]["headers"]["enfold-code"]) == (503, "UNAVAILABLE")
+        assert "elicitation" in str(told["response"]["body"])
 
 
 async def test_only_the_caller_answers_and_a_stopping_server_refuses_what_waits() -> None:

@@ -1,4 +1,4 @@
-"""How quick the console is with 1,200 operations, by the browser's own clock: `python -m tests.surfaces.console.timing`.
+"""How quick the console is with 2,000 operations, by the browser's own clock: `python -m tests.surfaces.console.timing`.
 
 Figures and no assertions: they are meaningful only on a quiet machine, so the load is printed with them.
 """
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     options = parser.parse_args()
-    with served(to_http(many(1_200))) as address, sync_playwright() as playwright:
+    with served(to_http(many(2_000))) as address, sync_playwright() as playwright:
         browser = launched(playwright)
         _visit(browser, address, again=False)  # the server and the browser are warm from here on
         _report("first visit", [_visit(browser, address, again=False) for _ in range(options.times)])
