@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 PLACES = [ROOT / ".venv/bin", ROOT / ".parts/node_modules/.bin", ROOT / ".parts/debian/usr/sbin"]
 
 
-FROM_PYPI = ("node", "nats-server", "a package index")
+FROM_PYPI = ("node", "nats-server", "mkdocs", "a package index")
 FROM_DEBIAN = ("lighttpd", "nginx", "haproxy", "zsh", "fish", "chromium")
 
 
