@@ -1,7 +1,6 @@
-"""Builds what the pages show: examples and their output from `examples/`, tables of the reference from the code, pictures
-from the layers in pyproject.toml and from real calls.
+"""Generates the marked blocks of the pages: examples and their output, reference tables, and diagrams of packages and calls.
 
-`python docs/build.py` rewrites the marked blocks; `--check` only says which would change.
+`python docs/build.py` rewrites them; `--check` only lists the files that would change.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def main(arguments: list[str]) -> int:
 
 
 def rebuild(page: Path, *, write: bool) -> bool:
-    """Put every marked block of a page in order; whether that changed anything."""
+    """Regenerate every marked block of a page; return whether anything changed."""
     old = page.read_text(encoding="utf-8")
     new = BLOCK.sub(lambda match: f"{match[1]}{MAKERS[match[2]](match[3])}\n{match[4]}", old)
     return replace(page, new, write=write)
 
 
 def replace(file: Path, new: str, *, write: bool) -> bool:
-    """Give a file its new text; whether that differs from the old one."""
+    """Write a file if its text differs; return whether it does."""
     differs = not file.exists() or file.read_text(encoding="utf-8") != new
     if write and differs:
         file.parent.mkdir(exist_ok=True)
@@ -62,7 +61,7 @@ def example(name: str) -> str:
 
 
 def file(name: str) -> str:
-    """A file of `examples/` that is no program, to be opened: on the site there is no other way to it."""
+    """Return a configuration file of `examples/` as a block that can be unfolded; the site does not link to files."""
     path = ROOT / "examples" / name
     kind = {".yaml": "yaml", ".service": "ini", ".conf": "nginx"}.get(path.suffix, "docker")
     text = f"```{kind}\n{path.read_text(encoding='utf-8').strip()}\n```"
@@ -81,7 +80,7 @@ def picture(name: str) -> str:
 
 
 def layers() -> str:
-    """The packages in layers, from the import contract: imports point down."""
+    """Draw the packages in layers, from the import contract: imports point down."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]

@@ -1,4 +1,4 @@
-"""Every option of every command, read from the parsers that read them, so that no page can forget one."""
+"""Collects every option of every command from its parser, so that the page is complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CGI = {
 
 
 def sections() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Each command that has options: its name, what it does, and a row for each option."""
+    """Yield each command that has options: its name, what it does, and a row for each option."""
     for command, about in COMMANDS.items():
         if command == "call":
             yield command, about, list(_of_call())

@@ -1,4 +1,4 @@
-"""Tables made from the code: keys of a configuration, codes of errors, examples. The words stand in the code as well."""
+"""Generates tables of the reference from the code: configuration keys, error codes, command options, examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 def schema() -> str:
-    """The published file: the same as `enfold schema` prints."""
+    """Return the published JSON Schema, which `enfold schema` also prints."""
     return msgspec.json.format(msgspec.json.encode(config_keys.schema()), indent=2).decode() + "\n"
 
 
@@ -71,7 +71,7 @@ def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _options() -> str:
-    """A section for each command that has options."""
+    """Return a section for each command that has options."""
     return "\n\n".join(
         f"## `enfold {command}`\n\n{about[:1].upper()}{about[1:]}.\n\n{_rows(('option', 'what it does'), rows)}"
         for command, about, rows in options.sections()
@@ -79,7 +79,7 @@ def _options() -> str:
 
 
 def _examples() -> str:
-    """Every program of `examples/`, with the sentence that it begins with."""
+    """List every program of `examples/`, with the first sentence of its docstring."""
     found = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")], key=lambda path: (len(path.parts), path))
     names = [each.relative_to(EXAMPLES).as_posix() for each in found]
     return "\n".join(f"- [{name}](examples/{name}): {_sentence(EXAMPLES / name)}" for name in names)

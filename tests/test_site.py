@@ -72,6 +72,8 @@ def test_the_site_asks_no_other_host(site: Path) -> None:
         ("middleware", "middleware.html"),
         ("retry", "middleware.html"),
         ("dependency injection", "dependencies.html"),
+        ("REST", "rest.html"),
+        ("problem details", "errors.html"),
         ("durable task", "tasks.html"),
         ("bearer token", "identities.html"),
         ("why a call failed", "howto/why-failed.html"),
