@@ -28,7 +28,7 @@ class Idempotency:
         self._select = select
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
-        key = call.context.unused_key
+        key = call.idempotency_key
         if key is None:
             return await next(call)
 
@@ -38,7 +38,7 @@ class Idempotency:
         if self._funnel.is_remote:
             passed_on = context.copy()
             passed_on.idempotency_key = entry.digest()
-            return await next(call.replace(context=passed_on))
+            return await next(call.replace(context=passed_on, idempotency_key=None))
         try:
             keyed = self._keyed(entry, call, next)
             lifetime = self._services.lifetime
@@ -53,8 +53,8 @@ class Idempotency:
         import asyncio  # this and the next: only keys need it here
 
         context, spec = call.context, self._funnel.spec
-        self._select.compiled(context.select)
-        digest = input_digest(self._funnel.arguments.read(call.input)[0], context.select)
+        self._select.compiled(call.select)
+        digest = input_digest(self._funnel.arguments.read(call.input)[0], call.select)
         left = context.remaining()
         if left is None:  # the caller waits as long as it may run
             left = MAX_REPEAT_WAIT if spec.timeout is None else spec.timeout + SETTLE
@@ -63,7 +63,7 @@ class Idempotency:
             context.first_call, own = asyncio.current_task(), context.on_its_own()
             own.idempotency_key, own.keeps_result = entry.digest(), True
             try:
-                return await next(call.replace(context=own))
+                return await next(call.replace(context=own, idempotency_key=None))
             finally:
                 context.reply_headers = own.reply_headers
 

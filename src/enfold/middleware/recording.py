@@ -17,7 +17,7 @@ class RecordRun:
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
         context, spec = call.context, call.operation.spec
-        recording = context.recording
+        recording = call.record
         if recording is None:
             return await next(call)
         context.keeps_result = True  # digests are of plain data

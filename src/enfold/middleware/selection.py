@@ -25,7 +25,7 @@ class Select:
         self._compiled: dict[str | None, Selection | None] = {}  # by the text that asked for them
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
-        selection = self.compiled(call.context.select)
+        selection = self.compiled(call.select)
         call.context.keeps_result = True  # fields are selected of plain data
         outcome = await next(call)
         if selection is None or not isinstance(outcome, ResponseEnvelope):
@@ -33,7 +33,7 @@ class Select:
         return call.context.note(selection.of(outcome))
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        selection = self.compiled(call.context.select)
+        selection = self.compiled(call.select)
         async with aclosing(next(call)) as items:
             async for envelope in items:
                 yield envelope if selection is None else selection.of(envelope)

@@ -64,7 +64,7 @@ class RunAsTask:
     def _tasks_for(self, call: Call) -> DurableCalls | None:
         """Return the task store if the call becomes a task: it is not one yet, and asks its caller nothing first."""
         tasks, context = self._services.tasks, call.context
-        if tasks is None or not (self._is_required or context.unused_key is not None):
+        if tasks is None or not (self._is_required or call.idempotency_key is not None):
             return None
         return (
             None

@@ -68,7 +68,7 @@ class UserMiddleware:
         context = self._funnel.begin(call.context)
         context.keeps_result = True  # a middleware sees plain data
         given = dict(call.input)  # a copy: the mapping may be the caller's own
-        return Call(call.operation, given, context, call.surface)
+        return Call(call.operation, given, context, call.surface, None, call.select, call.record)
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
         opened: list[AsyncGenerator[ResponseEnvelope[Any]]] = []

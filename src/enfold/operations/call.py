@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.operations.access import Identity
     from enfold.operations.context import Context
-    from enfold.operations.operation import Operation, RunningTask
+    from enfold.operations.operation import Operation, RecordedRun, RunningTask
     from enfold.operations.outcomes import Outcome
     from enfold.operations.questions import Peer
 
@@ -23,6 +23,9 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     input: Any  # a mapping of arguments, not validated yet
     context: Context
     surface: str = "process"  # http, mcp, cgi, shell or calls; process for code of this process, tasks included
+    idempotency_key: str | None = None  # as the caller gave it, until the call runs under it
+    select: str | None = None  # the fields of the result that the caller asks for
+    record: RecordedRun | None = None  # the provenance record that the caller or the operator asks for
 
     @property
     def identity(self) -> Identity | None:
