@@ -74,6 +74,8 @@ def test_the_site_asks_no_other_host(site: Path) -> None:
         ("dependency injection", "dependencies.html"),
         ("REST", "rest.html"),
         ("problem details", "errors.html"),
+        ("upload", "files.html"),
+        ("image", "files.html"),
         ("durable task", "tasks.html"),
         ("bearer token", "identities.html"),
         ("why a call failed", "howto/why-failed.html"),
