@@ -433,6 +433,31 @@ async def test_middleware_that_returns_no_envelope_fails_with_advice() -> None:
         await ops.execute("shop.add", {"x": 1})
 
 
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_middleware_that_neither_returns_nor_calls_next_fails_with_advice(surface: str) -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def forgets(call: Call, next: Next) -> Any: ...
+
+    async with testing.open_client(surface, ops) as client:
+        reply = await client.call("shop.add", {"x": 1})
+    assert reply.code == "EXECUTION_ERROR"
+    assert "the middleware forgets returned NoneType" in str(reply.message)
+
+
+def test_a_stream_method_without_yield_is_refused_at_registration() -> None:
+    class Late:
+        async def __call__(self, call: Call, next: Next) -> Outcome:
+            return await next(call)
+
+        async def stream(self, call: Call, next: Any) -> Any:
+            return next(call)
+
+    with pytest.raises(TypeError, match="the method stream of Late has no yield"):
+        OperationRegistry().middleware(Late())
+
+
 async def test_it_may_add_warnings() -> None:
     ops = shop()
 

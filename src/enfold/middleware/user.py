@@ -52,7 +52,8 @@ class UserMiddleware:
                     outcome = done.value
                 else:
                     outcome = await self._funnel.in_time(go_on(running, waits_for), context, is_outermost=True)
-            if context.call is None or outcome is not context.call.result:
+            known = None if context.call is None else context.call.result
+            if known is None or outcome is not known:
                 outcome = context.note(await self._finished(outcome))
         except CallError as error:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__

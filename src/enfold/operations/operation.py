@@ -134,6 +134,9 @@ def check_middleware(middleware: Any) -> None:
         raise TypeError(
             f"{name} is not a middleware: pass an `async def` with the parameters (call, next), or an object with such a `__call__`"
         )
+    if is_coroutine_function(getattr(middleware, "stream", None)):
+        name = type(middleware).__name__
+        raise TypeError(f"the method stream of {name} has no yield: write `async for item in next(call): yield item`")
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
