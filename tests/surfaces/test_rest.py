@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from io import BytesIO
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conftest import not_run
 from tests.serving import serve
@@ -214,6 +215,9 @@ def test_curl_calls_a_route_of_a_real_server() -> None:
 
         assert run("/items/3?tags=a&tags=b") == {"result": [3, ["a", "b"], None]}
         assert run("-X", "DELETE", "/items/a%2Fb") == {"result": "a/b"}
+        for method, path in (("DELETE", "/items/x"), ("GET", "/items/3")):
+            refused = f"{method} has no body here: write arguments into the query string"
+            assert run("-X", method, "--json", '{"q": "y"}', path) == {"error": refused}
         assert run("-X", "PATCH", "--json", '{"name": "y"}', "/items/x/name") == {"result": ["x", "y"]}
 
 
@@ -311,6 +315,28 @@ def test_a_wrong_route_is_refused_at_registration(http: str, sentence: str) -> N
 
     assert sentence in str(refused.value)
     assert len(ops) == 0
+
+
+class Size(msgspec.Struct):
+    width: int
+
+
+def by_size(size: Size) -> int:
+    return size.width
+
+
+def by_size_or_none(size: Size | None) -> int:
+    return size.width if size else 0
+
+
+def by_sizes(size: list[int] | None) -> int:
+    return len(size or ())
+
+
+@pytest.mark.parametrize(("function", "kind"), [(by_size, "object"), (by_size_or_none, "object"), (by_sizes, "array")])
+def test_what_no_path_can_hold_is_refused_however_it_is_annotated(function: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match=f"the argument size is an {kind}, which a path cannot hold"):
+        OperationRegistry("shop").query(http="GET /sizes/{size}")(function)
 
 
 def test_a_mutation_cannot_be_called_by_get() -> None:

@@ -91,7 +91,7 @@ def read_route(text: str) -> HTTPRoute:
         raise _wrong(text, "the path must begin with /")
     parts = tuple(path[1:].split("/"))
     if "" in parts:
-        raise _wrong(text, "the path has an empty part: leave out the / at its end, and use / alone for nothing")
+        raise _wrong(text, "the path has an empty part: leave out the / at its end; / alone belongs to the server")
     for part in parts:
         _check_part(text, part)
     if parts[0] in TAKEN:
@@ -128,8 +128,21 @@ def check_route(route: HTTPRoute, spec: OperationSpec) -> None:
         if name not in known:
             have = f"its arguments are {', '.join(known)}" if known else "it has none"
             raise _wrong(str(route), f"{spec.id} has no argument {name}: {have}")
-        if isinstance(known[name], Mapping) and known[name].get("type") in ("array", "object"):
-            raise _wrong(str(route), f"the argument {name} is an {known[name]['type']}, which a path cannot hold")
+        types = _types(name, spec.input_schema)
+        if types <= {"array", "object"}:
+            raise _wrong(str(route), f"the argument {name} is an {min(types)}, which a path cannot hold")
+
+
+def _types(name: str, schema: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that an argument may have, besides null."""
+    from enfold.schema.nodes import TooLargeError, read_nodes  # which few programs need to start
+    from enfold.schema.nodes.traits import ALL_TYPES, nullable_inner, outer_types
+
+    try:
+        node = (read_nodes(schema)[0].properties or {})[name]
+    except (TooLargeError, KeyError):
+        return ALL_TYPES
+    return outer_types(nullable_inner(node) or node) or ALL_TYPES
 
 
 def _wrong(text: str, why: str) -> ValueError:

@@ -362,6 +362,9 @@ class Functions:
         """The arguments of a request to a REST route: those in its path, its query string and its body, if there is one."""
         in_query = route.read_query(request.query)
         if request.method not in WITH_BODY:
+            if _has_body(request.headers):  # arguments in it would be ignored
+                message = f"{request.method} has no body here: write arguments into the query string"
+                raise invalid_argument("", "unknown", None, message)
             return merged(request.path_arguments, in_query, {})
         in_query.pop("format", None)  # that of the answer
         read_upload = self._check_body(request.headers, route.spec)
