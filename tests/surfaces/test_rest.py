@@ -7,9 +7,13 @@ import subprocess
 from collections.abc import AsyncIterator
 from io import BytesIO
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import msgspec
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tests.conftest import not_run
 from tests.serving import serve
 
@@ -235,6 +239,20 @@ def test_a_cgi_program_has_the_routes(method: str, path: str, body: bytes, resul
     variables = {"REQUEST_METHOD": method, "PATH_INFO": path, "CONTENT_TYPE": "application/json"}
     to_cgi(shop(), environ=variables, stdin=BytesIO(body), stdout=out)
     assert json.loads(out.getvalue().partition(b"\r\n\r\n")[2]) == {"result": result}
+
+
+def test_a_path_that_is_no_text_leads_a_cgi_program_nowhere() -> None:
+    out = BytesIO()
+    variables = {"REQUEST_METHOD": "DELETE", "PATH_INFO": "/items/\udcff"}  # as Python reads the byte FF
+    to_cgi(shop(), environ=variables, stdin=BytesIO(b""), stdout=out)
+    assert out.getvalue().startswith(b"Status: 404")
+
+
+@pytest.mark.parametrize("root", ["/api", "/my api", "/api/v1", "/ä"])
+async def test_routes_work_below_any_path_of_another_app(root: str) -> None:
+    outer = Starlette(routes=[Mount(root, app=shop())])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://localhost") as client:
+        assert (await client.delete(f"{quote(root)}/items/a%2Fb")).json() == {"result": "a/b"}
 
 
 # views

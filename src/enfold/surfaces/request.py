@@ -75,6 +75,10 @@ class Request(msgspec.Struct, eq=False):
 
     def segments(self) -> list[str]:
         """The parts of the path, decoded."""
+        try:
+            self.path.encode()  # CGI passes bytes that are not UTF-8 as surrogates
+        except UnicodeEncodeError:
+            raise unreadable_path() from None
         return self.path[1:].split("/")
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
@@ -94,6 +98,10 @@ class Request(msgspec.Struct, eq=False):
             given = self.headers.get(b"x-request-id")
             self.request_id = new_request_id() if given is None else _checked_id(given) or new_request_id()
         return self.request_id
+
+
+def unreadable_path() -> CallError:
+    return invalid_argument("", "type", "UTF-8 text", "The path cannot be read")
 
 
 def _checked_id(given: bytes) -> str | None:

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from enfold.errors import CallError, invalid_argument, safe_code
+from enfold.errors import CallError, safe_code
 from enfold.log import Log
 from enfold.surfaces.asgi import BODILESS, Exchange, late_body
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import Functions
-from enfold.surfaces.request import Request, Response, read_format
+from enfold.surfaces.request import Request, Response, read_format, unreadable_path
 from enfold.surfaces.router import Handler
 
 _log: Final = Log("enfold.http")
@@ -28,14 +28,16 @@ class HTTPRequest(Request, eq=False):
     exchange: Exchange
 
     def segments(self) -> list[str]:
-        raw, root = self.exchange.scope.get("raw_path"), self.root.encode()
+        scope = self.exchange.scope
+        raw = scope.get("raw_path")
         if raw is None or b"%" not in raw:
-            return self.path[1:].split("/")
+            return super().segments()
+        above = self.root.count("/") if self.path != scope["path"] else 0  # parts of the path that lead to this app
         try:  # a part may hold an encoded slash, which the decoded path does not tell from a separator
-            text = raw.partition(b"?")[0].removeprefix(root).decode("ascii")
-            return [unquote(part, errors="strict") for part in text[1:].split("/")]
+            parts = raw.partition(b"?")[0].decode("ascii").split("/")
+            return [unquote(part, errors="strict") for part in parts[1 + above :]]
         except UnicodeDecodeError:
-            raise invalid_argument("", "type", "UTF-8 text", "The path cannot be read") from None
+            raise unreadable_path() from None
 
 
 class RequestStack:
