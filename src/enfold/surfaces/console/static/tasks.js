@@ -83,16 +83,17 @@ async function onePage(place, id, state) {
   }
   function draw() {
     const canRetry = isOver(task) && state.own.has("enfold.tasks.retry") && (task.caller || "") === (state.about?.caller?.id || "");
-    show(top, h("div.heading.far", h("h1.id", task.operation), stateChip(task), h("span.grow"),
-      !isOver(task) && h("button.danger", { disabled: task.is_cancelling, onclick: ({ target }) => act("cancel", {}, target) }, task.is_cancelling ? "Cancelling…" : "Cancel the task"),
-      canRetry && button("Run again", ({ target }) => act("retry", {}, target))),
+    // Below the facts and away from questions, so that answering one cannot cancel the task by mistake.
+    const actions = [!isOver(task) && h("button.danger", { disabled: task.is_cancelling, onclick: ({ target }) => act("cancel", {}, target) }, task.is_cancelling ? "Cancelling…" : "Cancel the task"),
+      canRetry && button("Run again", ({ target }) => act("retry", {}, target))];
+    show(top, h("div.heading.far", h("h1.id", task.operation), stateChip(task)),
     task.status === "working" && bar(task), task.message && h("p", { role: "status" }, task.message));
     for (const key of asked.keys()) if (!(key in task.questions)) asked.delete(key);
     for (const [key, each] of Object.entries(task.questions)) if (!asked.has(key)) asked.set(key, question(each, (answer, pressed) => act("answer", { answers: { [key]: answer } }, pressed)));
     if ([...asked.values()].some((each, at) => questions.children[at] !== each) || questions.children.length !== asked.size) show(questions, [...asked.values()]);
     show(rest, h("div.sides",
       h("section", h("h2", "Task"), pairs([["Task id", id], ["Caller", task.caller || "anonymous"], ["Started", moment(task.created)], ["Changed", moment(task.updated)],
-        [isOver(task) ? "Took" : "Runs for", took(Math.max((isOver(task) ? task.updated : Date.now()) - task.created, 0))], ["Deadline", task.deadline ? moment(task.deadline) : ""], ["Kept until", moment(task.created + task.ttl_ms)]], "facts")),
+        [isOver(task) ? "Took" : "Runs for", took(Math.max((isOver(task) ? task.updated : Date.now()) - task.created, 0))], ["Deadline", task.deadline ? moment(task.deadline) : ""], ["Kept until", moment(task.created + task.ttl_ms)]], "facts"), h("p", actions)),
       h("section", h("h2", "Input"), task.input == null ? note("Not shown: the operation is not here any more.") : tree(task.input).element)),
     isOver(task) && h("section", h("h2", task.error ? "Error" : "Result"), task.error ? [failed(task.error), Object.keys(task.error.details || {}).length > 0 && tree(task.error.details).element] : dataView(task.result.data, task.result.meta).element),
     h("section", h("h2", "Timeline"), timeline(task)));
