@@ -392,6 +392,10 @@ def wrong_place(pool: Annotated[str, Depends(lambda: "")] | None) -> str | None:
     return pool
 
 
+def without_parentheses(pool: Annotated[str, Depends]) -> str:
+    return pool
+
+
 def unfilled(name: str) -> str:
     return name
 
@@ -435,6 +439,7 @@ def cycle(it: Annotated[str, Depends(one)]) -> str:
 WRONG = {
     wrong_default: r"wrong_default\(\): parameter 'pool' has Depends\(...\) as its default: write pool: Annotated\[str",
     wrong_place: "must be the annotation of a parameter itself",
+    without_parentheses: r"parameter 'pool': Depends needs parentheses: write Annotated\[str, Depends\(...\)\]",
     wrong_parameter: r"unfilled\(\): nothing fills in parameter 'name' of a dependency",
     wrong_context: r"with_context\(\) has scope 'app' and cannot take a Context",
     wrong_scope: r"of_the_app\(\) has scope 'app' and cannot depend on of_the_call\(\), which has scope 'call'",

@@ -183,6 +183,9 @@ class TypeReader:
         inner, *extra = get_args(annotation)
         if any(isinstance(item, Injected) for item in extra):
             raise TypeError(f"{spelled(annotation)} must be the annotation of a parameter itself, not a part of it")
+        if bare := next((item for item in extra if isinstance(item, type) and issubclass(item, Injected)), None):
+            name = bare.__name__
+            raise TypeError(f"{name} needs parentheses: write Annotated[{spelled(inner)}, {name}(...)]")
         if is_pydantic_metadata(extra):
             return self._foreign(annotation)
         metadata = read_metadata(extra)
