@@ -275,6 +275,17 @@ async def test_it_may_change_the_input_before_it_is_validated(surface: str) -> N
         assert (await client.call("shop.add", {"ex": 4})).data == 4 if surface != "command_line" else True
 
 
+async def test_what_the_caller_asked_for_cannot_be_replaced() -> None:
+    ops = shop()
+
+    @ops.middleware
+    async def selecting(call: Call, next: Next) -> Outcome:
+        return await next(call.replace(select="id"))
+
+    with pytest.raises(CallError, match="can replace the input and the context of a call, not select"):
+        await ops.execute("shop.add", {"x": 4})
+
+
 async def test_the_input_that_it_changes_in_place_is_not_the_callers_own() -> None:
     ops = shop()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from enfold.errors import CallError
 from enfold.operations.idempotency import EntryKey, KeyedCall, input_digest, owned_by
 
@@ -38,7 +40,7 @@ class Idempotency:
         if self._funnel.is_remote:
             passed_on = context.copy()
             passed_on.idempotency_key = entry.digest()
-            return await next(call.replace(context=passed_on, idempotency_key=None))
+            return await next(replace(call, context=passed_on, idempotency_key=None))
         try:
             keyed = self._keyed(entry, call, next)
             lifetime = self._services.lifetime
@@ -63,7 +65,7 @@ class Idempotency:
             context.first_call, own = asyncio.current_task(), context.on_its_own()
             own.idempotency_key, own.keeps_result = entry.digest(), True
             try:
-                return await next(call.replace(context=own, idempotency_key=None))
+                return await next(replace(call, context=own, idempotency_key=None))
             finally:
                 context.reply_headers = own.reply_headers
 

@@ -47,7 +47,9 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         return self.context.deadline
 
     def replace(self, **changes: Any) -> Call:
-        """Return a copy with some fields changed, such as `input`."""
+        """Return a copy with another `input` or `context`; the other fields say what was asked for, and stay as they are."""
+        if changes.keys() - {"input", "context"}:
+            raise TypeError(f"A middleware can replace the input and the context of a call, not {', '.join(changes)}")
         return msgspec.structs.replace(self, **changes)
 
 

@@ -120,20 +120,23 @@ class PreparedOperation:
         is_asked = context is not None and context.asks_for_more
         if stack.run is None and not is_observed and not is_asked:
             return self._funnel.run(input, context)
-        call = self._call(input, context or Context())
+        call = self._call(input, context or Context(), is_asked=is_asked)
         run = stack.run_asked if is_asked else stack.run or self._funnel
         return Observe(self._observers, self.operation)(call, run) if is_observed else run(call)
 
     def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription through its stack, as in `execute`."""
         stack = self._stack or self._compose()
-        call = self._call(input, context or Context())
-        follow = stack.follow_asked if call.context.asks_for_more else stack.follow
+        is_asked = context is not None and context.asks_for_more
+        call = self._call(input, context or Context(), is_asked=is_asked)
+        follow = stack.follow_asked if is_asked else stack.follow
         if self._ingress.is_observed and self._observers.is_on:
             return Observe(self._observers, self.operation).stream(call, follow)
         return follow(call)
 
-    def _call(self, input: Any, context: Context) -> Call:
+    def _call(self, input: Any, context: Context, *, is_asked: bool) -> Call:
+        if not is_asked:
+            return Call(self.operation, input, context, self._ingress.surface)
         asked = context.unused_key, context.select, context.recording
         return Call(self.operation, input, context, self._ingress.surface, *asked)
 
