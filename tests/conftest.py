@@ -117,4 +117,4 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _talkative() -> Iterator[None]:
     """A command that is run in this process silences logs, which other tests read."""
     yield
-    log._silent.clear()
+    log.silenced.clear()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 MAX_FACT: Final = 4000  # characters
 
-_silent: set[str] = set()
+silenced: Final[set[str]] = set()  # the names of loggers whose lines are dropped
 _set_ups: list[Callable[[], None]] = []
 
 
@@ -45,7 +45,7 @@ class Log:
         request_id: str | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if self._name in _silent:
+        if self._name in silenced:
             return
         import logging  # with the first line
 
@@ -103,4 +103,4 @@ def before_the_first_line(set_up: Callable[[], None]) -> None:
 
 def silence(*names: str) -> None:
     """Drop the lines of these loggers, for a command that prints the same facts itself."""
-    _silent.update(names)
+    silenced.update(names)

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 from tests.formats.surfaces import in_the_shell, over_cgi, over_http, over_mcp
 
-from enfold import CallError, OperationRegistry, TextContent, formats, http_envelope, mcp_envelope
+from enfold import CallError, OperationRegistry, TextContent, http_envelope, mcp_envelope
 from enfold.formats import FORMATS, find_format, register_format
 from enfold.formats.conversion import convert
 from enfold.surfaces.openapi import to_openapi
@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "extending" / "form
 @pytest.fixture(autouse=True)
 def _formats_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone with it: other tests go through all formats there are."""
-    monkeypatch.setattr(formats._formats, "_known", dict(formats._formats._known))
+    monkeypatch.setattr(FORMATS, "known", dict(FORMATS.known))
 
 
 @pytest.fixture

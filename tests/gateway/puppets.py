@@ -105,6 +105,10 @@ class HTTPPuppet(_Received):
     def write(self, message: Message) -> None:
         self._common.put_nowait(_event(message))
 
+    def end_stream(self) -> None:
+        """End the stream that belongs to no call."""
+        self._common.put_nowait(None)
+
     def write_to(self, call: Message, message: Message) -> None:
         """Write on the stream of a call."""
         self._streams[call["id"]].put_nowait(_event(message))
@@ -152,7 +156,7 @@ class HTTPPuppet(_Received):
 @asynccontextmanager
 async def http_puppet() -> AsyncIterator[HTTPPuppet]:
     puppet = HTTPPuppet()
-    async with serve(puppet, lambda: puppet._common.put_nowait(None)) as url:
+    async with serve(puppet, puppet.end_stream) as url:
         puppet.target = f"{url}/mcp"
         yield puppet
 

@@ -100,7 +100,7 @@ def test_what_a_caller_may_not_call_changes_nothing_that_they_find() -> None:
 
 
 def test_the_indexes_of_many_kinds_of_callers_stay_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finder, "_MAX_ROWS", 10)
+    monkeypatch.setattr(finder, "MAX_ROWS", 10)
     ops = registry()
     for number in range(4):
         rule = AccessControl(required_scopes=(f"s{number}",))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 import random
+import resource
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -335,6 +337,17 @@ async def test_the_answers_to_one_task_are_bounded_together(store: TaskStore) ->
 # --- SQLite -------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process grows beyond 400 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     tasks = Tasks(ops, SQLiteTasks(path), at_once=0)
@@ -346,10 +359,9 @@ async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_bac
         other.rollback()
     other.close()
     await kept.state()
-    pages = tasks.store._jobs.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())  # type: ignore[attr-defined]
-    await pages  # as on a disk that is full
-    assert (await refused(tasks.start("shop.large", {"size": 1}, request_id="r" * 500_000))).code == "UNAVAILABLE"
-    again = await tasks.start("shop.large", {"size": 1})  # the connection was opened anew
+    with full_disk():
+        assert (await refused(tasks.start("shop.large", {"size": 1}, request_id="r" * 500_000))).code == "UNAVAILABLE"
+    again = await tasks.start("shop.large", {"size": 1})
     assert {task.id for task in await tasks.store.list("")} == {kept.id, again.id}
     await tasks.close()
     broken = tmp_path / "broken.db"
@@ -435,22 +447,22 @@ async def test_a_corrupted_row_ends_its_own_task_and_no_other(tmp_path: Path, co
         connection.close()
 
 
-class Counting(SQLiteTasks):
-    """A store that counts the steps of its database."""
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The number of steps that databases have taken, and of looks at it."""
+    count, connect = itertools.count(), sqlite3.connect
 
-    steps = 0
-
-    def _open(self) -> sqlite3.Connection:
-        connection = super()._open()
-        connection.set_progress_handler(self._step, 10)
+    def counting(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.set_progress_handler(lambda: next(count) < 0, 10)
         return connection
 
-    def _step(self) -> None:
-        self.steps += 1
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    return count
 
 
-async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> None:
-    store = Counting(tmp_path / "t.db", fsync="normal")
+async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path, steps: Iterator[int]) -> None:
+    store = SQLiteTasks(tmp_path / "t.db", fsync="normal")
     tasks = Tasks(ops, store, at_once=0, limits=TaskLimits(limit=100_000))
     spent: dict[str, list[int]] = {}
     for _ in range(2):
@@ -461,9 +473,9 @@ async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> Non
             "claim": lambda: store.claim(lambda: ["shop.large", "shop.wait"], 4, 0),
             "expire": store.expire,
         }.items():
-            before = store.steps
+            before = next(steps)
             await run()
-            spent.setdefault(verb, []).append(store.steps - before)
+            spent.setdefault(verb, []).append(next(steps) - before)
         each = [(name, {"size": 1} if name == "large" else {}) for name in ("large", "wait") * 500]
         await asyncio.gather(*(tasks.start(f"shop.{name}", given, identity=ANN) for name, given in each))
     await tasks.close()
@@ -472,16 +484,16 @@ async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> Non
     assert {verb: many[verb] - few[verb] for verb in few if many[verb] - few[verb] > most.get(verb, 20)} == {}
 
 
-async def test_a_file_of_many_tasks_is_opened_without_reading_them(tmp_path: Path) -> None:
+async def test_a_file_of_many_tasks_is_opened_without_reading_them(tmp_path: Path, steps: Iterator[int]) -> None:
     spent: list[int] = []
     for more in (0, 1_000):
         edge = Tasks(ops, SQLiteTasks(tmp_path / "t.db", fsync="normal"), at_once=0, limits=TaskLimits(limit=100_000))
         last = (await asyncio.gather(*(edge.start("shop.wait", identity=ANN) for _ in range(more + 1))))[-1]
         await edge.close()
-        opened = Counting(tmp_path / "t.db")
+        before, opened = next(steps), SQLiteTasks(tmp_path / "t.db")
         await opened.get(None, str(last.id))
         await opened.close()  # after its thread has looked for changes
-        spent.append(opened.steps)
+        spent.append(next(steps) - before)
     assert spent[1] - spent[0] < 50
 
 

@@ -21,14 +21,13 @@ import pytest
 from tests.calls.networks import Server, free_port, nats_server_program
 from tests.calls.processes import IS_FULL, ROOT, SCALE, say
 from tests.tasks.fault_process import Log, opened_store, operations
+from tests.tasks.stored import left_when_stored
 from tests.waiting import Said, until
 
 from enfold import CallError
 from enfold.calls.nats import NATSTransport
 from enfold.tasks import Status, Task, TaskHandle, TaskLimits, Tasks
-from enfold.tasks.nats import NATSTasks
 from enfold.tasks.nats_streams import Names, task_key
-from enfold.tasks.store import Answers
 
 COUNT = 2000 if IS_FULL else int(2000 * SCALE / 2)
 WORKER_KILLS = 20 if IS_FULL else 1
@@ -448,10 +447,14 @@ async def test_questions_are_answered_once_under_kills(processes: Processes) -> 
     count, kills = (400, 9) if IS_FULL else (12, 1)
     processes.work(WORKERS)
     dice, dead = random.Random(23), Counter[str]()  # noqa: S311
-    async with edge(processes) as tasks:
+    async with edge(processes) as tasks, AsyncExitStack() as stack:
+        network = None
+        if "nats" in processes.address:
+            urls = processes.address.partition("?")[0].split(",")
+            network = await stack.enter_async_context(NATSTransport(urls))
         handles = [await tasks.start("shop.asking", {"n": n}) for n in range(count)]
         killing = asyncio.create_task(keep_killing(processes, dice, kills))
-        results = await asyncio.gather(*(answered(tasks, str(handle.id), dice, dead) for handle in handles))
+        results = await asyncio.gather(*(answered(tasks, str(handle.id), dice, dead, network) for handle in handles))
         await killing
     effects = Counter(task_id for task_id, _ in processes.logged("recorded"))
     right, twice = results.count(3), sum(n > 1 for n in effects.values())
@@ -467,25 +470,28 @@ async def keep_killing(processes: Processes, dice: random.Random, times: int) ->
         await asyncio.to_thread(processes.replace, dice.choice(processes.workers))
 
 
-async def answered(tasks: Tasks, task_id: str, dice: random.Random, dead: Counter[str]) -> object:
+async def answered(
+    tasks: Tasks, task_id: str, dice: random.Random, dead: Counter[str], network: NATSTransport | None
+) -> object:
     """Answer whatever is asked, one question after the other and each twice, the second time otherwise."""
     handle = await tasks.get(task_id)
     async for task in handle.watch():
         for key in task.questions:
-            await answer_or_die(tasks, task, key, dice, dead)
+            await answer_or_die(tasks, task, key, dice, dead, network)
         if task.is_ended:
             return handle.outcome(task).data
     raise AssertionError("the task is gone")
 
 
-async def answer_or_die(tasks: Tasks, task: Task, key: str, dice: random.Random, dead: Counter[str]) -> None:
+async def answer_or_die(
+    tasks: Tasks, task: Task, key: str, dice: random.Random, dead: Counter[str], network: NATSTransport | None
+) -> None:
     """Answer a question; on NATS half of the answerers die when the answer is written, before the task is queued."""
-    if isinstance(tasks.store, NATSTasks) and dice.random() < 0.5:
-        dead[task.id] += 1
-        async with tasks.store._reached():
-            await tasks.store._tell(task, Answers({key: YES}))
-        return
     handle = await tasks.get(task.id)
+    if network is not None and dice.random() < 0.5:
+        dying = await left_when_stored(network, task.id, handle.answer({key: YES}))
+        dead[task.id] += dying.cancelled()
+        return
     for answer in (YES, {"action": "accept", "content": {"n": 100}}):
         assert key not in (await handle.answer({key: answer, "other": YES})).questions
 

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import say
+from tests.tasks.stored import left_when_stored
 from tests.waiting import PATIENCE
 
 from enfold import CallError, Context, Identity, OperationRegistry
@@ -24,7 +25,7 @@ from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.model import TaskFilter
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.tasks.store import Claim, Claims, TaskStore, now_ms
+from enfold.tasks.store import TaskStore, now_ms
 
 ANN, BOB = Identity("ann", frozenset({"write"})), Identity("bob", frozenset({"write"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -438,27 +439,15 @@ async def test_what_was_stored_in_the_turn_in_which_its_caller_left_is_run(tmp_p
         assert (await found.state()).attempt == 1
 
 
-class LeftWorker(NATSTasks):
-    """A store whose worker is cancelled in the turn in which it has claimed a task."""
-
-    leaving: asyncio.Future[Claims] | None = None
-
-    async def _claim(self, message: Any) -> Claim | None:
-        claimed = await super()._claim(message)
-        if self.leaving is not None:
-            self.leaving.cancel()
-        return claimed
-
-
-async def test_what_was_claimed_in_the_turn_in_which_its_worker_left_is_given_to_another(jetstream: Server) -> None:
+async def test_what_was_claimed_as_its_worker_left_is_given_to_another(jetstream: Server) -> None:
     async with NATSTransport(jetstream.url) as transport:
         name = f"t{os.urandom(4).hex()}"
-        first, second = LeftWorker(transport, name=name), NATSTasks(transport, name=name)
+        first, second = NATSTasks(transport, name=name), NATSTasks(transport, name=name)
         edge = Tasks(ops, second, at_once=0)
         handle = await edge.start("shop.report", {"year": 1}, identity=ANN)
-        first.leaving = asyncio.ensure_future(first.claim(lambda: ["shop.report"], 1, 5.0))
-        await asyncio.wait([first.leaving])
-        assert first.leaving.cancelled()
+        claiming = first.claim(lambda: ["shop.report"], 1, 5.0)
+        leaving = await left_when_stored(transport, str(handle.id), claiming, name)
+        assert leaving.cancelled()
         async with asyncio.timeout(4):  # sooner than the server gives it to others by itself
             (claim,) = await second.claim(lambda: ["shop.report"], 1, 5.0)
         assert (claim.id, claim.task.attempt, claim.task.deaths) == (handle.id, 1, 0)
@@ -466,24 +455,25 @@ async def test_what_was_claimed_in_the_turn_in_which_its_worker_left_is_given_to
         await edge.close()
 
 
-class Traced(SQLiteTasks):
-    """A store that keeps the transactions of its connection which write, and so wait for the disk."""
+async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each transaction that writes waits for the disk."""
+    statements: list[str] = []
+    connect = sqlite3.connect
 
-    written: ClassVar[list[str]] = []
-
-    def _open(self) -> sqlite3.Connection:
-        connection = super()._open()
-        connection.set_trace_callback(lambda text: self.written.append(text) if text == "BEGIN IMMEDIATE" else None)
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
+        connection.set_trace_callback(statements.append)
         return connection
 
-
-async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(tmp_path: Path) -> None:
-    async with Tasks(ops, Traced(tmp_path / "t.db")) as tasks:
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    async with Tasks(ops, SQLiteTasks(tmp_path / "t.db")) as tasks:
         await (await tasks.start("shop.again", {"n": 0})).result()
-        Traced.written.clear()
+        statements.clear()
         for n in range(20):
             await (await tasks.start("shop.again", {"n": n})).result()
-        assert len(Traced.written) <= 2 * 20 + 2  # now and then something is forgotten
+        assert 20 <= statements.count("BEGIN IMMEDIATE") <= 2 * 20 + 2  # now and then something is forgotten
 
 
 async def test_a_result_that_breaks_its_schema_fails_as_a_plain_call_does(store: TaskStore) -> None:

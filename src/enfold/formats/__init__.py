@@ -80,22 +80,22 @@ class _Formats(Mapping[str, Format]):
     """The formats by name; built-in modules are imported on first use."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Format | None] = dict.fromkeys(_NAMES)
+        self.known: dict[str, Format | None] = dict.fromkeys(_NAMES)
 
     def add(self, found: Format) -> None:
-        self._known[found.name] = found
+        self.known[found.name] = found
 
     def __getitem__(self, name: str) -> Format:
-        found = self._known[name]
+        found = self.known[name]
         if found is None:
-            found = self._known[name] = _read_format(name, import_module(f"enfold.formats.{name}"))
+            found = self.known[name] = _read_format(name, import_module(f"enfold.formats.{name}"))
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self.known)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
 
 def _read_format(name: str, module: Any) -> Format:
@@ -104,8 +104,7 @@ def _read_format(name: str, module: Any) -> Format:
     return Format(name, module.write, module.write_error, module.read, **facts)
 
 
-_formats: Final = _Formats()
-FORMATS: Final[Mapping[str, Format]] = _formats
+FORMATS: Final = _Formats()
 
 
 def find_format(name: str) -> Format:
@@ -126,5 +125,5 @@ def register_format(name: str, module: Verbs) -> Format:
     if missing:
         raise TypeError(f"The format {name} has no {missing[0]}: it needs write, write_error and read")
     found = _read_format(name, module)
-    _formats.add(found)
+    FORMATS.add(found)
     return found

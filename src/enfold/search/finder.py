@@ -25,7 +25,7 @@ from enfold.schema.keywords import properties_of
 from enfold.search.signatures import outline, signature
 
 MAX_FOUND: Final = 50
-_MAX_ROWS: Final = 40_000  # in all indexes together: about 80 MB
+MAX_ROWS: Final = 40_000  # in all indexes together: about 80 MB
 DEFAULT_LIMIT: Final = 5
 _MAX_DESCRIPTION: Final = 200  # characters of a description
 _FILTER: Final = re.compile(r"(?:^|(?<=\s))(source|kind):([\w.-]+)")
@@ -134,7 +134,7 @@ class Finder:
     def _make_room(self, rows: int) -> None:
         """Drop the least recently used indexes until the rest fit."""
         kept = sum(map(len, self._indexes.values()))
-        while self._indexes and kept + rows > _MAX_ROWS:
+        while self._indexes and kept + rows > MAX_ROWS:
             kept -= len(self._indexes.pop(next(iter(self._indexes))))
 
 
