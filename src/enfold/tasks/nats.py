@@ -485,8 +485,11 @@ class NATSTasks:
         task = found.task
         if task.is_ended and not found.kept.task.is_ended:
             return await self._settle(found)
+        if task.is_ended:
+            self._slots.note_end(task.order)
+            return found
         is_answered = task.is_queued and task.attempt > 0
-        if is_answered or (not task.is_ended and await self._is_lost(task)):
+        if is_answered or await self._is_lost(task):
             await self._queue_again(task)
         return found
 

@@ -568,6 +568,10 @@ class Slots:
     async def end(self, order: Order) -> None:
         await self._free(slot_key(order))
 
+    def note_end(self, order: Order) -> None:
+        """Count a task no longer: it has ended, and its worker is about to free its slot."""
+        self._note_free(slot_key(order))
+
     async def _free(self, key: str) -> None:
         await self._streams.remove(key)
         self._note_free(key)
