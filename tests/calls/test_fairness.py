@@ -35,6 +35,7 @@ async def work() -> str:
 SLOTS, LINE = 8, 16  # of the worker: 400 calls a second
 DEMAND = 96  # calls that all flooders together have under way, all the time
 POLITE = 600 if IS_FULL else 60  # calls, one every 50 ms: a twentieth of what the worker can do
+HARDLY_EVER = 0.05 if IS_FULL else 0.1  # of 60 calls, 5 % are two: other work on the machine refuses as many
 NAMES = ["polite", *(f"flooder{number}" for number in range(10))]
 
 Peer = Callable[[str], NATSTransport]
@@ -115,10 +116,10 @@ async def test_a_polite_caller_is_hardly_ever_refused_beside_callers_who_flood(p
             asked.append(asyncio.create_task(outcome(polite)))
             await asyncio.sleep(0.05)
         told = Counter(await asyncio.gather(*asked))
-    refused, theirs = POLITE - told["done"], flooded.total()
-    share = f"{flooded['RESOURCE_EXHAUSTED'] / theirs:.0%} of {theirs}"
+    refused, theirs = POLITE - told["done"], flooded["RESOURCE_EXHAUSTED"] / flooded.total()
+    share = f"{theirs:.0%} of {flooded.total()}"
     say("fairness", f"{flooders} flooders: {refused} of {POLITE} polite calls refused, of theirs {share}")
-    assert refused < POLITE * 0.05, (told, flooded)
+    assert refused < POLITE * min(HARDLY_EVER, theirs / 5), (told, flooded)
     assert flooded["done"] > POLITE  # what the polite caller does not use is theirs
 
 

@@ -39,7 +39,7 @@ def test_a_name_the_function_does_not_take_is_reported_at_once() -> None:
 
 def test_a_template_that_cannot_be_read_is_reported_at_once() -> None:
     ops = OperationRegistry()
-    with pytest.raises(ValueError, match="is not understood"):
+    with pytest.raises(ValueError, match="is not supported: use"):
         resource(ops, "shop://items/{;sku}", name="item")(lambda sku: sku)
 
 
