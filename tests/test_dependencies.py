@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypedDict
 
+import fastapi
+import fastmcp.dependencies
 import msgspec
 import pytest
 from tests.waiting import PATIENCE, until
@@ -388,6 +390,30 @@ def wrong_default(pool: str = Depends(lambda: "")) -> str:  # type: ignore[assig
     return pool
 
 
+def of_fastapi(user: Annotated[str, fastapi.Depends(lambda: "")]) -> str:
+    return user
+
+
+def of_fastapi_as_default(user: str = fastapi.Security(lambda: "")) -> str:
+    return user
+
+
+def of_fastmcp(user: str = fastmcp.dependencies.Depends(lambda: "")) -> str:
+    return user
+
+
+def below_fastapi(pool: Annotated[str, Depends(of_fastapi_as_default)]) -> str:
+    return pool
+
+
+def of_a_header(agent: Annotated[str, fastapi.Header()]) -> str:
+    return agent
+
+
+def of_an_upload(file: fastapi.UploadFile) -> str:
+    return repr(file)
+
+
 def wrong_place(pool: Annotated[str, Depends(lambda: "")] | None) -> str | None:
     return pool
 
@@ -438,6 +464,12 @@ def cycle(it: Annotated[str, Depends(one)]) -> str:
 
 WRONG = {
     wrong_default: r"wrong_default\(\): parameter 'pool' has Depends\(...\) as its default: write pool: Annotated\[str",
+    of_fastapi: r"parameter 'user' has Depends of FastAPI: write user: Annotated\[T, enfold.Depends\(...\)\]",
+    of_fastapi_as_default: "parameter 'user' has Security of FastAPI",
+    of_fastmcp: "parameter 'user' has Depends of FastMCP",
+    below_fastapi: r"of_fastapi_as_default\(\): parameter 'user' has Security of FastAPI",
+    of_a_header: "parameter 'agent' has Header of FastAPI, which Enfold does not read: leave it out, or use pydantic.Field",
+    of_an_upload: "parameter 'file': UploadFile of fastapi cannot be passed: a file is bytes",
     wrong_place: "must be the annotation of a parameter itself",
     without_parentheses: r"parameter 'pool': Depends needs parentheses: write Annotated\[str, Depends\(...\)\]",
     wrong_parameter: r"unfilled\(\): nothing fills in parameter 'name' of a dependency",

@@ -72,6 +72,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
         "OperationRegistry.resource needs a registry",
     ),
     "a name": (lambda ops: ops.tool("price"), "'price' is a string, not a function: write name='price'"),
+    "a path": (lambda ops: ops.query("/items"), "'/items' is a string, not a function: write http='GET /path'"),
     "a coroutine": (lambda ops: ops.register(later()), "later was called: register the function itself"),
     "a number": (lambda ops: ops.register(5), "int is not a function"),
     "a resource without a URI": (lambda ops: ops.resource(later), "A resource needs a URI"),
@@ -131,8 +132,8 @@ def test_a_command_says_it_with_the_line(tmp_path: Path, source: str, sentence: 
 @pytest.mark.parametrize(
     ("use", "error", "sentence"),
     [
-        (lambda ops: ops.post("/items"), AttributeError, "register a function with @ops.query or @ops.mutation"),
-        (lambda ops: ops.get("/items"), TypeError, "register a function with @ops.query"),
+        (lambda ops: ops.post("/items"), AttributeError, r'write @ops.mutation\(http="POST /path"\)'),
+        (lambda ops: ops.get("/items"), TypeError, r'write @ops.query\(http="GET /items"\)'),
         (lambda ops: ops.run(transport="stdio"), TypeError, r"run\(\['mcp'\]\)"),
         (lambda ops: ops.run("stdio"), TypeError, r"run\(\['mcp'\]\)"),
         (lambda ops: ops.nothing, AttributeError, "OperationRegistry has no attribute 'nothing'$"),

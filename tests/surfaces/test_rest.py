@@ -310,6 +310,7 @@ async def test_many_routes_stay_apart() -> None:
         ("GET /", "the path has an empty part"),
         ("GET /items/{id", "an argument is a whole part of the path"),
         ("GET /items/x{id}", "an argument is a whole part of the path"),
+        ("GET /items/:id", "an argument is a whole part of the path"),
         ("GET /items/{id:int}", "{id:int} is not the name of an argument"),
         ("GET /items/{id}/{id}", "the path has the argument id twice"),
         ("GET /items/{number}", "shop.item has no argument number: its arguments are id, tags"),

@@ -111,7 +111,7 @@ def _check_part(text: str, part: str) -> None:
         if not name.isidentifier():
             raise _wrong(text, f"{part} is not the name of an argument")
         return
-    if "{" in part or "}" in part:
+    if "{" in part or "}" in part or part.startswith(":"):
         raise _wrong(text, f"an argument is a whole part of the path, as in /{{id}}/, not {part}")
     if part in (".", "..") or not _LITERAL.issuperset(part):
         raise _wrong(text, f"{part!r} cannot be a part of a path: use letters, digits and -._~!$&'()*+,;=:@")

@@ -159,7 +159,8 @@ def _checked(function: Any) -> Any:
     if isinstance(function, type):
         raise TypeError(f"{name} is a class: register a function, or a method of an instance")
     if isinstance(function, str):
-        raise TypeError(f"{function!r} is a string, not a function: write name={function!r}")
+        option = "http='GET /path'" if "/" in function else f"name={function!r}"
+        raise TypeError(f"{function!r} is a string, not a function: write {option}")
     if isinstance(function, CoroutineType):
         function.close()
         raise TypeError(f"{name} was called: register the function itself, without parentheses")

@@ -125,7 +125,7 @@ class Registry(ABC):
     def get(self, operation_id: str) -> Operation:
         """Return the operation with this id; raise OPERATION_NOT_FOUND if there is none."""
         if operation_id.startswith("/"):
-            raise TypeError("get() looks up an operation by its id: register a function with @ops.query")
+            raise TypeError(f'get() looks up an operation by its id: write @ops.query(http="GET {operation_id}")')
         return self._find(operation_id).operation
 
     def get_spec(self, operation_id: str) -> OperationSpec:
@@ -480,7 +480,7 @@ class OperationRegistry(Registry):
     if not TYPE_CHECKING:  # a type checker finds them by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            advice = ": register a function with @ops.query or @ops.mutation" if name in _HTTP_DECORATORS else ""
+            advice = ': write @ops.mutation(http="POST /path")' if name in _HTTP_DECORATORS else ""
             raise AttributeError(f"OperationRegistry has no attribute {name!r}{advice}", name=name, obj=self)
 
     # registering

@@ -59,6 +59,8 @@ _FORMATS: Final = {
     "ipaddress.IPv6Interface": "ipv6interface",
 }  # fmt: skip
 
+_UPLOADS: Final = frozenset({"fastapi.UploadFile", "starlette.UploadFile"})
+
 _ARRAYS: Final[dict[Any, type]] = {
     list: list,
     set: set,
@@ -154,6 +156,8 @@ class TypeReader:
         name = f"{cls.__module__.split('.')[0]}.{cls.__qualname__}"
         if name in _FORMATS:
             return shapes.Text(cls, _FORMATS[name])
+        if name in _UPLOADS:
+            raise TypeError(f"{cls.__name__} of {cls.__module__.partition('.')[0]} cannot be passed: a file is bytes")
         if cls is tuple:
             return shapes.Items(tuple, shapes.Anything())
         if cls in _ARRAYS:
@@ -281,10 +285,14 @@ def spelled(annotation: Any) -> str:
 
 def injected_in(annotation: Any) -> Injected | None:
     """Return the mark in the annotation of a parameter that the runtime fills in; the last one counts."""
+    return next((mark for mark in reversed(marks_of(annotation)) if isinstance(mark, Injected)), None)
+
+
+def marks_of(annotation: Any) -> tuple[Any, ...]:
+    """Return what `Annotated` adds to the type of a parameter."""
     while _is_alias(annotation) or _is_alias(get_origin(annotation)):
         annotation = annotation.__value__
-    marks = [item for item in get_args(annotation)[1:] if isinstance(item, Injected)]
-    return marks[-1] if marks and get_origin(annotation) is Annotated else None
+    return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
 
 
 def _is_mapping(cls: Any) -> bool:

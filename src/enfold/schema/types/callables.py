@@ -27,7 +27,7 @@ from enfold.schema.types import (
     is_field,
     known_default,
 )
-from enfold.schema.types.annotations import TypeReader, injected_in, resolve, spelled
+from enfold.schema.types.annotations import TypeReader, injected_in, marks_of, resolve, spelled
 from enfold.schema.types.docstring import Docstring
 
 Kind = Literal["def", "async", "stream", "generator"]
@@ -97,7 +97,7 @@ def read_filled_parameters(function: Any, context_type: type) -> FilledParameter
             if parameter.default is UNSET:
                 raise
             continue
-        _refuse_default(declaration, parameter)
+        _refuse_marks(declaration, parameter, annotation)
         if (mark := injected_in(annotation)) is not None:
             injected[parameter.name] = Injection(mark, annotation)
         elif context_parameter is None and _is_context(annotation, context_type):
@@ -110,15 +110,24 @@ def read_filled_parameters(function: Any, context_type: type) -> FilledParameter
     return FilledParameters(declaration.name, declaration.kind, context_parameter, injected)
 
 
-def _refuse_default(declaration: Declaration, parameter: FunctionParameter) -> None:
-    if not isinstance(parameter.default, Injected):
-        return
-    annotation = "T" if parameter.annotation is UNSET else _spelled(parameter.annotation)
-    mark = type(parameter.default).__name__
-    raise TypeError(
-        f"{declaration.name}(): parameter {parameter.name!r} has {mark}(...) as its default: "
-        f"write {parameter.name}: Annotated[{annotation}, {mark}(...)]"
-    )
+# Frameworks whose marks are easily imported by mistake: a parameter that they would fill in must not become an argument.
+_OTHERS: Final = {"fastapi": "FastAPI", "fastmcp": "FastMCP", "uncalled_for": "FastMCP"}
+
+
+def _refuse_marks(declaration: Declaration, parameter: FunctionParameter, annotation: Any) -> None:
+    """Refuse a mark that is the default of a parameter, and one that another framework would read."""
+    where = f"{declaration.name}(): parameter {parameter.name!r} has"
+    for mark in (parameter.default, *marks_of(annotation)):
+        kind, other = type(mark).__name__.strip("_"), _OTHERS.get(type(mark).__module__.partition(".")[0])
+        if other is not None and kind in ("Depends", "Security"):
+            raise TypeError(f"{where} {kind} of {other}: write {parameter.name}: Annotated[T, enfold.Depends(...)]")
+        if other is not None:
+            advice = "leave it out, or use pydantic.Field for constraints"
+            raise TypeError(f"{where} {kind} of {other}, which Enfold does not read: {advice}")
+    if isinstance(parameter.default, Injected):
+        type_ = "T" if parameter.annotation is UNSET else _spelled(parameter.annotation)
+        mark = type(parameter.default).__name__
+        raise TypeError(f"{where} {mark}(...) as its default: write {parameter.name}: Annotated[{type_}, {mark}(...)]")
 
 
 def _spelled(annotation: Any) -> str:
@@ -325,7 +334,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
                 raise TypeError(f"{declaration.name}(): {both} both request the context; declare one")
             context_parameter = parameter.name
             continue
-        _refuse_default(declaration, parameter)
+        _refuse_marks(declaration, parameter, annotation)
         if (mark := injected_in(annotation)) is not None:
             injected[parameter.name] = Injection(mark, annotation)
             continue
