@@ -92,17 +92,20 @@ class WorkerServer(HTTPServer):
         await super().startup(sockets=[])
         (listening,) = sockets or []
         worker, own = self._worker, self.server_state.connections
-        self._accepting = Accepting(
+        self._accepting = accepting = Accepting(
             listening, self._protocol, self.config.ssl, worker.connections, worker.number, lambda: len(own)
         )
+        protocol: Any = self.config.http_protocol_class
+
+        class CountedProtocol(protocol):  # type: ignore[misc]  # a class made for the limits of this server
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                accepting.publish()
+
+        self._make_protocol = CountedProtocol
 
     def _protocol(self) -> Any:
-        make: Any = self.config.http_protocol_class
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-    async def on_tick(self, counter: int) -> bool:
-        self._accepting.publish()
-        return await super().on_tick(counter)
+        return self._make_protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         self._accepting.close()

@@ -298,7 +298,7 @@ class Accepting:
         self._loop.remove_reader(self._listening)
 
     def publish(self) -> None:
-        """Tell the siblings how many connections there are; the server calls it now and then, because some end."""
+        """Tell the siblings how many connections there are; the server calls it whenever one has ended."""
         self._counts.put(self._number, self._connections() + len(self._starting))
 
     def _resume(self) -> None:
@@ -333,5 +333,6 @@ class Accepting:
 
     def _started(self, task: asyncio.Task[Any]) -> None:
         self._starting.discard(task)
+        self.publish()
         if not task.cancelled() and task.exception() is not None:
             _log.debug("A connection failed: %s", task.exception())
