@@ -56,7 +56,7 @@ def test_a_request_is_taken_once() -> None:
 
     def accepts(peer: str, request_id: str) -> bool:
         message = Message(f"op.{peer}.shop.add", reply=f"_INBOX.{peer}.boot.{request_id}", peer=peer)
-        return made.accepts(message, Requested(request_id, "shop.add", {}))
+        return made.accepts(message, request_id)
 
     assert accepts("alice", "a")
     assert not accepts("alice", "a")
@@ -72,5 +72,5 @@ def test_a_request_is_taken_once() -> None:
 def test_a_request_whose_reply_would_go_to_another_peer_is_refused(reply: str | None) -> None:
     counts = Counts()
     message = Message("op.alice.shop.add", reply=reply, peer="alice")
-    assert not AdmissionControl(WorkerLimits(), counts).accepts(message, Requested("a", "shop.add", {}))
+    assert not AdmissionControl(WorkerLimits(), counts).accepts(message, "a")
     assert counts.refused == 1

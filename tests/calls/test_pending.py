@@ -76,13 +76,13 @@ async def test_answers_to_unknown_requests_are_ignored() -> None:
         b"",
         b"{}",
         b"\xff\xfe",
-        b'{"v":2,"type":"call.responded","id":"e","payload":{"requestId":"ID","output":{}}}',
+        b'{"v":"2","type":"call.responded","id":"e","payload":{"requestId":"ID","output":{}}}',
         b'{"v":1,"type":"call.responded","id":"e","payload":{"requestId":"another-request-id","output":{}}}',
         b'{"v":1,"type":"call.moon","id":"e","payload":{"requestId":"ID"}}',
         b'{"v":1,"type":"call.credit","id":"e","payload":{"requestId":"ID","n":5}}',
         b'{"v":1,"type":"call.completed","id":"e","payload":{"requestId":"ID","seq":0}}',
     ],
-    ids=["nothing", "no event", "no text", "another version", "another id", "unknown type", "a credit", "an end"],
+    ids=["nothing", "no event", "no text", "no version", "another id", "unknown type", "a credit", "an end"],
 )
 async def test_noise_at_a_caller_s_address_does_not_end_his_call(noise: bytes) -> None:
     bus = MemoryTransport()

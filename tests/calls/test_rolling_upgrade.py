@@ -16,7 +16,7 @@ import pytest
 from tests.calls.networks import Server
 from tests.waiting import PATIENCE, Said, until
 
-from enfold import OperationRegistry
+from enfold import CallError, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.sources.calls import from_calls
 
@@ -49,17 +49,22 @@ async def pay(id: str, currency: str = "EUR") -> dict[str, str]:
 async def currencies() -> list[str]:
     return ["EUR"]
 """
+# The same in a later version of the call protocol, which no longer reads ours.
+NEXT = f"""
+from enfold.calls.protocol import events
+events.VERSION = 2
+{NEW}"""
 
 
 class Workers:
-    """`enfold work` of either program."""
+    """`enfold work` of one of the programs."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url = url
         self._folder = folder
         self.effects = folder / "effects"
         self.running: list[subprocess.Popen[str]] = []
-        for name, program in (("old.py", OLD), ("new.py", NEW)):
+        for name, program in (("old.py", OLD), ("new.py", NEW), ("next.py", NEXT)):
             (folder / name).write_text(program)
 
     def start(self, program: str) -> None:
@@ -140,3 +145,26 @@ async def grown(answers: list[dict[str, Any]], by: int) -> None:
     """Wait for so many more answers."""
     enough = len(answers) + by
     await until(lambda: len(answers) >= enough)
+
+
+async def test_workers_of_a_later_version_of_the_protocol_lose_and_double_nothing(
+    server: Server, workers: Workers
+) -> None:
+    """Half of the workers cannot be understood: their calls fail with the reason, and all others succeed."""
+    workers.replace_oldest("next.py")
+    answered: list[str] = []
+    refused: dict[str, CallError] = {}
+    async with asyncio.timeout(PATIENCE * 2), edge(server.url) as registry:
+        for number in range(60):
+            try:
+                answered.append((await registry.execute("shop.pay", {"id": str(number)})).data["id"])
+            except CallError as error:
+                refused[str(number)] = error
+        workers.replace_oldest("new.py")  # the other old one
+        workers.replace_oldest("new.py")
+        await until(lambda: "shop.currencies" in registry)
+        answered += [(await registry.execute("shop.pay", {"id": number})).data["id"] for number in refused]
+    told = {(error.code, error.details["reason"], error.retryable) for error in refused.values()}
+    assert told == {("UNAVAILABLE", "version", False)}
+    assert len(answered) == 60
+    assert Counter(workers.effects.read_text().split()) == Counter(answered)

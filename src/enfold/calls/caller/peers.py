@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
+from enfold.calls.protocol.events import VERSION, Announcement, DiscoveryRequest, WorkerListing, specs_digest
 from enfold.calls.protocol.settings import OFFER_REMEMBERED
 from enfold.calls.protocol.transport import (
     SERVICES,
@@ -297,6 +297,9 @@ class PeerDirectory:
         peer = message.peer or answer.worker  # the authenticated name, if there is one
         key = _key(peer, answer.boot)
         if not is_token(peer) or not self._is_within_limits(peer, key):
+            return
+        if answer.v > VERSION:
+            self._drop(peer, f"version {answer.v} of the call protocol, and not {VERSION}: upgrade this process")
             return
         listing = PeerListing(peer, answer.boot, answer.digest, message.may_offer)
         if answer.parts:

@@ -18,6 +18,7 @@ from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Aborted,
     Completed,
+    OtherVersionError,
     Payload,
     Requested,
     Responded,
@@ -379,7 +380,9 @@ class PendingRequestMap:
             self._aborted.on_event(request_id, message)
             return
         try:
-            payload = read_event(message.data).payload
+            payload: Payload = read_event(message.data).payload
+        except OtherVersionError as error:
+            payload = failed(request_id, failures.unread_answer(error))
         except FormatError:
             self.malformed += 1
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, Union
 
@@ -145,6 +146,21 @@ class Event(Protocol):
     def payload(self) -> Payload: ...
 
 
+class OtherVersionError(FormatError):
+    """An event of another version of the protocol, which is not read."""
+
+    def __init__(self, request_id: str, version: int) -> None:
+        super().__init__(f"version {version} of the call protocol, and not {VERSION}")
+        self.request_id = request_id
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What an event of any version has."""
+
+    v: int
+    payload: _Payload
+
+
 class _Written(msgspec.Struct, frozen=True):
     v: int
     type: str
@@ -161,6 +177,7 @@ def _read_class(payload: type[Any], name: str) -> Any:
 _READ: Final = tuple(_read_class(payload, name) for payload, name in TYPES.items())
 _encode: Final = msgspec.json.Encoder().encode
 _NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).decode  # noqa: UP007  # of a tuple
 
 
@@ -173,14 +190,23 @@ def write_event(event_id: str, payload: Payload) -> bytes:
 
 
 def read_event(data: bytes) -> Event:
-    """Parse an event; raises a FormatError for anything else, including another version."""
+    """Parse an event; raises OtherVersionError for one of another version, and another FormatError for anything else."""
     try:
         event: Event = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
+        _check_version(data)
         raise FormatError(f"Not an event: {error}") from error
     if event.v != VERSION:
-        raise FormatError(f"Unsupported event version {event.v}")
+        raise OtherVersionError(event.payload.request_id, event.v)
     return event
+
+
+def _check_version(data: bytes) -> None:
+    """Raise OtherVersionError if another version explains why an event cannot be read."""
+    with suppress(*_UNREADABLE):
+        header = msgspec.json.decode(data, type=_Header)
+        if header.v != VERSION:
+            raise OtherVersionError(header.payload.request_id, header.v)
 
 
 # --- results and failures -----------------------------------------------------------------------------------------
@@ -304,10 +330,11 @@ CALL_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
 class DiscoveryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Asks workers what the sender may call: all of them, or the one that has this `boot`.
 
-    They answer with the digest of their list; with `wants_list`, with the list itself.
+    They answer with the digest of their list; with `wants_list`, with the list itself. Questions and announcements of other
+    versions are read, too: later versions only add fields to them.
     """
 
-    v: Literal[1] = 1
+    v: int = VERSION
     boot: str = ""
     wants_list: bool = False
 
@@ -318,7 +345,7 @@ class WorkerListing(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str
     boot: str
     digest: str
-    v: Literal[1] = 1
+    v: int = VERSION
     part: int = 0
     parts: int = 0  # 0: only the digest was asked for
     specs: list[dict[str, Any]] = []
@@ -330,7 +357,7 @@ class Announcement(msgspec.Struct, frozen=True):
     worker: str
     boot: str
     state: Literal["up", "changed", "down"]
-    v: Literal[1] = 1
+    v: int = VERSION
 
 
 def specs_digest(specs: Iterable[OperationSpec]) -> str:

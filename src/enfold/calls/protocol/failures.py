@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from enfold.calls.protocol.events import OtherVersionError
 from enfold.calls.protocol.transport import (
     DeniedError,
     DisconnectedError,
@@ -60,6 +61,18 @@ def denied(operation_id: str) -> CallError:
 
 def overloaded(message: str) -> CallError:
     return CallError("RESOURCE_EXHAUSTED", message, {"reason": "overload", "started": False})
+
+
+def unread_request(error: OtherVersionError) -> CallError:
+    """Return the error for a request that a worker cannot read, and another worker may."""
+    message = f"The request has {error}, which this worker reads: upgrade the worker"
+    return CallError("UNAVAILABLE", message, {"reason": "version", "started": False})
+
+
+def unread_answer(error: OtherVersionError) -> CallError:
+    """Return the error for an answer that this caller cannot read; what was called may have happened."""
+    message = f"The worker's answer has {error}, which this process reads: upgrade this process"
+    return CallError("UNAVAILABLE", message, {"reason": "version"}, retryable=False)
 
 
 def payload_too_large(operation_id: str, error: PayloadTooLargeError, what: str) -> CallError:

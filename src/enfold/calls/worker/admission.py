@@ -158,12 +158,12 @@ class AdmissionControl:
         self._stalled_for = 0.0
         self._suspect_until = 0.0
 
-    def accepts(self, message: Message, request: Requested) -> bool:
+    def accepts(self, message: Message, request_id: str) -> bool:
         """Whether a request is no duplicate and its reply subject is the sender's own inbox.
 
         Otherwise a sender could make the worker publish to another peer's inbox.
         """
-        reply, peer, request_id = message.reply, message.peer, request.request_id
+        reply, peer = message.reply, message.peer
         if reply is None or peer is None:
             is_addressed = False
         elif self.rewritten:

@@ -94,6 +94,10 @@ class AnswerSender:
             return self.written(_without_details(payload))
         return frame
 
+    def send_soon(self, subject: str, payload: Payload, control: str | None = None) -> None:
+        """Publish an event in the background, on a best-effort basis."""
+        self.begin(self.try_send(subject, payload, control))
+
     def begin(self, publishing: Coroutine[Any, Any, None]) -> None:
         """Publish in the background."""
         self._background.begin(publishing)

@@ -19,6 +19,7 @@ from enfold.calls.protocol.events import (
     Credit,
     Failed,
     Heartbeat,
+    OtherVersionError,
     Payload,
     Requested,
     Responded,
@@ -204,12 +205,14 @@ class CallHandler:
         self.counts.received += 1
         try:
             request = read_event(message.data).payload
-        except FormatError:
+        except FormatError as error:
             self.counts.malformed += 1
+            if isinstance(error, OtherVersionError) and self._admission.accepts(message, error.request_id):
+                self._answers.send_soon(message.reply or "", failed(error.request_id, failures.unread_request(error)))
             return
         if type(request) is not Requested:
             self.counts.refused += 1
-        elif self._admission.accepts(message, request):
+        elif self._admission.accepts(message, request.request_id):
             self._admit(message, request)
 
     def _admit(self, message: Message, request: Requested) -> None:
@@ -267,7 +270,7 @@ class CallHandler:
         return served
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
-        self._answers.begin(self._answers.try_send(message.reply or "", failed(request.request_id, error)))
+        self._answers.send_soon(message.reply or "", failed(request.request_id, error))
         self._observe_refusal(request, message.identity, error)
 
     def _observe_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
@@ -309,7 +312,7 @@ class CallHandler:
                 watch.code = "ABORTED"
             if not call.is_aborted:  # the worker is stopping
                 error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} finished")
-                self._answers.begin(self._answers.try_send(call.reply, failed(request_id, error)))
+                self._answers.send_soon(call.reply, failed(request_id, error))
                 raise
         except Exception as fault:  # noqa: BLE001  # the caller gets an error without a stack trace
             facts = (call.operation_id, request_id)
@@ -437,7 +440,7 @@ class CallHandler:
 
     def _refuse_waiting(self, call: ServedCall, error: CallError) -> None:
         self._forget(call)
-        self._answers.begin(self._answers.try_send(call.reply, failed(call.request.request_id, error)))
+        self._answers.send_soon(call.reply, failed(call.request.request_id, error))
         self._observe_refusal(call.request, call.identity, error)
 
     # publishing
@@ -509,9 +512,7 @@ class CallHandler:
     def _fail_for_lost_items(self, call: ServedCall, seq: int) -> None:
         call.abort()
         error = CallError("DATA_LOSS", f"Items of {call.operation_id} are no longer available", {"seq": seq})
-        self._answers.begin(
-            self._answers.try_send(call.reply, failed(call.request.request_id, error), self._control_of(call))
-        )
+        self._answers.send_soon(call.reply, failed(call.request.request_id, error), self._control_of(call))
 
     def _beat(self) -> None:
         self._admission.wake(monotonic())
@@ -538,9 +539,7 @@ class CallHandler:
                 self._answers.begin(self._accept(call))
         elif now - call.last_sent_at >= self._settings.heartbeat:
             call.last_sent_at = now
-            self._answers.begin(
-                self._answers.try_send(call.reply, Heartbeat(call.request.request_id), self._control_of(call))
-            )
+            self._answers.send_soon(call.reply, Heartbeat(call.request.request_id), self._control_of(call))
         if call.producer is not None and now - call.producer.last_event_at > self._settings.silence + STALL:
             call.abort()
 
