@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import msgspec
 import options
@@ -16,7 +16,6 @@ import options
 from enfold.app import keys as config_keys
 from enfold.app.keys import ConfigKey
 from enfold.errors import CODES
-from enfold.sources.mcp.settings import MCPLimits
 
 SCHEMA = "enfold.schema.json"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -31,18 +30,18 @@ def table(name: str) -> str:
     return TABLES[name]()
 
 
-def _keys(keys: Mapping[str, ConfigKey], defaults: Mapping[str, Any] | None = None) -> str:
-    rows = [(f"`{name}`", _value(key, (defaults or {}).get(name)), key.about) for name, key in keys.items()]
+def _keys(keys: Mapping[str, ConfigKey]) -> str:
+    rows = [(f"`{name}`", _value(key), key.about) for name, key in keys.items()]
     return _rows(("key", "value", "what it is for"), rows)
 
 
-def _value(key: ConfigKey, default: Any) -> str:
+def _value(key: ConfigKey) -> str:
     if get_origin(key.type) is Literal:
         words = [f"`{word}`" for word in get_args(key.type)]
         text = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
     else:
         text = key.expected.partition(":")[0].partition(", such as")[0].partition(" such as {")[0]
-    default = default if key.default is None else key.default
+    default = key.default
     return text if default is None else f"{text}; `{default if isinstance(default, str) else json.dumps(default)}`"
 
 
@@ -93,14 +92,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "examples": _examples,
     "options": _options,
     "codes": _codes,
-    "common": lambda: _keys(config_keys.COMMON),
-    "mcp": lambda: _keys(config_keys.BY_KIND["mcp"]),
-    "openapi": lambda: _keys(config_keys.BY_KIND["openapi"]),
-    "functions": lambda: _keys(config_keys.BY_KIND["functions"]),
-    "login": lambda: _keys(config_keys.LOGIN),
-    "limits": lambda: _keys(config_keys.LIMITS, msgspec.structs.asdict(MCPLimits())),
-    "access": lambda: _keys(config_keys.ACCESS),
-    "issuer": lambda: _keys(config_keys.ISSUER),
-    "claims": lambda: _keys(config_keys.CLAIMS),
+    "common": partial(_keys, config_keys.COMMON),
+    **{kind: partial(_keys, keys) for kind, keys in config_keys.BY_KIND.items()},
+    "access": partial(_keys, config_keys.COMMON["access"].keys or {}),
+    "login": partial(_keys, config_keys.LOGIN),
+    "mcp_limits": partial(_keys, config_keys.BY_KIND["mcp"]["limits"].keys or {}),
+    "issuer": lambda: _keys(config_keys.issuer_keys()),
+    "claims": lambda: _keys(config_keys.issuer_keys()["claims"].keys or {}),
     **{name: partial(_keys, table.keys) for name, table in config_keys.TABLES.items() if table.keys},
 }

@@ -15,7 +15,7 @@ from enfold.app.file import read_config
 from enfold.auth.issuers import ClaimPlaces, Issuer
 from enfold.commands.main import main
 from enfold.operations import AccessControl
-from enfold.sources.limits import MCPLimits
+from enfold.sources.options import MCPLimits
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = config_keys.schema()
@@ -96,10 +96,11 @@ def test_issuers_are_the_same_to_both(tmp_path: Path, auth: Any) -> None:
 
 
 def test_every_table_has_the_names_of_the_values_it_becomes() -> None:
-    assert tuple(config_keys.ACCESS) == AccessControl.__struct_fields__
-    assert tuple(config_keys.LIMITS) == MCPLimits.__struct_fields__
-    assert tuple(config_keys.ISSUER) == Issuer.__struct_fields__
-    assert tuple(config_keys.CLAIMS) == ClaimPlaces.__struct_fields__
+    issuer = config_keys.issuer_keys()
+    assert tuple(config_keys.COMMON["access"].keys or ()) == AccessControl.__struct_fields__
+    assert tuple(config_keys.BY_KIND["mcp"]["limits"].keys or ()) == MCPLimits.__struct_fields__
+    assert tuple(issuer) == Issuer.__struct_fields__
+    assert tuple(issuer["claims"].keys or ()) == ClaimPlaces.__struct_fields__
 
 
 def test_the_command_prints_what_is_published(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from enfold import OperationRegistry
 from enfold.commands.main import COMMANDS, main
 from enfold.errors import CODES, ERROR_KEY
 from enfold.operations.spec import OperationOptions
-from enfold.sources.limits import MCPLimits
+from enfold.sources.options import MCPLimits
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.limits import Limits

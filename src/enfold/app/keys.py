@@ -1,34 +1,40 @@
 """All keys of a configuration: type, error message and description.
 
-The tables are the single source of truth: `app.file` checks a file against them, and the JSON Schema for editors and the page
-of keys are generated from them.
+A key is a field of a typed value: an option value of the library, such as `Policy`, `Selection` or `Service`, where the
+annotation of the field has a description, or one of the tables below. `app.file` checks a file against these keys; the
+JSON Schema for editors and the page of keys are generated from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import fields
 
-from enfold.sources.limits import MCPLimits
-from enfold.surfaces.limits import FRACTIONS, Limits
+from enfold.middleware.idempotency_store import KEEP
+from enfold.operations import DEFAULT_POLICY, Policy
+from enfold.sources.options import MCPLimits, Rules, Selection, Service, Shape
+from enfold.surfaces.limits import Limits
 from enfold.tasks.store import TaskLimits
 
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
 JSONSchema: TypeAlias = dict[str, Any]
 
 
-class ConfigKey(msgspec.Struct, frozen=True):
+class ConfigKey(Struct, frozen=True):
     """One key: the type of its value, the same in words for messages, and a description."""
 
     type: Any
     expected: str
     about: str
     default: Any = None
-    keys: Mapping[str, ConfigKey] | None = (
-        None  # of a table, or of each table of a list, whose keys are checked one by one
-    )
+    keys: Mapping[str, ConfigKey] | None = None  # of a table, or of each table of a list: they are checked one by one
     is_list: bool = False
 
     def takes(self, value: Any) -> bool:
@@ -54,7 +60,16 @@ def schema() -> JSONSchema:
     """Return the JSON Schema of an `enfold.toml`, for editors."""
     tables = {name: key.published() for name, key in TABLES.items()}
     tables["sources"]["additionalProperties"] = {"anyOf": [_source(kind) for kind in BY_KIND]}
-    tables["auth"]["anyOf"] = _auth()
+    issuer = {
+        **_closed(issuer_keys(), "an issuer whose tokens the server accepts"),
+        "required": ["issuer", "audiences"],
+    }
+    several = {"type": "array", "items": issuer, "minItems": 1}
+    tables["auth"]["anyOf"] = [
+        issuer,
+        several,
+        {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]},
+    ]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "enfold.toml"}
     return {**head, "type": "object", "properties": tables, "additionalProperties": False}
 
@@ -72,319 +87,259 @@ def _closed(keys: Keys, about: str | None = None) -> JSONSchema:
     return closed if about is None else {"description": about, **closed}
 
 
-def _auth() -> list[JSONSchema]:
-    """Return the schema of one issuer or several."""
-    issuer = {**_closed(ISSUER, "an issuer whose tokens the server accepts"), "required": ["issuer", "audiences"]}
-    several = {"type": "array", "items": issuer, "minItems": 1}
-    return [issuer, several, {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]}]
+# --- from typed values to keys ------------------------------------------------------------------------------------
 
 
-# --- values -------------------------------------------------------------------------------------------------------
+def keys_of(options: type[Struct], defaults: Struct | None = None, about: str = "") -> Keys:
+    """Return a key for each field of a value with a description, or for every field if `about` describes them all.
 
-_Patterns: TypeAlias = str | list[str]
-_Number: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
-_Count: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
-_WholeNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-_TextTable: TypeAlias = dict[str, str | float | bool]
-_Credentials: TypeAlias = str | Annotated[list[str], msgspec.Meta(min_length=2, max_length=2)] | _TextTable
-_PART: Final = "[A-Za-z0-9_-]{1,64}"
-# Python's `$` would allow a line to end there.
-_Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^{_PART}$(?!\n)")]
-_Namespace: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"^({_PART}(\.{_PART}){{0,4}})?$(?!\n)", max_length=198)]
-_Durable: TypeAlias = bool | str | list[str] | dict[str, Literal["never", "optional", "required"]]
-_Command: TypeAlias = (
-    Annotated[str, msgspec.Meta(min_length=1)] | Annotated[list[str], msgspec.Meta(min_length=1)] | dict[str, Any]
-)
+    The `extra` of a description may say more: `unit` of a number, `file` for the type of the value in a file, and
+    `expected` for the same in words.
+    """
+    keys: dict[str, ConfigKey] = {}
+    for field in fields(options):
+        metas = [each for each in getattr(field.type, "__metadata__", ()) if each.description]
+        if metas or about:
+            default = field.default if defaults is None else getattr(defaults, field.name)
+            keys[field.name] = _described(field.type, metas[0] if metas else Meta(description=about), default)
+    return keys
 
 
-def _text(about: str) -> ConfigKey:
-    return ConfigKey(str, "a text", about)
+def _described(hint: Any, meta: Meta, default: Any) -> ConfigKey:
+    extra, about = meta.extra or {}, str(meta.description)
+    if isinstance(default, Struct):
+        return _table(about, keys_of(type(default)), extra.get("expected", "a table"))
+    kind = extra.get("file") or _type_in_file(hint.__origin__ if get_origin(hint) is Annotated else hint)
+    key = _key(kind, about, None, extra.get("expected", ""), extra.get("unit", ""))
+    is_scalar = isinstance(default, str | int | float) and default != ""
+    return msgspec.structs.replace(key, default=default) if is_scalar and key.takes(default) else key
 
 
-def _flag(about: str, *, default: bool | None = False) -> ConfigKey:
-    return ConfigKey(bool, "true or false", about, default)
+def _key(kind: Any, about: str, default: Any = None, expected: str = "", unit: str = "") -> ConfigKey:
+    return ConfigKey(kind, f"a number of {unit}" if unit else expected or _in_words(kind), about, default)
 
 
-def _number(of: str, about: str) -> ConfigKey:
-    return ConfigKey(_Number, f"a number of {of}", about)
+def _table(about: str, keys: Keys | None = None, expected: str = "a table") -> ConfigKey:
+    return ConfigKey(dict[str, Any], expected, about, keys=keys)
 
 
-def _count(about: str, default: int) -> ConfigKey:
-    return ConfigKey(_Count, "a whole number above 0", about, default)
+def _type_in_file(hint: Any) -> Any:
+    """Return the type of a field as a file has it: without None, numbers above zero."""
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(or_, (_type_in_file(each) for each in get_args(hint) if each is not NoneType))
+    return Annotated[hint, Meta(gt=0)] if hint in (int, float) else hint
 
 
-def _patterns(about: str) -> ConfigKey:
-    return ConfigKey(_Patterns, "a pattern or a list of patterns", about)
+_WORDS: Final = {str: "a text", bool: "true or false", int: "a whole number above 0", float: "a number above 0"}
 
 
-def _texts(about: str) -> ConfigKey:
-    return ConfigKey(_Patterns, "a text or a list of texts", about)
+def _in_words(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _listed(arguments, "or") if len(arguments) > 1 else f'"{arguments[0]}"'
+    if origin is UnionType:
+        return _listed(map(_in_words, arguments), "or")
+    if origin is list:
+        return f"a list of {_listed(get_args(arguments[0]), 'and') or 'texts'}"
+    if origin in (dict, Mapping):
+        return "a table of texts"
+    return _WORDS[arguments[0] if origin is Annotated else kind]
 
 
-def _text_table(about: str) -> ConfigKey:
-    return ConfigKey(_TextTable, "a table of texts", about)
+def _listed(words: Iterable[str], conjunction: str) -> str:
+    *first, last = [*words] or [""]
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
-
-def _table(expected: str, about: str, keys: Keys | None = None) -> ConfigKey:
-    return ConfigKey(dict[str, Any], expected, about, None, keys)
-
-
-def _one_of(*words: str, about: str, default: str | None = None) -> ConfigKey:
-    expected = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f'"{words[0]}"'
-    return ConfigKey(Literal[words], expected, about, default)
-
-
-# --- rules of access ----------------------------------------------------------------------------------------------
-
-ACCESS: Final[Keys] = {
-    "required_scopes": ConfigKey(_Patterns, "scopes", "the caller needs all of these scopes"),
-    "required_scopes_any": ConfigKey(_Patterns, "scopes", "the caller needs at least one of these scopes"),
-    "resource_type": _text("the type of the resource that the caller needs a grant for, such as `project`"),
-    "resource_action": _text("the action that the caller must be granted, such as `read`"),
-    "resource_id": _text("the argument that holds the id of the resource"),
-    "public": _flag("callable without a token, even if the server requires one; cannot be combined with other rules"),
-}
-_ACCESS: Final = _table(
-    "a table such as {required_scopes = [...]}", "who may call the operations of the source", ACCESS
-)
 
 # --- a source -----------------------------------------------------------------------------------------------------
+
+_PART: Final = "[A-Za-z0-9_-]{1,64}"
+_NAMESPACE: Final = rf"^({_PART}(\.{_PART}){{0,4}})?$(?!\n)"  # Python's `$` would allow a line to end there
+_Number: TypeAlias = Annotated[float, Meta(gt=0)]
+_Count: TypeAlias = Annotated[int, Meta(gt=0)]
+_WholeNumber: TypeAlias = Annotated[int, Meta(ge=0)]
+_Texts: TypeAlias = str | list[str]
+_TextTable: TypeAlias = dict[str, str | float | bool]
+_Credentials: TypeAlias = str | Annotated[list[str], Meta(min_length=2, max_length=2)] | _TextTable
+_Command: TypeAlias = Annotated[str, Meta(min_length=1)] | Annotated[list[str], Meta(min_length=1)] | dict[str, Any]
+_Expose: TypeAlias = Literal["all", "search", "auto"]
 
 _KINDS: Final[dict[Kind, str]] = {
     "mcp": "an MCP server: a command, or an address",
     "openapi": "an OpenAPI service",
     "functions": "a Python program",
 }
-_FIX: Final = _table("a table of arguments, such as {token = ...}", "arguments with fixed values, hidden from callers")
+SELECTION: Final[Keys] = keys_of(Selection)
+POLICY: Final[Keys] = keys_of(Policy)
+RULES: Final[Keys] = keys_of(Rules)
+SHAPE: Final[Keys] = keys_of(Shape)
+SERVICE: Final[Keys] = keys_of(Service)
 
 COMMON: Final[Keys] = {
-    "namespace": ConfigKey(
-        _Namespace,
-        "a namespace: parts of A-Z a-z 0-9 _ - separated by dots",
+    "namespace": _key(
+        Annotated[str, Meta(pattern=_NAMESPACE, max_length=198)],
         "prefix of its ids; by default the name of the source",
+        expected="a namespace: parts of A-Z a-z 0-9 _ - separated by dots",
     ),
-    "include": _patterns("import only operations that match one of these patterns, such as `read_*`"),
-    "exclude": _patterns("operations that are not imported"),
-    "rename": ConfigKey(
-        dict[str, _Name],
-        "a table of names: 1 to 64 of A-Z a-z 0-9 _ -",
-        "from the name in the source to the new name",
-    ),
-    "normalize": _one_of("repair", "typebox", "off", about="what happens to results that do not match their schema"),
-    "strict_output": _flag("a result that still does not match its schema is an error"),
-    "coerce": _flag("convert text arguments to numbers and booleans where the schema asks for them", default=True),
-    "extras": _one_of("strip", "keep", about="whether properties that a schema does not name are removed"),
-    "detect": _one_of("all", "instances", about="whether a mapping that looks like an envelope is treated as one"),
-    "timeout": _number("seconds", "time limit of a call; 60 by default"),
-    "durable": ConfigKey(
-        _Durable,
-        "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
-        "which operations may run as tasks",
-    ),
-    "on_crash": _one_of(
-        "retry", "fail", about="what happens to a task, or a call with an idempotency key, after its process crashed"
-    ),
-    "access": _ACCESS,
-    "expose": _one_of("all", "search", "auto", about="whether its tools are listed, or found by search"),
-    "describe": _one_of("short", "full", about="how much of each description is shown to models"),
-    "select": ConfigKey(
-        str | dict[str, str],
-        "fields such as id,name, or a table of such texts by operation",
-        "the fields of results that are returned by default",
-    ),
-    "middleware": _texts("middleware around its calls: `module:name` or `file.py:name`, the first one outermost"),
-    "required": _flag("the server is not ready without it; true for functions by default", default=None),
-    "disabled": _flag("do not open this source"),
-    "enabled": _flag("open this source; `false` is the same as `disabled = true`", default=True),
+    **SELECTION,
+    **POLICY,
+    **RULES,
+    "expose": _key(_Expose, "whether its tools are listed, or found by search"),
+    **{name: key for name, key in SHAPE.items() if name != "fix"},
+    "middleware": _key(_Texts, "middleware around its calls: `module:name` or `file.py:name`, the first one outermost"),
+    "required": _key(bool, "the server is not ready without it; true for functions by default"),
+    "disabled": _key(bool, "do not open this source", False),
+    "enabled": _key(bool, "open this source; `false` is the same as `disabled = true`", True),
 }
-POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
-
-def _keys_of(limits: type[msgspec.Struct]) -> Keys:
-    """Return the keys for the described fields of a value: a number with its unit, or a count with its default."""
-    keys, defaults = {}, msgspec.structs.asdict(limits())
-    for name, kind in get_type_hints(limits, include_extras=True).items():
-        for meta in getattr(kind, "__metadata__", ()):
-            unit, about = meta.extra["unit"], meta.description
-            keys[name] = _number(unit, about) if unit else _count(about, defaults[name])
-    return keys
-
-
-LIMITS: Final[Keys] = _keys_of(MCPLimits)
-
-_GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
 LOGIN: Final[Keys] = {
-    "grant": _one_of(*_GRANTS, about="who logs in: a user in the browser, or the program itself", default=_GRANTS[0]),
-    "client_id": _text("the client, if you have registered one"),
-    "client_secret": _text("its secret; give `issuer` with it"),
-    "client_metadata_url": _text(
-        "the https URL of your client metadata document, which some servers accept as a client id"
+    "grant": _key(
+        Literal["authorization_code", "client_credentials", "jwt_bearer"],
+        "who logs in: a user in the browser, or the program itself",
+        "authorization_code",
     ),
-    "private_key_file": _text("a private key (PEM) that signs instead of a secret"),
-    "key_id": _text("the `kid` of that key"),
-    "algorithm": _text("the signature algorithm of that key"),
-    "assertion_file": _text("a file with the assertion (JWT) of the platform, for `jwt_bearer`"),
-    "scopes": _texts("requested at the first login, in addition to those the server names"),
-    "issuer": _text("the authorization server of this client; others are refused"),
-    "redirect_port": ConfigKey(
-        Annotated[int, msgspec.Meta(ge=1, le=65535)],
-        "a port from 1 to 65535",
+    "client_id": _key(str, "the client, if you have registered one"),
+    "client_secret": _key(str, "its secret; give `issuer` with it"),
+    "client_metadata_url": _key(
+        str, "the https URL of your client metadata document, which some servers accept as a client id"
+    ),
+    "private_key_file": _key(str, "a private key (PEM) that signs instead of a secret"),
+    "key_id": _key(str, "the `kid` of that key"),
+    "algorithm": _key(str, "the signature algorithm of that key"),
+    "assertion_file": _key(str, "a file with the assertion (JWT) of the platform, for `jwt_bearer`"),
+    "scopes": _key(_Texts, "requested at the first login, in addition to those the server names"),
+    "issuer": _key(str, "the authorization server of this client; others are refused"),
+    "redirect_port": _key(
+        Annotated[int, Meta(ge=1, le=65535)],
         "the local port of the redirect; any free port by default",
+        expected="a port from 1 to 65535",
     ),
-    "redirect_uri": _text("the same as a whole URL"),
+    "redirect_uri": _key(str, "the same as a whole URL"),
 }
 
 BY_KIND: Final[dict[Kind, Keys]] = {
     "mcp": {
-        "command": ConfigKey(
+        "command": _key(
             _Command,
-            "a command: a text or a list of texts",
             "the program to start; it speaks MCP over stdio",
+            expected="a command: a text or a list of texts",
         ),
-        "args": ConfigKey(list[Any], "a list of texts", "its arguments, where `command` is a text"),
-        "env": _text_table("environment variables in addition to `PATH`, `HOME` and the like"),
-        "inherit_env": _flag("pass on all environment variables except `ENFOLD_*`"),
-        "cwd": _text("the working directory; by default the folder of the file"),
-        "url": _text("the URL of a running server, instead of `command`"),
-        "transport": _one_of("auto", "http", "sse", about="the transport of the server at `url`", default="auto"),
-        "headers": _text_table("sent to this server only"),
-        "credentials": ConfigKey(
-            _Credentials, "a token, or a list of user and password", "a bearer token, or user and password"
+        "args": _key(list[Any], "its arguments, where `command` is a text", expected="a list of texts"),
+        "env": _key(_TextTable, "environment variables in addition to `PATH`, `HOME` and the like"),
+        "inherit_env": _key(bool, "pass on all environment variables except `ENFOLD_*`", False),
+        "cwd": _key(str, "the working directory; by default the folder of the file"),
+        "url": _key(str, "the URL of a running server, instead of `command`"),
+        "transport": _key(Literal["auto", "http", "sse"], "the transport of the server at `url`", "auto"),
+        "headers": _key(_TextTable, "sent to this server only"),
+        "credentials": _key(
+            _Credentials, "a bearer token, or user and password", expected="a token, or a list of user and password"
         ),
         "auth": _table(
-            "a table such as {client_id = ...}, which may be empty",
             "an OAuth login, for servers that require one",
             LOGIN,
+            "a table such as {client_id = ...}, which may be empty",
         ),
-        "kinds": ConfigKey(
-            list[Literal["tool", "resource", "prompt"]],
-            "a list of tool, resource and prompt",
-            "what is imported; all three by default",
-        ),
-        "reads": _one_of("result", about='the server wraps results as `{"result": …}` without declaring it'),
-        "advertise_output": _flag("advertise the output schema to clients", default=True),
-        "instructions": ConfigKey(
+        "kinds": _key(list[Literal["tool", "resource", "prompt"]], "what is imported; all three by default"),
+        "reads": _key(Literal["result"], 'the server wraps results as `{"result": …}` without declaring it'),
+        "advertise_output": _key(bool, "advertise the output schema to clients", True),
+        "instructions": _key(
             bool | str,
+            "the instructions that MCP clients see: those of the server, none, or your own",
+            True,
             "true, false or a text",
-            "the instructions that MCP clients see: those of the server (true, the default), none, or your own",
         ),
-        "per": _one_of(
+        "per": _key(
+            Literal["source", "session"],
+            "one connection (and process) for all callers, or one for each session of an MCP client",
             "source",
-            "session",
-            about="one connection (and process) for all callers, or one for each session of an MCP client",
-            default="source",
         ),
-        "protocol": _text("one revision, such as `2025-11-25`, instead of `auto`"),
-        "log_level": _text("the log level requested of the server if a client sets none; `info` by default"),
-        "connect_timeout": _number("seconds", "the same as `connect` in `limits`"),
-        "max_bytes": _number("bytes", "the same as `message_bytes` in `limits`"),
+        "protocol": _key(str, "one revision, such as `2025-11-25`", "auto"),
+        "log_level": _key(str, "the log level requested of the server if a client sets none", "info"),
+        "connect_timeout": _key(_Number, "the same as `connect` in `limits`", unit="seconds"),
+        "max_bytes": _key(_Number, "the same as `message_bytes` in `limits`", unit="bytes"),
         "limits": _table(
-            "a table of numbers, such as {list_items = 10000}: see the page on MCP servers",
             "limits on the resources that the server may use",
-            LIMITS,
+            keys_of(MCPLimits),
+            "a table of numbers, such as {list_items = 10000}: see the page on MCP servers",
         ),
-        "fix": _FIX,
+        "fix": SHAPE["fix"],
     },
     "openapi": {
-        "openapi": _text("the document: a path or a URL"),
-        "base_url": _text("the URL of the service; by default the first server of the document"),
-        "server_variables": _text_table("values for `{variables}` in the document's servers"),
-        "credentials": ConfigKey(
+        "openapi": _key(str, "the document: a path or a URL"),
+        "base_url": _key(str, "the URL of the service; by default the first server of the document"),
+        "credentials": _key(
             dict[str, _Credentials],
-            "a table of security schemes: to each a token, a list of user and password, or a table",
             "by security scheme; others are read from `ENFOLD_<NAMESPACE>_<SCHEME>`",
+            expected="a table of security schemes: to each a token, a list of user and password, or a table",
         ),
-        "headers": _text_table("sent with every request to this service"),
-        "private_headers": _patterns("response headers that callers never see"),
-        "allow_hosts": _patterns("other hosts that may be contacted"),
-        "allow_files": _patterns("folders, besides the document's own, whose files references may name"),
-        "max_bytes": _number("bytes", "of a response"),
-        "fix": _FIX,
+        "headers": _key(_TextTable, "sent with every request to this service"),
+        **SERVICE,
+        "max_bytes": _key(_Number, "of a response", unit="bytes"),
+        "fix": SHAPE["fix"],
     },
-    "functions": {"functions": _text("the program: `app.py`, `app.py:ops`, `package.module:ops`")},
+    "functions": {"functions": _key(str, "the program: `app.py`, `app.py:ops`, `package.module:ops`")},
 }
 
 # --- other tables -------------------------------------------------------------------------------------------------
 
-_APP: Final[Keys] = {"title": _text("the name of the application"), "version": _text("its version")}
+_APP: Final[Keys] = {"title": _key(str, "the name of the application"), "version": _key(str, "its version")}
 _IDEMPOTENCY: Final[Keys] = {
-    "keep": _number("seconds", "how long outcomes are kept by idempotency key; 3600 by default")
+    "keep": _key(_Number, "how long outcomes are kept by idempotency key", KEEP, unit="seconds")
 }
-_NATS: Final[Keys] = {
-    "replicas": ConfigKey(
-        _Count, "a whole number above 0", "replicas of each entry; 1 by default, 3 in a cluster of three"
-    )
-}
+_NATS: Final[Keys] = {"replicas": _key(_Count, "replicas of each entry; 1 by default, 3 in a cluster of three")}
 _TASKS: Final[Keys] = {
-    "store": _text("a file beside the configuration, or `nats://…`; by default `.enfold/tasks.db`"),
-    "secret": _text("signs the handles of upstream tasks; by default generated once, next to the store"),
-    "fsync": _one_of(
-        "full", "normal", about="whether a task is flushed to disk before its id is returned", default="full"
-    ),
-    **_keys_of(TaskLimits),
-    "at_once": ConfigKey(_WholeNumber, "a whole number", "tasks that run here concurrently; 0 only submits them", 64),
+    "store": _key(str, "a file beside the configuration, or `nats://…`; by default `.enfold/tasks.db`"),
+    "secret": _key(str, "signs the handles of upstream tasks; by default generated once, next to the store"),
+    "fsync": _key(Literal["full", "normal"], "whether a task is flushed to disk before its id is returned", "full"),
+    **keys_of(TaskLimits),
+    "at_once": _key(_WholeNumber, "tasks that run here concurrently; 0 only submits them", 64, "a whole number"),
 }
 _AGENTS: Final[Keys] = {
-    "expose": _one_of("all", "search", "auto", about="whether tools are listed, or found by search", default="all"),
-    "pinned": _patterns("tools that are always listed"),
-    "budget": _number("tokens", "that a list may cost before `auto` switches to search; 10,000 by default"),
-    "max_instructions": ConfigKey(
-        Annotated[int, msgspec.Meta(ge=0)],
-        "a number of characters",
-        "for the instructions of all sources together; 8000 by default, 0 for none",
+    "expose": _key(_Expose, "whether tools are listed, or found by search", "all"),
+    "pinned": _key(_Texts, "tools that are always listed", expected="a pattern or a list of patterns"),
+    "budget": _key(_Number, "that a list may cost before `auto` switches to search", 10_000, unit="tokens"),
+    "max_instructions": _key(
+        _WholeNumber,
+        "for the instructions of all sources together; 0 for none",
+        8_000,
+        unit="characters",
     ),
-    "max_result_tokens": _number("tokens", "that a result may cost; longer ones are truncated. No limit by default"),
-    "clients": ConfigKey(
+    "max_result_tokens": _key(_Number, "that a result may cost; longer ones are truncated", unit="tokens"),
+    "clients": _key(
         dict[str, Literal["text", "both"]],
-        "a table of clients, to each text or both",
         "the form of results for a client, by the name in its `clientInfo`",
-    ),
-}
-CLAIMS: Final[Keys] = {
-    "id": _text("the claim with the caller's id; `sub` by default"),
-    "scopes": _texts("the claims with scopes; `scope`, `scp` and `roles` by default"),
-    "resources": _text("the claim with grants for resources"),
-}
-ISSUER: Final[Keys] = {
-    "issuer": _text("its URL, exactly as `iss` has it; https, or http on this machine"),
-    "audiences": _texts("accepted audiences (`aud`)"),
-    "jwks": _text("its keys: a file or a URL; found by discovery by default"),
-    "algorithms": _texts("accepted signature algorithms; only asymmetric ones"),
-    "claims": _table("a table", "which claims identify the caller", CLAIMS),
-    "leeway": ConfigKey(
-        Annotated[float, msgspec.Meta(ge=0, le=300)], "seconds", "tolerated clock difference; 30 by default"
-    ),
-    "prefix": _text(
-        "prefix of its callers' ids, such as `partner:`; required if there is another source of identities"
+        expected="a table of clients, to each text or both",
     ),
 }
 
-_LIMITS: Final[Keys] = {
-    name: ConfigKey(_Number, "a number above 0", "see docs/limits.md", default)
-    if name in FRACTIONS
-    else _count("see docs/limits.md", default)
-    for name, default in msgspec.structs.asdict(Limits()).items()
-}
+
+def issuer_keys() -> Keys:
+    """Return the keys of an issuer in `[auth]`, which `read_issuers` checks."""
+    from enfold.auth.issuers import Issuer  # most configurations have none
+
+    return keys_of(Issuer)
+
 
 # What stands at the top of a file. The keys of sources and of issuers depend on what they are.
 TABLES: Final[Keys] = {
-    "sources": _table("a table", "the sources of operations; the name of each is its namespace"),
-    "policy": _table(
-        "a table", "policies of the registry, which a source may override", {name: COMMON[name] for name in POLICIES}
-    ),
-    "app": _table("a table", "the name and version that clients see", _APP),
-    "agents": _table("a table", "what models see", _AGENTS),
-    "tasks": _table("a table", "the store and limits of durable calls", _TASKS),
-    "idempotency": _table("a table", "idempotency keys", _IDEMPOTENCY),
-    "nats": _table("a table", "storage of tasks and idempotency keys on NATS", _NATS),
+    "sources": _table("the sources of operations; the name of each is its namespace"),
+    "policy": _table("policies of the registry, which a source may override", keys_of(Policy, DEFAULT_POLICY)),
+    "app": _table("the name and version that clients see", _APP),
+    "agents": _table("what models see", _AGENTS),
+    "tasks": _table("the store and limits of durable calls", _TASKS),
+    "idempotency": _table("idempotency keys", _IDEMPOTENCY),
+    "nats": _table("storage of tasks and idempotency keys on NATS", _NATS),
     "middleware": ConfigKey(
         list[dict[str, Any]],
         "a list of tables, each with `use`",
         "middleware around every call, the first one outermost",
-        keys={"use": _text("a function or object of a program: `module:name` or `file.py:name`")},
+        keys={"use": _key(str, "a function or object of a program: `module:name` or `file.py:name`")},
         is_list=True,
     ),
-    "auth": ConfigKey(Any, "a table, or a list of tables", "the issuers whose tokens the server accepts"),
-    "limits": _table("a table", "limits on the resources of the server that callers may use: docs/limits.md", _LIMITS),
-    "record": _one_of("mutations", "all", about="calls that are always recorded"),
+    "auth": _key(Any, "the issuers whose tokens the server accepts", expected="a table, or a list of tables"),
+    "limits": _table(
+        "limits on the resources of the server that callers may use: docs/limits.md",
+        keys_of(Limits, about="see docs/limits.md"),
+    ),
+    "record": _key(Literal["mutations", "all"], "calls that are always recorded"),
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.app.file import Config, Logins, SourceEntry, read_config
-from enfold.app.sources import RULES, OpenSource, load_middleware, open_source, patterns_of, under_rules
+from enfold.app.sources import RIGHTS, OpenSource, load_middleware, open_source, patterns_of, under_rules
 from enfold.errors import CallError, sentence_of
 from enfold.log import Log, counted
 from enfold.operations import DEFAULT_POLICY, Operation, Policy
@@ -281,7 +281,7 @@ class SourceSupervisor:
     def adopt_rules(self, source: SourceEntry) -> None:
         """Apply the rules of another entry to the open connection."""
         before, self._rules = self._rules, source.entry
-        changed = {key for key in RULES if source.entry.get(key) != before.get(key)}
+        changed = {key for key in RIGHTS if source.entry.get(key) != before.get(key)}
         if self._opened is None or not changed:
             return
         gone = self.stop_updates()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.app.file import Config, Logins, SourceEntry
-from enfold.app.keys import POLICIES
+from enfold.app.keys import POLICY, RULES, SELECTION, SERVICE, SHAPE
 from enfold.errors import CallError
 from enfold.operations import Operation, Origin, Policy, is_coroutine_function, read_access
 from enfold.operations.call import Middleware
@@ -41,14 +41,9 @@ def open_source(
     return {"mcp": _open_mcp, "openapi": _open_openapi}[source.kind](source, config, definitions)
 
 
-# The keys that are options of the same name.
-_SHAPE: Final = ("fix", "describe", "select")
-_SELECTION: Final = ("include", "exclude", "rename")
-
-
 # The keys that decide what callers may do; those in _CHOICE can be applied to open operations.
 _CHOICE: Final = frozenset({"access", "include", "exclude"})
-RULES: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
+RIGHTS: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
 
 
 def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
@@ -61,14 +56,14 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
     )  # to rules of the functions, which are unknown here
     if changed - _CHOICE or ("access" in changed and falls_back):
         return
-    selection = Selection(entry.get("include"), entry.get("exclude"))
+    selection = Selection(**_given(entry, ("include", "exclude")))
     access = {"access_control": read_access(entry.get("access"))} if "access" in changed else {}
     for operation in operations:
         if selection.takes(operation.spec):
             yield operation.replace(spec=operation.spec.replace(**access))
 
 
-def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _given(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the values of an entry under these names."""
     return {name: entry[name] for name in names if name in entry}
 
@@ -96,11 +91,11 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
         auth=login or (tuple(credentials) if isinstance(credentials, list) else credentials),
         connection=Connection(
             limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
-            **_named(entry, ("protocol", "per", "log_level")),
+            **_given(entry, ("protocol", "per", "log_level")),
         ),
-        content=Content(**_named(entry, ("kinds", "reads", "advertise_output", "instructions"))),
-        selection=Selection(**_named(entry, _SELECTION)),
-        shape=Shape(secrets=source.secrets, **_named(entry, _SHAPE)),
+        content=Content(**_given(entry, ("kinds", "reads", "advertise_output", "instructions"))),
+        selection=Selection(**_given(entry, SELECTION)),
+        shape=Shape(secrets=source.secrets, **_given(entry, SHAPE)),
         rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
     ) as operations:
@@ -115,24 +110,19 @@ async def _open_openapi(
     from enfold.sources.options import Selection, Shape
 
     entry = source.entry
-    limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else OpenAPILimits()
+    limits = {"limits": OpenAPILimits(response_bytes=int(entry["max_bytes"]))} if "max_bytes" in entry else {}
+    folders = [_located(each, config) for each in patterns_of(entry.get("allow_files"))]
     # Reading a document may mean fetching it: not on the loop.
     imported = await asyncio.to_thread(
         from_openapi,
         _located(entry["openapi"], config),
         namespace=source.namespace,
-        service=Service(
-            server_variables=entry.get("server_variables", {}),
-            allow_hosts=tuple(patterns_of(entry.get("allow_hosts"))),
-            allow_files=[_located(each, config) for each in patterns_of(entry.get("allow_files"))],
-            private_headers=tuple(patterns_of(entry.get("private_headers"))),
-            limits=limits,
-        ),
-        selection=Selection(**_named(entry, _SELECTION)),
-        shape=Shape(secrets=source.secrets, **_named(entry, _SHAPE)),
+        service=Service(**{**_given(entry, SERVICE), "allow_files": folders, **limits}),
+        selection=Selection(**_given(entry, SELECTION)),
+        shape=Shape(secrets=source.secrets, **_given(entry, SHAPE)),
         rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
-        **_named(entry, ("base_url", "credentials", "headers")),
+        **_given(entry, ("base_url", "credentials", "headers")),
     )
     async with imported:
         running = RunningCalls()
@@ -150,7 +140,7 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     found = load_target(_located(entry["functions"], config))
     if not len(found):
         raise TargetError(f"{entry['functions']} has no operations")
-    selection = Selection(entry.get("include"), entry.get("exclude"), entry.get("rename", {}))
+    selection = Selection(**_given(entry, SELECTION))
     chosen = [operation for operation in found if selection.takes(operation.spec)]
     renamed = [_renamed(each, selection.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
@@ -213,7 +203,7 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
         spec = Rules(durable=entry.get("durable"), on_crash=entry.get("on_crash")).with_durability(spec)
     policy, origin = _policy(entry).over(operation.policy), Origin(source.kind, source.name)
     governed = operation.replace(spec=spec, policy=policy, origin=origin)
-    shape = _named(entry, _SHAPE)
+    shape = _given(entry, SHAPE)
     if not shape:
         return governed
     from enfold.sources.options import Shape
@@ -228,18 +218,14 @@ def _located(target: str, config: Config) -> str:
 
 
 def _policy(entry: dict[str, Any]) -> Policy:
-    return Policy(**_named(entry, POLICIES))
+    return Policy(**_given(entry, POLICY))
 
 
 def _rules(entry: dict[str, Any], definitions: DefinitionLedger) -> Rules:
     from enfold.sources.options import Rules
 
-    return Rules(
-        access=read_access(entry.get("access")),
-        policy=_policy(entry),
-        definitions=definitions,
-        **_named(entry, ("timeout", "durable", "on_crash")),
-    )
+    access = read_access(entry.get("access"))
+    return Rules(**{**_given(entry, RULES), "access": access}, policy=_policy(entry), definitions=definitions)
 
 
 def patterns_of(value: Any) -> list[str]:

@@ -8,10 +8,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from enfold.auth.tokens import belongs_to_another, check_apart, check_prefix, is_loopback
 from enfold.errors import CallError, FormatError, sentence_of
@@ -46,25 +47,38 @@ def algorithms_of(key: Mapping[str, Any]) -> tuple[str, ...]:
 LEEWAY: Final = 30.0
 MAX_LEEWAY: Final = 300.0
 
+_TEXTS: Final = {"file": str | list[str]}
+_SECONDS: Final = {"file": Annotated[float, Meta(ge=0, le=MAX_LEEWAY)], "unit": "seconds"}
+
 
 class ClaimPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The claims that describe the bearer: names, or paths (`realm_access.roles`, `/realm_access/roles`)."""
 
-    id: str = "sub"
-    scopes: tuple[str, ...] = ("scope", "scp", "roles")
-    resources: str = ""
+    id: Annotated[str, Meta(description="the claim with the caller's id")] = "sub"
+    scopes: Annotated[
+        tuple[str, ...],
+        Meta(description="the claims with scopes; `scope`, `scp` and `roles` by default", extra=_TEXTS),
+    ] = ("scope", "scp", "roles")
+    resources: Annotated[str, Meta(description="the claim with grants for resources")] = ""
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An issuer whose tokens are accepted for one of the audiences."""
 
-    issuer: str
-    audiences: tuple[str, ...]
-    jwks: str = ""  # a file or a URL; empty to use discovery
-    algorithms: tuple[str, ...] = ALGORITHMS
-    claims: ClaimPlaces = ClaimPlaces()
-    leeway: float = LEEWAY  # seconds of clock skew
-    prefix: str | None = None  # of the ids of its callers; required with another source of identities
+    issuer: Annotated[str, Meta(description="its URL, exactly as `iss` has it; https, or http on this machine")]
+    audiences: Annotated[tuple[str, ...], Meta(description="accepted audiences (`aud`)", extra=_TEXTS)]
+    jwks: Annotated[str, Meta(description="its keys: a file or a URL; found by discovery by default")] = ""
+    algorithms: Annotated[
+        tuple[str, ...], Meta(description="accepted signature algorithms; only asymmetric ones", extra=_TEXTS)
+    ] = ALGORITHMS
+    claims: Annotated[ClaimPlaces, Meta(description="which claims identify the caller")] = ClaimPlaces()
+    leeway: Annotated[float, Meta(description="tolerated clock difference", extra=_SECONDS)] = LEEWAY
+    prefix: Annotated[
+        str | None,
+        Meta(
+            description="prefix of its callers' ids, such as `partner:`; required if there is another source of identities"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if not is_trusted_url(self.issuer):

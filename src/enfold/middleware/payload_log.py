@@ -11,7 +11,7 @@ from enfold.middleware.around import Around, Take
 
 if TYPE_CHECKING:
     from enfold.operations.call import Call
-    from enfold.operations.operation import PayloadLog
+    from enfold.operations.policy import PayloadLog
 
 
 class LogPayloads(Around):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from enfold.errors import CallError
@@ -28,15 +29,31 @@ class Identity(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "scopes", frozenset(words(self.scopes)))
 
 
+_SCOPES: Final = {"file": str | list[str], "expected": "scopes"}
+
+
 class AccessControl(msgspec.Struct, frozen=True):
     """What a caller needs: all of the first scopes, one of the second, and the action on a resource."""
 
-    required_scopes: tuple[str, ...] = ()
-    required_scopes_any: tuple[str, ...] = ()
-    resource_type: str | None = None
-    resource_action: str | None = None
-    resource_id: str | None = None  # the name of the input argument that holds the resource's id
-    public: bool = False  # open to callers without an identity, even where a surface has identities
+    required_scopes: Annotated[
+        tuple[str, ...], Meta(description="the caller needs all of these scopes", extra=_SCOPES)
+    ] = ()
+    required_scopes_any: Annotated[
+        tuple[str, ...], Meta(description="the caller needs at least one of these scopes", extra=_SCOPES)
+    ] = ()
+    resource_type: Annotated[
+        str | None, Meta(description="the type of the resource that the caller needs a grant for, such as `project`")
+    ] = None
+    resource_action: Annotated[
+        str | None, Meta(description="the action that the caller must be granted, such as `read`")
+    ] = None
+    resource_id: Annotated[str | None, Meta(description="the argument that holds the id of the resource")] = None
+    public: Annotated[
+        bool,
+        Meta(
+            description="callable without a token, even if the server requires one; cannot be combined with other rules"
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         for name in ("required_scopes", "required_scopes_any"):

@@ -255,23 +255,3 @@ class RunningTask(Protocol):
 
     async def note(self, key: str, value: Any) -> None:
         """Keep a JSON value for later attempts; it is stored when this returns."""
-
-
-class CallPayload(Protocol):
-    """What one call gives, told to a `PayloadLog` step by step; no method of it raises."""
-
-    def take(self, envelope: ResponseEnvelope[Any]) -> None:
-        """Record the result, or the next item of a stream."""
-
-    def fail(self, error: CallError) -> None:
-        """Record the failure."""
-
-    def end(self) -> None:
-        """End the run; the call is reported afterwards."""
-
-
-class PayloadLog(Protocol):
-    """Keeps what calls are given and give, for their operator."""
-
-    def begin(self, spec: OperationSpec, input: Any, context: Context) -> CallPayload:
-        """Begin to record a call with this input."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from enfold.errors import CallError
 from enfold.operations.access import Identity
 
 if TYPE_CHECKING:
-    from enfold.operations.operation import PayloadLog
+    from enfold.envelope import ResponseEnvelope
+    from enfold.operations.context import Context
+    from enfold.operations.spec import OperationSpec
 
 
 _MAX_CALLERS: Final = 1_000  # whose rate is remembered before those that may call again are forgotten
@@ -61,16 +64,49 @@ def _exhausted(most: str, reason: str, wait: float) -> CallError:
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]
 
 
-class Policy(msgspec.Struct, frozen=True):
-    """How calls are treated; a field that is None is taken from the registry."""
+class CallPayload(Protocol):
+    """What one call gives, told to a `PayloadLog` step by step; no method of it raises."""
 
-    normalize: Normalize | None = None
-    strict_output: bool | None = None
-    coerce: bool | None = None
-    extras: Literal["strip", "keep"] | None = None
+    def take(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Record the result, or the next item of a stream."""
+
+    def fail(self, error: CallError) -> None:
+        """Record the failure."""
+
+    def end(self) -> None:
+        """End the run; the call is reported afterwards."""
+
+
+class PayloadLog(Protocol):
+    """Keeps what calls are given and give, for their operator."""
+
+    def begin(self, spec: OperationSpec, input: Any, context: Context) -> CallPayload:
+        """Begin to record a call with this input."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How calls are treated; a field that is None is taken from the registry. Those with a description are in files, too."""
+
+    normalize: Annotated[
+        Normalize | None, Meta(description="what happens to results that do not match their schema")
+    ] = None
+    strict_output: Annotated[
+        bool | None, Meta(description="a result that still does not match its schema is an error")
+    ] = None
+    coerce: Annotated[
+        bool | None,
+        Meta(description="convert text arguments to numbers and booleans where the schema asks for them"),
+    ] = None
+    extras: Annotated[
+        Literal["strip", "keep"] | None,
+        Meta(description="whether properties that a schema does not name are removed"),
+    ] = None
     expose_errors: bool | None = None
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
-    detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
+    detect: Annotated[
+        Literal["all", "instances"] | None,
+        Meta(description="whether a mapping that looks like an envelope is treated as one"),
+    ] = None
     limits: CallLimits | None = None  # of what callers from outside may do
     payloads: PayloadLog | None = None  # keeps arguments and results of calls; None keeps nothing
 

@@ -1,13 +1,18 @@
-"""The options that every source shares: which operations it imports, what callers see of them, and the rules they follow."""
+"""The options of sources: which operations they import, what callers see of them, the rules they follow, and limits.
+
+Fields with a description are keys of a configuration: `enfold.app.keys`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from enfold.operations import (
     OPEN,
@@ -29,6 +34,13 @@ from enfold.sources.secrets import KnownSecrets
 Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
 Describe: TypeAlias = Literal["short", "full"]
 DurableChoice: TypeAlias = bool | str | Iterable[str] | Mapping[str, Durable]
+TextTable: TypeAlias = dict[str, str | float | bool]  # of a file
+
+_PATTERNS: Final = {"file": str | list[str], "expected": "a pattern or a list of patterns"}
+_NEW_NAMES: Final = {
+    "file": dict[str, Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]],
+    "expected": "a table of names: 1 to 64 of A-Z a-z 0-9 _ -",
+}
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -38,9 +50,14 @@ class Selection(msgspec.Struct, frozen=True):
     name in the source, `METHOD /path` or `#tag`. Without `include` everything is imported; with an empty list, nothing.
     """
 
-    include: Filter | None = None
-    exclude: Filter | None = None
-    rename: Mapping[str, str] = {}
+    include: Annotated[
+        Filter | None,
+        Meta(description="import only operations that match one of these patterns, such as `read_*`", extra=_PATTERNS),
+    ] = None
+    exclude: Annotated[Filter | None, Meta(description="operations that are not imported", extra=_PATTERNS)] = None
+    rename: Annotated[
+        Mapping[str, str], Meta(description="from the name in the source to the new name", extra=_NEW_NAMES)
+    ] = {}
 
     def __post_init__(self) -> None:
         for option in ("include", "exclude"):
@@ -98,11 +115,35 @@ class Rules(msgspec.Struct, frozen=True):
     of patterns and modes, of which the first match counts. `definitions` remembers definitions across reopenings.
     """
 
-    timeout: float | Literal["default"] | None = "default"
-    access: AccessControl = OPEN
+    timeout: Annotated[
+        float | Literal["default"] | None,
+        Meta(
+            description="time limit of a call; 60 by default",
+            extra={"file": Annotated[float, Meta(gt=0)], "unit": "seconds"},
+        ),
+    ] = "default"
+    access: Annotated[
+        AccessControl,
+        Meta(
+            description="who may call the operations of the source",
+            extra={"expected": "a table such as {required_scopes = [...]}"},
+        ),
+    ] = OPEN
     policy: Policy = Policy()
-    durable: DurableChoice | None = None
-    on_crash: OnCrash | None = None
+    durable: Annotated[
+        DurableChoice | None,
+        Meta(
+            description="which operations may run as tasks",
+            extra={
+                "file": bool | str | list[str] | dict[str, Durable],
+                "expected": "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
+            },
+        ),
+    ] = None
+    on_crash: Annotated[
+        OnCrash | None,
+        Meta(description="what happens to a task, or a call with an idempotency key, after its process crashed"),
+    ] = None
     definitions: DefinitionLedger | None = None
 
     def with_durability(self, spec: OperationSpec) -> OperationSpec:
@@ -132,9 +173,21 @@ class Shape(msgspec.Struct, frozen=True):
     default, for all operations or by the operation's name. Values of `secrets`, by name, are redacted from results.
     """
 
-    fix: Mapping[str, Any] = {}
-    describe: Describe | None = None
-    select: str | Mapping[str, str] = {}
+    fix: Annotated[
+        Mapping[str, Any],
+        Meta(
+            description="arguments with fixed values, hidden from callers",
+            extra={"expected": "a table of arguments, such as {token = ...}"},
+        ),
+    ] = {}
+    describe: Annotated[Describe | None, Meta(description="how much of each description is shown to models")] = None
+    select: Annotated[
+        str | Mapping[str, str],
+        Meta(
+            description="the fields of results that are returned by default",
+            extra={"expected": "fields such as id,name, or a table of such texts by operation"},
+        ),
+    ] = {}
     secrets: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -223,3 +276,76 @@ class _FixedArguments:
         required = [name for name in schema.get("required", ()) if name not in hidden]
         rest = {key: value for key, value in schema.items() if key not in ("properties", "required", "examples")}
         return {**rest, "properties": kept, **({"required": required} if required else {})}
+
+
+# --- OpenAPI services ---------------------------------------------------------------------------------------------
+
+
+class OpenAPILimits(msgspec.Struct, frozen=True):
+    """What a source allows: sizes in bytes after decompression, and how often it tries again."""
+
+    response_bytes: int = 32 * 1024 * 1024
+    request_bytes: int = 32 * 1024 * 1024
+    event_bytes: int = 4 * 1024 * 1024
+    document_bytes: int = 64 * 1024 * 1024
+    retries: int = 2
+    retry_wait: float = 2.0  # a server that asks for a longer pause is not waited for
+    redirects: int = 5
+    reconnects: int = 5
+
+
+Folder: TypeAlias = str | os.PathLike[str]
+
+
+class Service(msgspec.Struct, frozen=True):
+    """How the service of an OpenAPI document is reached. `client` is your own `httpx2.AsyncClient` or `httpx.AsyncClient`."""
+
+    client: Any = None
+    server_variables: Annotated[
+        Mapping[str, str],
+        Meta(description="values for `{variables}` in the document's servers", extra={"file": TextTable}),
+    ] = {}
+    allow_hosts: Annotated[
+        str | Iterable[str], Meta(description="other hosts that may be contacted", extra=_PATTERNS)
+    ] = ()
+    allow_files: Annotated[
+        Folder | Iterable[Folder],
+        Meta(description="folders, besides the document's own, whose files references may name", extra=_PATTERNS),
+    ] = ()
+    private_headers: Annotated[
+        str | Iterable[str], Meta(description="response headers that callers never see", extra=_PATTERNS)
+    ] = ()
+    limits: OpenAPILimits = OpenAPILimits()
+
+    def __post_init__(self) -> None:
+        for option in ("allow_hosts", "allow_files", "private_headers"):
+            given = getattr(self, option)
+            listed = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
+            msgspec.structs.force_setattr(self, option, listed)
+
+
+# --- MCP servers --------------------------------------------------------------------------------------------------
+
+
+def _limit(unit: str, description: str) -> Any:
+    return Meta(description=description, extra={"unit": unit})
+
+
+class MCPLimits(msgspec.Struct, frozen=True):
+    """How much a source accepts from its MCP servers, and how long it waits for them: sizes in bytes, times in seconds."""
+
+    message_bytes: Annotated[int, _limit("bytes", "of one message")] = 64 * 1024 * 1024
+    connect: Annotated[float, _limit("seconds", "from the start of a server to the end of the handshake")] = 30.0
+    probe: Annotated[
+        float,
+        _limit("seconds", "for the first request of the newest revision, before the older handshake is tried as well"),
+    ] = 3.0
+    held: Annotated[float, _limit("seconds", "for a user to answer while a call of an older server waits")] = 600.0
+    rounds: Annotated[int, _limit("rounds", "of questions in one call")] = 10
+    pages: Annotated[int, _limit("pages", "of one list")] = 1000
+    list_items: Annotated[int, _limit("items", "of one list, over all its pages")] = 10_000
+    list_bytes: Annotated[int, _limit("bytes", "of one list, over all its pages")] = 16 * 1024 * 1024
+    reconnects: Annotated[int, _limit("times", "that a broken event stream is resumed without a new event")] = 5
+    open_requests: Annotated[int, _limit("requests", "of a server, open on one connection")] = 100
+    unread_bytes: Annotated[int, _limit("bytes", "written to a server that does not read them")] = 16 * 1024 * 1024
+    notice_bytes: Annotated[int, _limit("bytes", "of log messages and progress in one call")] = 4 * 1024 * 1024

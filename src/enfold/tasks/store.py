@@ -190,14 +190,14 @@ SHARE: Final = 10  # the part of their bytes that each caller has where all toge
 
 
 def _limit(description: str, unit: str = "") -> Any:
-    return msgspec.Meta(description=description, extra={"unit": unit})
+    return msgspec.Meta(description=description, extra={"unit": unit} if unit else {})
 
 
 class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of tasks. Those with a description are keys of `[tasks]`; `max_result` limits the bytes of a result."""
 
-    keep: Annotated[float, _limit("how long a task is kept after its deadline; 86400 by default", "seconds")] = 86_400.0
-    deadline: Annotated[float, _limit("for all attempts, including waiting; 86400 by default", "seconds")] = 86_400.0
+    keep: Annotated[float, _limit("how long a task is kept after its deadline", "seconds")] = 86_400.0
+    deadline: Annotated[float, _limit("for all attempts, including waiting", "seconds")] = 86_400.0
     limit: Annotated[int, _limit("unfinished tasks of one identity")] = 100
     kept_bytes_per_identity: Annotated[int, _limit("bytes kept of the finished tasks of one identity")] = 4_000_000_000
     kept_bytes: Annotated[

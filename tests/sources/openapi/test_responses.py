@@ -43,6 +43,15 @@ async def test_a_success_is_an_envelope_with_status_headers_and_type(
     assert "set-cookie" not in envelope.to_wire()["meta"]["headers"]
 
 
+@pytest.mark.parametrize("names", ["X-Internal", ["X-Internal"]], ids=["one", "a list"])
+async def test_private_headers_are_hidden_from_callers(serve: Serve, connect: Connect, http: Words, names: Any) -> None:
+    server = await serve(lambda _: http.reply(1, headers={"X-Internal": "1", "X-Shown": "2"}))
+    document = http.document({"responses": http.json_response({"type": "integer"})})
+    envelope = await connect(document, base_url=server.url, private_headers=names).execute("x", {})
+    headers = envelope.to_wire()["meta"]["headers"]
+    assert ("x-internal" in headers, headers["x-shown"]) == (False, "2")
+
+
 @pytest.mark.parametrize(
     ("content", "content_type", "data"),
     [

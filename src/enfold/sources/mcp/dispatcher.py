@@ -36,8 +36,8 @@ from enfold.mcp.messages import Cancelled, read_notice
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
-from enfold.sources.limits import MCPLimits
 from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns
+from enfold.sources.options import MCPLimits
 from enfold.sources.secrets import KnownSecrets
 
 # Receives notifications that belong to no call: the method and its parameters.

@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.mcp.editor_entries import TABLES, URL_KEYS, is_enabled
 from enfold.operations import Context
-from enfold.sources.limits import MCPLimits
+from enfold.sources.options import MCPLimits
 from enfold.sources.secrets import KnownSecrets, Supplied
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import msgspec
@@ -27,6 +26,7 @@ from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import EVENT_STREAM, SEQUENCE_STREAMS, FoundOperation, bare, is_json, is_stream
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
+from enfold.sources.options import OpenAPILimits
 from enfold.sources.secrets import KnownSecrets
 
 if TYPE_CHECKING:
@@ -36,42 +36,6 @@ if TYPE_CHECKING:
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_WAIT: Final = 0.1
-
-
-class OpenAPILimits(msgspec.Struct, frozen=True):
-    """What a source allows: sizes in bytes after decompression, and how often it tries again."""
-
-    response_bytes: int = 32 * 1024 * 1024
-    request_bytes: int = 32 * 1024 * 1024
-    event_bytes: int = 4 * 1024 * 1024
-    document_bytes: int = 64 * 1024 * 1024
-    retries: int = 2
-    retry_wait: float = 2.0  # a server that asks for a longer pause is not waited for
-    redirects: int = 5
-    reconnects: int = 5
-
-
-Folders: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-
-class Service(msgspec.Struct, frozen=True):
-    """How a service is reached.
-
-    `client` is your own `httpx2.AsyncClient` or `httpx.AsyncClient`. `server_variables` fills `{variables}` in the
-    document's servers. `allow_hosts` lists other hosts that may be contacted, `allow_files` further folders whose files
-    references may name. `private_headers` lists response headers that callers never see.
-    """
-
-    client: Any = None
-    server_variables: Mapping[str, str] = {}
-    allow_hosts: str | Iterable[str] = ()
-    allow_files: Folders = ()
-    private_headers: Iterable[str] = ()
-    limits: OpenAPILimits = OpenAPILimits()
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        return (self.allow_hosts,) if isinstance(self.allow_hosts, str) else tuple(self.allow_hosts)
 
 
 class ServiceClient:

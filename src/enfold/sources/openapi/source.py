@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -23,7 +23,7 @@ from enfold.operations.operation import checked_middleware
 from enfold.operations.spec import distinct_names
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.source_states import DefinitionChange
-from enfold.sources.openapi.client import Folders, Reach, Servers, Service, ServiceClient
+from enfold.sources.openapi.client import Reach, Servers, ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.operations import STREAM_SUFFIX, FoundOperation, described, find_operations, wanted_name
@@ -40,7 +40,7 @@ from enfold.sources.openapi.security import (
     read_schemes,
     unknown_credentials,
 )
-from enfold.sources.options import Rules, Selection, Shape
+from enfold.sources.options import Folder, Rules, Selection, Service, Shape
 from enfold.sources.reports import Definition, DefinitionLedger, ImportReport, Problem, definition_of
 from enfold.sources.secrets import KnownSecrets, current
 
@@ -154,7 +154,7 @@ def from_openapi(
     """
     loader = Loader(service, base_url, headers, document_credentials(credentials, os.environ))
     library = loader.load(document)
-    servers = Servers(library, base_url, service.server_variables, service.hosts)
+    servers = Servers(library, base_url, service.server_variables, service.allow_hosts)
     http = ServiceClient(servers.reach, service.limits, service.client, headers)
     problems: list[Problem] = []
     schemes = read_schemes(library, problems)
@@ -348,7 +348,7 @@ class Loader:
         """Client, headers and credentials are used only for the server at `base_url`, or else for the document's own."""
         limits = service.limits
         self._base_url = base_url
-        self._allow_hosts = service.hosts
+        self._allow_hosts = service.allow_hosts
         self._allow_files = service.allow_files
         self._limits = msgspec.structs.replace(limits, response_bytes=limits.document_bytes)
         self._client = service.client
@@ -382,7 +382,7 @@ class Loader:
             if refusal is not None:
                 raise BrokenReferenceError(refusal)
             return self._fetch(uri)
-        return self._read(_referred_file(uri, self._home, self._allow_files))
+        return self._read(_referred_file(uri, self._home, cast("tuple[Folder, ...]", self._allow_files)))
 
     def _reach(self) -> Reach:
         """Allow the document's own server; with a `base_url` elsewhere it gets none of the user's credentials."""
@@ -439,7 +439,7 @@ class Loader:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _referred_file(uri: str, home: str, allowed: Folders = ()) -> Path:
+def _referred_file(uri: str, home: str, allowed: Iterable[Folder] = ()) -> Path:
     """Return the file of a `file:` address, links followed; raise BrokenReferenceError if it may not be read."""
     if not home.startswith("file:"):
         raise BrokenReferenceError("only a document that is a file itself may refer to files")
@@ -463,12 +463,11 @@ def _path(uri: str) -> Path:
     return Path(text)
 
 
-def _folders(home: Path, allowed: Folders) -> Iterator[Path]:
+def _folders(home: Path, allowed: Iterable[Folder]) -> Iterator[Path]:
     """Return the folders of the document, as named and with links followed, and those allowed."""
     yield home.parent.resolve()
     yield home.resolve().parent
-    for each in [allowed] if isinstance(allowed, (str, os.PathLike)) else allowed:
-        yield Path(each).resolve()
+    yield from (Path(each).resolve() for each in allowed)
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------
