@@ -98,9 +98,10 @@ class MissingCapabilityError(CallError):
     def __init__(self, capability: tuple[str, ...]) -> None:
         name = ".".join(capability)
         details = {"reason": "capability", "capability": name}
-        super().__init__(
-            "UNAVAILABLE", f"This operation needs a client with the capability {name}", details, retryable=False
+        message = (
+            f"This operation asks its caller a question, and this client cannot answer: it lacks the capability {name}"
         )
+        super().__init__("UNAVAILABLE", message, details, retryable=False)
         self.required: dict[str, Any] = {}
         for part in reversed(capability):
             self.required = {part: self.required}
