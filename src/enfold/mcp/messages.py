@@ -1,28 +1,33 @@
 """The parameters of MCP requests and notifications as typed values; one class for each, in every revision. No I/O.
 
-Fields that a method does not use are ignored. `_meta` stays a plain object beside them: its keys are open.
+Fields that a method does not use are ignored. `_meta` stays a plain object: its keys are open.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError, RequestId
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Params(msgspec.Struct, frozen=True, rename="camel"):
+class Params(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The parameters of a method that has none."""
+
+    meta: Any = msgspec.field(name="_meta", default=UNSET)
 
 
 class Resumable(Params, frozen=True, kw_only=True):
     """Parameters of a request that a stateless client sends again with the answers to the questions it was asked."""
 
     input_responses: dict[str, Any] | None = None
-    request_state: str | None = None
+    request_state: str | None = None  # a source sends it back exactly as it came
 
 
 # --- the handshake, and what replaced it ----------------------------------------------------------------------------
@@ -45,16 +50,17 @@ class Page(Params, frozen=True):
     cursor: str | None = None
 
 
-class CallTool(Resumable, frozen=True, kw_only=True):
+class CallTool(Resumable, frozen=True):
     name: str
     arguments: Any = None  # wrong ones are the tool's failure, and no error of the protocol
+    task: dict[str, Any] | None = None  # runs it as a task, in the revision 2025-11-25 alone
 
 
-class ReadResource(Resumable, frozen=True, kw_only=True):
+class ReadResource(Resumable, frozen=True):
     uri: str
 
 
-class GetPrompt(Resumable, frozen=True, kw_only=True):
+class GetPrompt(Resumable, frozen=True):
     name: str
     arguments: dict[str, Any] | None = None
 
@@ -63,7 +69,7 @@ class Subscribe(Params, frozen=True):
     uri: str
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prompt, by its name, or the resource, by its URI, of which an argument is completed."""
 
     type: Literal["ref/prompt", "ref/resource"]
@@ -80,7 +86,7 @@ class CompletionContext(msgspec.Struct, frozen=True):
     arguments: dict[str, Any] | None = None
 
 
-class Complete(Resumable, frozen=True, kw_only=True):
+class Complete(Resumable, frozen=True):
     ref: Reference
     argument: PartialArgument
     context: CompletionContext | None = None
@@ -95,7 +101,7 @@ class Complete(Resumable, frozen=True, kw_only=True):
 
 
 class WantedNotifications(Params, frozen=True):
-    """What a client wants to be notified of; `task_ids` is None where it asks about no tasks at all.
+    """What a client wants to be notified of, or is granted; `task_ids` is None where it asks about no tasks at all.
 
     A URI or an id that is no text is unknown like any other wrong one, and not granted.
     """
@@ -105,6 +111,13 @@ class WantedNotifications(Params, frozen=True):
     resources_list_changed: bool | None = None
     resource_subscriptions: list[Any] | None = None
     task_ids: list[Any] | None = None
+
+    @classmethod
+    def of(
+        cls, kinds: Container[str], uris: list[str] | None = None, task_ids: list[str] | None = None
+    ) -> WantedNotifications:
+        """Those of changed lists, by their kinds, of resources and of tasks."""
+        return cls("tools" in kinds or None, "prompts" in kinds or None, "resources" in kinds or None, uris, task_ids)
 
     def wants_list(self, kind: str) -> bool:
         return getattr(self, f"{kind}_list_changed") is True
@@ -131,17 +144,20 @@ class UpdateTask(AboutTask, frozen=True):
 
 class Cancelled(Params, frozen=True):
     request_id: RequestId
+    reason: str | None = None
 
 
 class Progress(Params, frozen=True):
+    progress_token: RequestId
     progress: int | float
     total: int | float | None = None
     message: str | None = None
 
 
 class LogMessage(Params, frozen=True):
-    data: Any = None
-    level: str = "info"
+    level: str | UnsetType = UNSET
+    logger: str | UnsetType = UNSET
+    data: Any = UNSET
 
 
 class Updated(Params, frozen=True):
@@ -159,9 +175,20 @@ def read_params(method: str, params: dict[str, Any], type: type[T]) -> T:
         raise ProtocolError(INVALID_PARAMS, f"The params of {method:.100} are not valid: {error}") from None
 
 
-def read_notice(params: dict[str, Any], type: type[T]) -> T | None:
-    """Read the parameters of a notification; None if they are invalid, because it has no response."""
+def read_loosely(value: Any, type: type[T]) -> T | None:
+    """Read a notification or a result of a peer that may be sloppy; None if it lacks a field that is required.
+
+    A field with a value of the wrong type counts as absent.
+    """
     try:
-        return msgspec.convert(params, type)
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError:
+        fitting: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type) if isinstance(value, Mapping) else ():
+        with suppress(msgspec.ValidationError, KeyError):
+            msgspec.convert(value[field.encode_name], field.type)
+            fitting[field.encode_name] = value[field.encode_name]
+    try:
+        return msgspec.convert(fitting, type)
     except msgspec.ValidationError:
         return None

@@ -107,20 +107,20 @@ def _contents(uri: str, mime_type: str | UnsetType, data: Any, *, is_blob: bool)
 FIELDS_KEY: Final = "enfold/fields"
 
 
-def meta_of_result(result: Mapping[str, Any], *names: str) -> dict[str, Any] | UnsetType:
-    """Return the `_meta` for an envelope: that of the server's result, and its other fields."""
-    fields = {name: result[name] for name in names if name in result}
-    meta = passed_meta(fields_of(result.get("_meta")))
+def meta_of_result(meta: Any, **others: Any) -> dict[str, Any] | UnsetType:
+    """Return the `_meta` for an envelope: that of the server's result, and its other fields as far as they are set."""
+    fields = {name: value for name, value in others.items() if value is not UNSET}
+    meta = passed_meta(fields_of(meta))
     return {**meta, FIELDS_KEY: fields} if fields else meta or UNSET
 
 
-def fields_of_result(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """Return what `meta_of_result` kept as fields of a result; empty if no server set it."""
+def fields_of_result(envelope: ResponseEnvelope[Any]) -> tuple[Mapping[str, Any], dict[str, Any] | UnsetType]:
+    """Return the fields of a server's result that `meta_of_result` kept, and its `_meta`."""
     if not isinstance(envelope.meta, MCPResponseMeta) or envelope.meta._meta is UNSET:
-        return {}
+        return {}, UNSET
     meta = dict(envelope.meta._meta)
-    fields = dict(fields_of(meta.pop(FIELDS_KEY, None)))
-    return {**fields, "_meta": meta} if meta else fields
+    fields = fields_of(meta.pop(FIELDS_KEY, None))
+    return fields, meta or UNSET
 
 
 def tool_names(registry: Registry) -> dict[str, str]:

@@ -35,9 +35,8 @@ def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return {**capabilities, "extensions": others}
 
 
-def poll_seconds(task: Mapping[str, Any], before: float = DEFAULT_POLL) -> float:
-    """Seconds until the next poll of a task: its own interval, within limits, or else `before`."""
-    interval = task.get("pollIntervalMs")
+def poll_seconds(interval: Any, before: float = DEFAULT_POLL) -> float:
+    """Seconds until the next poll of a task: its `pollIntervalMs`, within limits, or else `before`."""
     if not isinstance(interval, int | float) or isinstance(interval, bool) or interval <= 0:
         return before
     return min(max(interval / 1000, SHORTEST_POLL), MAX_POLL)

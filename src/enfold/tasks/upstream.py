@@ -158,7 +158,7 @@ async def watch_upstream(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[T
             return
         before = task
         interval = None if task.elsewhere is None else task.elsewhere.poll_ms
-        await asyncio.sleep(poll_seconds({"pollIntervalMs": interval}))
+        await asyncio.sleep(poll_seconds(interval))
 
 
 def _asking(question: TaskQuestion, timeout: float | None = None) -> Context:
@@ -185,7 +185,7 @@ def _task(
         outcome=outcome,
         elsewhere=Elsewhere(
             message[:MAX_MESSAGE] if isinstance(message, str) else None,
-            None if interval is None else int(poll_seconds(reported) * 1000),
+            None if interval is None else int(poll_seconds(interval) * 1000),
         ),
     )
 

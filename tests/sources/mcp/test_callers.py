@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from enfold import Context
+from enfold.mcp.messages import AboutTask, Params
 from enfold.operations.context import Invocation
 from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, Turns
 from enfold.sources.mcp.settings import Connection
@@ -18,8 +19,8 @@ def caller() -> MCPCaller:
     return MCPCaller(Context(invocation=Invocation(client)), Connection())
 
 
-def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:
-    return OutgoingCall(number, method, params, caller, asyncio.get_running_loop().create_future())
+def call(number: int, caller: MCPCaller, method: str = "tools/call", params: Params | None = None) -> OutgoingCall:
+    return OutgoingCall(number, method, params or Params(), caller, asyncio.get_running_loop().create_future())
 
 
 def only_caller(possible: PossibleCallers, *calls: OutgoingCall) -> MCPCaller | None:
@@ -33,7 +34,7 @@ async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> N
     possible.note_answer(1)
     possible.note_task("t", ann)
     assert only_caller(possible, nap) is None
-    assert only_caller(possible, call(3, ann, "tasks/result", taskId="t")) is ann
+    assert only_caller(possible, call(3, ann, "tasks/result", AboutTask("t"))) is ann
     possible.note_task_end("t")
     assert only_caller(possible, nap) is bob
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
-from enfold.mcp.messages import LogMessage, Progress, read_notice
+from enfold.mcp.messages import LogMessage, Params, Progress
 from enfold.operations import Context
 from enfold.operations.outcomes import NeedsInput, Suspension
 from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers
@@ -107,20 +108,18 @@ class MCPCaller:
         own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
         return own if self.peer is None else {**own, **self.peer.capabilities}
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, told: Progress | LogMessage) -> None:
         if self._left_bytes < 0:
             return
-        self._left_bytes -= len(encode(params))
+        self._left_bytes -= len(encode(told))
         if self._left_bytes < 0:
             self.context.log("RESOURCE_EXHAUSTED: further messages of this call are dropped (notice_bytes)", "warning")
-        elif method == "notifications/progress":
-            told = read_notice(params, Progress)
-            if told is not None:
-                self.context.progress(told.progress, told.total, told.message)
+        elif isinstance(told, Progress):
+            self.context.progress(told.progress, told.total, told.message)
         else:
-            logged = read_notice(params, LogMessage) or LogMessage(data=params.get("data"))
-            text, data = (logged.data, None) if isinstance(logged.data, str) else ("", logged.data)
-            self.context.log(text, logged.level, data)
+            data = None if told.data is UNSET else told.data
+            text, data = (data, None) if isinstance(data, str) else ("", data)
+            self.context.log(text, told.level or "info", data)
 
     def stream_closed(self) -> None:
         if self.peer is not None:
@@ -293,7 +292,7 @@ class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
 
     id: int
     method: str
-    params: dict[str, Any]
+    params: Params
     caller: MCPCaller | None
     answer: asyncio.Future[dict[str, Any]]
     headers: dict[str, str] = {}

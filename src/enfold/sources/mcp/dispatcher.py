@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -32,7 +32,8 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
-from enfold.mcp.messages import Cancelled, read_notice
+from enfold.mcp.messages import AboutTask, CallTool, Cancelled, LogMessage, Params, Progress, read_loosely
+from enfold.mcp.results import BegunTask
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
@@ -118,8 +119,10 @@ class Dispatcher:
     async def call(
         self,
         method: str,
-        params: dict[str, Any],
+        params: Params,
         caller: MCPCaller | None = None,
+        *,
+        meta: Mapping[str, Any] = {},
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> dict[str, Any]:
@@ -129,9 +132,12 @@ class Dispatcher:
         that can be asked has calls open at a time.
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        call = OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
+        request_id = next(self._ids)
         if caller is not None and caller.is_heard:
-            params["_meta"] = {**params.get("_meta", {}), "progressToken": call.id}
+            meta = {**meta, "progressToken": request_id}
+        if meta:
+            params = msgspec.structs.replace(params, meta=meta)
+        call = OutgoingCall(request_id, method, params, caller, answer, headers or {}, begun)
         if self.takes_turns and caller is not None and not call.method.startswith("tasks/"):
             await self._turns.take(caller.client if caller.can_be_asked else None, ("call", call.id))
         self._waiting[call.id] = call
@@ -143,8 +149,8 @@ class Dispatcher:
             raise
         except asyncio.CancelledError:
             if call.id in self._waiting and call.method not in _UNCANCELLED:
-                params = {"requestId": call.id, "reason": "The caller disconnected"}
-                self.connection.cancel(RPCNotification("notifications/cancelled", params))
+                cancelled = Cancelled(call.id, "The caller disconnected")
+                self.connection.cancel(RPCNotification("notifications/cancelled", cancelled))
             raise
         finally:
             self._close(call)
@@ -242,8 +248,8 @@ class Dispatcher:
         if call is None:
             self._end_turn(("call", message.id))  # of a call that is waited for, `_close` ends the turn
             return
-        if call.method.startswith("tasks/") or "task" in call.params:
-            self._note_task(call, result)
+        if isinstance(call.params, AboutTask | CallTool):
+            self._note_task(call, call.params, result)
         if call.answer.done():
             return
         if message.error is UNSET:
@@ -251,50 +257,47 @@ class Dispatcher:
         else:
             call.answer.set_exception(read_rpc_error(message.error))
 
-    def _note_task(self, call: OutgoingCall, result: dict[str, Any]) -> None:
+    def _note_task(self, call: OutgoingCall, params: AboutTask | CallTool, result: dict[str, Any]) -> None:
         """Note that a task of the revision 2025-11-25 has begun or ended, which can ask something meanwhile."""
-        if call.method in ("tasks/result", "tasks/cancel"):
-            self._possible_callers.note_task_end(call.params.get("taskId"))
-            self._end_turn(("task", call.params.get("taskId")))
-            return
-        task_id = fields_of(result.get("task")).get("taskId")
-        if isinstance(task_id, str) and "task" in call.params and call.caller is not None:
-            self._possible_callers.note_task(task_id, call.caller)
-            self._turns.pass_on(("call", call.id), ("task", task_id))
+        if isinstance(params, AboutTask):
+            if call.method in ("tasks/result", "tasks/cancel"):
+                self._possible_callers.note_task_end(params.task_id)
+                self._end_turn(("task", params.task_id))
+        elif params.task is not None and call.caller is not None and (begun := read_loosely(result, BegunTask)):
+            self._possible_callers.note_task(begun.task.task_id, call.caller)
+            self._turns.pass_on(("call", call.id), ("task", begun.task.task_id))
 
     def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
-        caller = None
         if method == "notifications/progress":
-            caller = self._caller_in_progress(params, call)
+            progress = read_loosely(params, Progress)
+            caller = None if progress is None else self._caller_in_progress(progress, call)
+            if caller is not None and progress is not None:
+                caller.notify(progress)
         elif method == "notifications/message":
             caller = self._only_caller() if call is None else call.caller
+            if caller is not None:
+                caller.notify(read_loosely(params, LogMessage) or LogMessage())
             if call is None and not self._possible_callers.keys(self._open_calls()):
                 self._notice(method, params)
         elif method == "notifications/subscriptions/acknowledged":
             self._confirm(params)
         elif method == "notifications/cancelled":
-            self._cancel_question(read_notice(params, Cancelled))
+            self._cancel_question(read_loosely(params, Cancelled))
         else:
             self._notice(method, params)
-        if caller is not None:
-            caller.notify(method, params)
 
-    def _caller_in_progress(self, params: dict[str, Any], stream_of: OutgoingCall | None) -> MCPCaller | None:
+    def _caller_in_progress(self, progress: Progress, stream_of: OutgoingCall | None) -> MCPCaller | None:
         """The caller of the call that has been given this progress token; on a call's own stream only its own."""
-        call = self._waiting_for(params.get("progressToken"))
-        has_token = call is not None and "progressToken" in (call.params.get("_meta") or ())
+        call = self._waiting.get(progress.progress_token)
+        has_token = call is not None and "progressToken" in (call.params.meta or ())
         return call.caller if call is not None and has_token and stream_of in (None, call) else None
 
     def _confirm(self, params: dict[str, Any]) -> None:
         """Note that the server has confirmed a subscription."""
-        call = self._waiting_for(fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY))
+        request_id = fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY)
+        call = self._waiting.get(request_id) if isinstance(request_id, int | str) else None
         if call is not None and call.begun is not None:
             call.begun.set()
-
-    def _waiting_for(self, request_id: object) -> OutgoingCall | None:
-        """The call that a server names by its id."""
-        is_id = isinstance(request_id, int | str) and request_id is not True
-        return self._waiting.get(cast("RequestId", request_id)) if is_id else None
 
     # --- questions
 

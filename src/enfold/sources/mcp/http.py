@@ -327,8 +327,8 @@ class HTTPConnection:
         headers = self._common()
         if self._revision is not None and self._revision.is_stateless:
             headers["mcp-method"] = call.method
-            name = call.params.get(NAMED_BY.get(call.method, ""))
-            if isinstance(name, str):
+            name = getattr(call.params, NAMED_BY.get(call.method, ""), None)
+            if name is not None:
                 headers["mcp-name"] = write_value(name)
         return {**headers, **call.headers}
 

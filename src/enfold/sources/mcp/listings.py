@@ -13,7 +13,27 @@ from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.json_rpc import fields_of
+from enfold.mcp.messages import (
+    CallTool,
+    Complete,
+    CompletionContext,
+    GetPrompt,
+    PartialArgument,
+    ReadResource,
+    Reference,
+    read_loosely,
+)
 from enfold.mcp.offers import meta_of_result
+from enfold.mcp.results import (
+    AnyList,
+    CompletionResult,
+    Contents,
+    PromptList,
+    PromptMessages,
+    ResourceList,
+    TemplateList,
+    ToolList,
+)
 from enfold.operations import (
     Context,
     Operation,
@@ -79,14 +99,12 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.content.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
-        await maker.add_tools(await maker.list_items("tools/list", "tools"))
+        await maker.add_tools(await maker.list_items("tools/list", ToolList))
     if has["prompt"]:
-        await maker.add_prompts(await maker.list_items("prompts/list", "prompts"))
+        await maker.add_prompts(await maker.list_items("prompts/list", PromptList))
     if has["resource"]:
-        await maker.add_resources(await maker.list_items("resources/list", "resources", "uri"))
-        await maker.add_templates(
-            await maker.list_items("resources/templates/list", "resourceTemplates", "uriTemplate")
-        )
+        await maker.add_resources(await maker.list_items("resources/list", ResourceList, "uri"))
+        await maker.add_templates(await maker.list_items("resources/templates/list", TemplateList, "uriTemplate"))
         if fields_of(session.capabilities["resources"]).get("subscribe") is True:
             maker.add_updates()
     if "completions" in session.capabilities:
@@ -102,7 +120,7 @@ class _Maker:
         self._options = options
         self._is_stateless = is_stateless
         self._made: dict[str, Operation] = {}
-        self._completed: list[tuple[OperationSpec, Listed]] = []
+        self._completed: list[tuple[OperationSpec, Reference]] = []
         self._skipped: list[Problem] = []
         self._degraded: list[Problem] = []
         self._definitions: dict[str, Definition] = {}
@@ -118,9 +136,9 @@ class _Maker:
             renewed,
         )
 
-    async def list_items(self, method: str, field: str, key: str = "name") -> list[Listed]:
+    async def list_items(self, method: str, type: type[AnyList], key: str = "name") -> list[Listed]:
         """The items of a list that have a name and a key; others, and a list that was cut, are reported."""
-        items, problem = await self._upstream.list_all(method, field)
+        items, problem = await self._upstream.list_all(method, type)
         if problem is not None:
             self._skipped.append(problem)
             log.warning("%s: %s: %s", self._upstream.name, problem.where, problem.why)
@@ -193,9 +211,8 @@ class _Maker:
         runs_as_task = not self._is_stateless and task_support == "required"
 
         async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            params = {"name": original, "arguments": input}
             headers = _mirrored(mirrors, input) if mirrors else None
-            request = ServerRequest("tools/call", params, idempotent, headers, runs_as_task)
+            request = ServerRequest("tools/call", CallTool(original, input), idempotent, headers, runs_as_task)
             return to_envelope(await upstream.call(request, context), shape)
 
         return call
@@ -211,17 +228,17 @@ class _Maker:
             spec = self._spec(prompt, name, "prompt", facts, input_schema=_text_arguments(arguments))
             self._add(spec, self._prompt_handler(prompt["name"]), prompt)
             if spec is not None and arguments:
-                self._completed.append((spec, {"type": "ref/prompt", "name": prompt["name"]}))
+                self._completed.append((spec, Reference("ref/prompt", name=prompt["name"])))
 
     def _prompt_handler(self, original: str) -> Handler:
         upstream = self._upstream
 
         async def get(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            result = await upstream.call(ServerRequest("prompts/get", {"name": original, "arguments": input}), context)
-            messages = result.get("messages")
-            data = messages if isinstance(messages, list) else []
-            content = [each.get("content") for each in data if isinstance(each, dict)]
-            return mcp_envelope(data, content=content, _meta=meta_of_result(result, "description"))
+            request = ServerRequest("prompts/get", GetPrompt(original, input))
+            result = read_loosely(await upstream.call(request, context), PromptMessages) or PromptMessages()
+            content = [each.get("content") for each in result.messages if isinstance(each, dict)]
+            meta = meta_of_result(result.meta, description=result.description)
+            return mcp_envelope(result.messages, content=content, _meta=meta)
 
         return get
 
@@ -246,17 +263,17 @@ class _Maker:
             spec = self._spec(template, name, "resource", facts, input_schema=schema)
             self._add(spec, self._reader(uri), template)
             if spec is not None:
-                self._completed.append((spec, {"type": "ref/resource", "uri": uri}))
+                self._completed.append((spec, Reference("ref/resource", uri=uri)))
 
     def _reader(self, uri: str) -> Handler:
         upstream = self._upstream
 
         async def read(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            result = await upstream.call(ServerRequest("resources/read", {"uri": expand_uri(uri, input)}), context)
-            found = result.get("contents")
-            contents = [each for each in (found if isinstance(found, list) else ()) if isinstance(each, dict)]
+            request = ServerRequest("resources/read", ReadResource(expand_uri(uri, input)))
+            result = read_loosely(await upstream.call(request, context), Contents) or Contents()
+            contents = [each for each in result.contents if isinstance(each, dict)]
             content = [{"type": "resource", "resource": each} for each in contents]
-            return mcp_envelope(contents, content=content, _meta=meta_of_result(result))
+            return mcp_envelope(contents, content=content, _meta=meta_of_result(result.meta))
 
         return read
 
@@ -310,18 +327,17 @@ class _Maker:
             if of.id in self._made:
                 self._add(spec, self._completer(reference))
 
-    def _completer(self, reference: Listed) -> Handler:
+    def _completer(self, reference: Reference) -> Handler:
         upstream = self._upstream
 
         async def complete(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            argument = {"name": input.get("argument", ""), "value": input.get("value", "")}
-            params: Listed = {"ref": reference, "argument": argument}
-            if input.get("arguments"):
-                params["context"] = {"arguments": input["arguments"]}
-            result = await upstream.call(ServerRequest("completion/complete", params), context)
-            completion = fields_of(result.get("completion"))
-            values = [each for each in completion.get("values") or () if isinstance(each, str)]
-            return mcp_envelope(values, _meta=meta_of_result(completion, "total", "hasMore"))
+            argument = PartialArgument(input.get("argument", ""), input.get("value", ""))
+            others = CompletionContext(input["arguments"]) if input.get("arguments") else None
+            request = ServerRequest("completion/complete", Complete(reference, argument, others))
+            result = read_loosely(await upstream.call(request, context), CompletionResult) or CompletionResult()
+            found = result.completion
+            values = [each for each in found.values if isinstance(each, str)]
+            return mcp_envelope(values, _meta=meta_of_result(result.meta, total=found.total, hasMore=found.has_more))
 
         return complete
 

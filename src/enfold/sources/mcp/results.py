@@ -15,6 +15,8 @@ from enfold.formats import mcp_envelope_v0_1, tool_envelope_v1
 from enfold.formats import result as result_format
 from enfold.formats.wrapper_schemas import WRAPPED
 from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY, fields_of
+from enfold.mcp.messages import read_loosely
+from enfold.mcp.results import ToolResult
 from enfold.schema.nodes.values import json_type
 from enfold.sources.decoders import read_json
 from enfold.sources.mcp.dispatcher import RepairedResult
@@ -82,11 +84,10 @@ class _UnwrappedResult(msgspec.Struct, frozen=True):
 
 def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
     """The envelope of a tool's result; its meta keeps the result as it came."""
-    meta = result.get("_meta")
-    content, content_warnings = _content(result.get("content"))
-    structured = result.get("structuredContent", UNSET)
-    is_error = result.get("isError") is True
-    told = fields_of(meta).get(SHAPE_KEY) if shape.is_plain else None
+    read = read_loosely(result, ToolResult) or ToolResult()
+    content, content_warnings = _content(read.content)
+    structured, is_error = read.structured_content, read.is_error
+    told = fields_of(read.meta).get(SHAPE_KEY) if shape.is_plain else None
     if told is not None:  # where the schema says nothing, each result does
         shape = msgspec.structs.replace(shape, is_wrapped=told != "object")
     is_bare = told == "text" and structured is UNSET and len(content) == 1 and not is_error
@@ -102,7 +103,7 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
         is_error=is_error,
         content=content,
         structured_content=structured,
-        _meta=meta if isinstance(meta, dict) else UNSET,
+        _meta=read.meta,
     )
     if not warnings and payload.provenance is None:
         return envelope

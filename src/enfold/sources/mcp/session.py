@@ -23,6 +23,16 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     fields_of,
 )
+from enfold.mcp.messages import (
+    Initialize,
+    Listen,
+    Params,
+    SetLevel,
+    Subscribe,
+    WantedNotifications,
+    read_loosely,
+)
+from enfold.mcp.results import DiscoverResult, InitializeResult
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision, urgency_of
 from enfold.operations import Context
 from enfold.operations.questions import EVERY_QUESTION
@@ -44,16 +54,15 @@ _FINAL_STATUSES: Final = (401, 403, 429, 503)
 class UpstreamSession:
     """One open session, in an agreed revision."""
 
-    def __init__(self, dispatcher: Dispatcher, revision: Revision, answer: Mapping[str, Any]) -> None:
+    def __init__(self, dispatcher: Dispatcher, revision: Revision, answer: InitializeResult | DiscoverResult) -> None:
         """`answer` is what the server said of itself when it was first asked."""
         self.connection = dispatcher.connection
         self.revision = revision
         self._dispatcher = dispatcher
         dispatcher.is_stateless = revision.is_stateless
         dispatcher.takes_turns = not revision.is_stateless and not dispatcher.connection.has_call_streams
-        self.capabilities = fields_of(answer.get("capabilities"))
-        said = answer.get("instructions")
-        self.instructions = said if isinstance(said, str) else ""
+        self.capabilities = answer.capabilities
+        self.instructions = answer.instructions or ""
         self._log_level: str | None = None  # that was set at an older server
         self._followed: dict[str, asyncio.Task[Any]] = {}
 
@@ -68,27 +77,27 @@ class UpstreamSession:
     async def request(
         self,
         method: str,
-        params: dict[str, Any],
+        params: Params,
         caller: MCPCaller | None = None,
         *,
+        meta: Mapping[str, Any] = {},
         capabilities: Mapping[str, Any] | None = None,
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> dict[str, Any]:
         """The result of a request; where its caller listens, the server is asked for progress and log messages.
 
-        `capabilities` are what the server may ask, in a revision in which each request says so.
+        `meta` is passed on; `capabilities` are what the server may ask, in a revision in which each request says so.
         """
         log_level = None if caller is None else caller.log_level
         if log_level is not None:
             await self.set_log_level(log_level)
         if not self.revision.is_stateless:
-            return await self._dispatcher.call(method, params, caller, headers, begun)
-        meta = _stateless_meta(self.revision, capabilities or {})
+            return await self._dispatcher.call(method, params, caller, meta=meta, headers=headers, begun=begun)
+        own = _stateless_meta(self.revision, capabilities or {})
         if log_level is not None:
-            meta[LOG_LEVEL_KEY] = log_level
-        params["_meta"] = {**params.get("_meta", {}), **meta}
-        result = await self._dispatcher.call(method, params, caller, headers, begun)
+            own[LOG_LEVEL_KEY] = log_level
+        result = await self._dispatcher.call(method, params, caller, meta={**meta, **own}, headers=headers, begun=begun)
         _check_kind(method, result)
         return result
 
@@ -100,17 +109,14 @@ class UpstreamSession:
         self._log_level = level
         try:
             async with asyncio.timeout(SETUP_SECONDS):
-                await self.request("logging/setLevel", {"level": level})
+                await self.request("logging/setLevel", SetLevel(level))
         except (TimeoutError, ProtocolError, CallError, LostError) as error:
             log.debug("%s does not set its log level: %s", self._dispatcher.name, error)
 
     async def listen(self) -> None:
         """Subscribe to changes of the server's lists."""
         if self.revision.is_stateless:
-            wanted = {
-                f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in self.capabilities
-            }
-            self._dispatcher.spawn(self._keep_listening(wanted))
+            self._dispatcher.spawn(self._keep_listening(WantedNotifications.of(self.capabilities)))
             return
         open_stream = getattr(self.connection, "listen", None)
         if open_stream is not None:
@@ -119,28 +125,29 @@ class UpstreamSession:
     async def follow(self, uri: str) -> None:
         """Subscribe to changes of a resource."""
         if not self.revision.is_stateless:
-            await self.request("resources/subscribe", {"uri": uri})
+            await self.request("resources/subscribe", Subscribe(uri))
             return
         begun = asyncio.Event()
-        self._followed[uri] = self._dispatcher.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
+        wanted = WantedNotifications.of((), [uri])
+        self._followed[uri] = self._dispatcher.spawn(self._keep_listening(wanted, begun))
         with suppress(TimeoutError):  # a server that does not confirm may still have begun
             async with asyncio.timeout(SETUP_SECONDS):
                 await begun.wait()
 
     async def unfollow(self, uri: str) -> None:
         if not self.revision.is_stateless:
-            await self.request("resources/unsubscribe", {"uri": uri})
+            await self.request("resources/unsubscribe", Subscribe(uri))
             return
         following = self._followed.pop(uri, None)
         if following is not None:
             following.cancel()
             await asyncio.wait({following})
 
-    async def _keep_listening(self, wanted: dict[str, Any], begun: asyncio.Event | None = None) -> None:
+    async def _keep_listening(self, wanted: WantedNotifications, begun: asyncio.Event | None = None) -> None:
         wait = 1.0
         while self.is_open:
             try:
-                await self.request(LISTEN, {"notifications": wanted}, begun=begun)
+                await self.request(LISTEN, Listen(wanted), begun=begun)
             except (ProtocolError, CallError) as error:
                 log.debug("%s does not report changes: %s", self._dispatcher.name, error)
                 break
@@ -374,26 +381,25 @@ async def _discover(dispatcher: Dispatcher) -> UpstreamSession:
         if error.code != UNSUPPORTED_VERSION or not isinstance(supported, list) or LATEST.name not in supported:
             raise
         answer = await _ask_for_versions(dispatcher)  # it knows the revision after all
-    versions = answer.get("supportedVersions")
-    if not isinstance(versions, list) or LATEST.name not in versions:
+    if LATEST.name not in answer.supported_versions:
         raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
     return UpstreamSession(dispatcher, LATEST, answer)
 
 
-async def _ask_for_versions(dispatcher: Dispatcher) -> dict[str, Any]:
-    return await dispatcher.call("server/discover", {"_meta": _stateless_meta(LATEST, {})})
+async def _ask_for_versions(dispatcher: Dispatcher) -> DiscoverResult:
+    answer = await dispatcher.call("server/discover", Params(), meta=_stateless_meta(LATEST, {}))
+    return read_loosely(answer, DiscoverResult) or DiscoverResult()
 
 
 async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSession:
     connection = dispatcher.connection
     connection.agree(None)
     # All kinds of questions: they are passed on to the caller. In the newest revision each request names the caller's.
-    params = {"protocolVersion": revision.name, "capabilities": EVERY_QUESTION, "clientInfo": _client_info()}
-    answer = await dispatcher.call("initialize", params)
-    agreed = answer.get("protocolVersion")
-    if not isinstance(agreed, str):
+    params = Initialize(revision.name, dict(EVERY_QUESTION), _client_info())
+    answer = read_loosely(await dispatcher.call("initialize", params), InitializeResult)
+    if answer is None:
         raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
-    found = _revision(agreed)
+    found = _revision(answer.protocol_version)
     connection.agree(found)
     await connection.send(RPCNotification("notifications/initialized"))
     return UpstreamSession(dispatcher, found, answer)

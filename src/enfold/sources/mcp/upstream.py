@@ -11,8 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode, fields_of
-from enfold.mcp.messages import Updated, read_notice
+from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
+from enfold.mcp.messages import AboutTask, Page, Params, Resumable, Updated, read_loosely
+from enfold.mcp.results import AnyList, BegunTask, InputRequired, Object
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.tasks import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observability import spans
@@ -34,7 +35,7 @@ class ServerRequest(msgspec.Struct, frozen=True):
     """A request made for a caller; `headers` are additional ones for HTTP."""
 
     method: str
-    params: dict[str, Any]
+    params: Params
     idempotent: bool = True  # it may be sent twice
     headers: dict[str, str] | None = None
     runs_as_task: bool = False  # of a tool of the revision 2025-11-25 that only runs as one
@@ -102,7 +103,7 @@ class Upstream:
             self._changed.add(kind)
             self._on_change()
         elif method == "notifications/resources/updated":
-            if (updated := read_notice(params, Updated)) is not None:
+            if (updated := read_loosely(params, Updated)) is not None:
                 self._subscriptions.tell_change(updated.uri)
         elif method == "notifications/message" and self._logged.has_room(params):
             self._on_log(params)
@@ -131,7 +132,7 @@ class Upstream:
     async def _converse(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
         begun = caller.server_task if caller.task is not None and request.method == "tools/call" else None
-        result = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
+        result: Object = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
         for _ in range(self._settings.limits.rounds):
             kind = result.get("resultType")
             if kind == "task":
@@ -139,59 +140,56 @@ class Upstream:
                 if taken is not None:  # a source that answers questions could not, once the caller follows the task
                     raise Suspension(Deferred(taken))
                 return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
-            if kind != "input_required":
+            if kind != "input_required" or not isinstance(request.params, Resumable):
                 return result
-            again = {**request.params, **await self._with_answers(result, caller)}
+            again = await self._with_answers(request.params, result, caller)
             result = await self._send(msgspec.structs.replace(request, params=again), caller)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
     async def _run_as_task(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Begin a task and wait for its result; a caller who gives up cancels it."""
-        task_id: Any = caller.server_task
+        task_id = caller.server_task
         if task_id is None:
-            order = msgspec.structs.replace(request, params={**request.params, "task": {}}, idempotent=False)
-            begun = await self._converse(order, caller)
-            task_id = fields_of(begun.get("task")).get("taskId")
-            if not isinstance(task_id, str):
-                return begun  # it has run as an ordinary call after all
+            params = msgspec.structs.replace(request.params, task={})
+            result = await self._converse(msgspec.structs.replace(request, params=params, idempotent=False), caller)
+            begun = read_loosely(result, BegunTask)
+            if begun is None or not begun.task.task_id:
+                return result  # it has run as an ordinary call after all
+            task_id = begun.task.task_id
             await caller.note_task(task_id)
         try:
-            return await self._converse(ServerRequest("tasks/result", {"taskId": task_id}), caller)
+            return await self._converse(ServerRequest("tasks/result", AboutTask(task_id)), caller)
         except asyncio.CancelledError:
             if not caller.leaves_task:
                 absent = MCPCaller(Context(), self._terms)
                 await cancel_quietly(partial(self._send_about_task, absent), task_id)
             raise
 
-    async def _send_about_task(self, caller: MCPCaller, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _send_about_task(self, caller: MCPCaller, method: str, params: AboutTask) -> Object:
         return await self._send(ServerRequest(method, params), caller)
 
-    async def _with_answers(self, result: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
-        """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
-        requests = result.get("inputRequests")
-        answers: dict[str, Any] = {}
-        if isinstance(requests, dict) and requests:
+    async def _with_answers(self, params: Resumable, result: Object, caller: MCPCaller) -> Resumable:
+        """The parameters of a request that is sent again: with the answers, and the server's state exactly as it came."""
+        needed, answers = read_loosely(result, InputRequired) or InputRequired(), None
+        if needed.input_requests:
             try:
-                answers["inputResponses"] = await caller.ask_all(requests)
+                answers = await caller.ask_all(needed.input_requests)
             except ProtocolError as error:
                 raise protocol_failure(error) from error
         else:
             await asyncio.sleep(0.1)  # it only wants to be asked again
-        if "requestState" in result:
-            answers["requestState"] = result["requestState"]
-        return answers
+        return msgspec.structs.replace(params, input_responses=answers, request_state=needed.request_state)
 
     async def _send(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it or may see it twice."""
         meta = caller.meta if spans.inject is None else _with_trace(caller.meta, spans.inject())
-        params = {**request.params, "_meta": meta} if meta else request.params
         for is_last in (False, True):
             pool = self.pool if caller.session is None else await self._pool_for(caller, caller.session)
             session = await pool.session()
             offered = self._offered(request, caller, session) if session.revision.is_stateless else None
             try:
                 return await session.request(
-                    request.method, dict(params), caller, capabilities=offered, headers=request.headers
+                    request.method, request.params, caller, meta=meta, capabilities=offered, headers=request.headers
                 )
             except LostError as lost:
                 # A server may close an idle connection just when a request is sent on it.
@@ -251,14 +249,14 @@ class Upstream:
 
     # --- lists
 
-    async def list_all(self, method: str, field: str) -> tuple[list[Any], Problem | None]:
+    async def list_all(self, method: str, type: type[AnyList]) -> tuple[list[Any], Problem | None]:
         """The items of a paged list, and the limit that cut it; a server that has no such list has no items."""
         session, limits = await self.pool.session(), self._settings.limits
         items: list[Any] = []
         size, cursor = 0, None
         for _ in range(limits.pages):
             try:
-                page = await self._page(session, method, {} if cursor is None else {"cursor": cursor})
+                page = await self._page(session, method, Page(cursor))
             except CallError as error:
                 if error.code != "PAYLOAD_TOO_LARGE":
                     raise
@@ -266,17 +264,16 @@ class Upstream:
             size += len(encode(page))
             if size > limits.list_bytes:
                 return items, _cut_by(method, "list_bytes", limits.list_bytes)
-            found = page.get(field)
-            items += found if isinstance(found, list) else []
+            found = read_loosely(page, type) or type()
+            items += found.items
             if len(items) > limits.list_items:
                 return items[: limits.list_items], _cut_by(method, "list_items", limits.list_items)
-            following = page.get("nextCursor")
-            if following is None or following == cursor:
+            if not found.next_cursor or found.next_cursor == cursor:
                 return items, None
-            cursor = following
+            cursor = found.next_cursor
         return items, _cut_by(method, "pages", limits.pages)
 
-    async def _page(self, session: UpstreamSession, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _page(self, session: UpstreamSession, method: str, params: Page) -> Object:
         limit = self._settings.limits.connect
         try:
             async with asyncio.timeout(limit):

@@ -26,11 +26,14 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     RPCRequest,
 )
-from enfold.mcp.messages import Params, Resumable
+from enfold.mcp.messages import LogMessage, Params, Progress, Resumable
+from enfold.mcp.results import InputRequired, Result
 from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
 from enfold.mcp.tasks import StateSigner
 from enfold.observability.records import OK
-from enfold.operations import Context, Identity, LogMessage, Operation, Progress
+from enfold.operations import Context, Identity, Operation
+from enfold.operations import LogMessage as LoggedMessage
+from enfold.operations import Progress as ToldProgress
 from enfold.operations.outcomes import NeedsInput
 from enfold.operations.questions import Question
 from enfold.surfaces.mcp.subscriptions import Changes
@@ -217,40 +220,38 @@ class ClientExchange(msgspec.Struct, eq=False):
     def is_stateless(self) -> bool:
         return self.caller.revision.is_stateless
 
-    def cacheable(self, result: dict[str, Any], ttl_ms: int, *, is_private: bool) -> dict[str, Any]:
+    def cacheable(self, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
         """The result with what a stateless client needs to know to keep it for a while."""
         if self.is_stateless:
-            result |= {"ttlMs": ttl_ms, "cacheScope": "private" if is_private else "public"}
+            result.ttl_ms, result.cache_scope = ttl_ms, "private" if is_private else "public"
         return result
 
     # telling
 
-    def notify(self, told: Progress | LogMessage) -> None:
+    def notify(self, told: ToldProgress | LoggedMessage) -> None:
         """Send progress or a log message of the handler to the client, if it asked for them."""
-        if isinstance(told, Progress):
+        if isinstance(told, ToldProgress):
             self._tell_progress(told)
         else:
             self._tell_log(told)
 
-    def _tell_progress(self, told: Progress) -> None:
+    def _tell_progress(self, told: ToldProgress) -> None:
         token = self.meta.get("progressToken")
         # Progress only grows; what falls back would confuse a client.
         if token is None or (self.progress is not None and told.progress <= self.progress):
             return
         self.progress = told.progress
-        params = {"progressToken": token, "progress": told.progress}
-        if told.total is not None:
-            params["total"] = told.total
-        if told.message is not None and self.revision.has_annotations:
-            params["message"] = told.message
-        self.channel.send(RPCNotification("notifications/progress", params))
+        message = told.message if self.revision.has_annotations else None
+        self.channel.send(
+            RPCNotification("notifications/progress", Progress(token, told.progress, told.total, message))
+        )
 
-    def _tell_log(self, told: LogMessage) -> None:
+    def _tell_log(self, told: LoggedMessage) -> None:
         wanted, place = self.caller.log_level, urgency_of(told.level)
         if wanted is None or place < urgency_of(wanted):
             return
-        params = {"level": LEVELS[place], "logger": self.subject, "data": _log_data(told)}
-        self.channel.send(RPCNotification("notifications/message", params))
+        message = LogMessage(LEVELS[place], self.subject, _log_data(told))
+        self.channel.send(RPCNotification("notifications/message", message))
 
     # asking
 
@@ -282,7 +283,7 @@ class ClientExchange(msgspec.Struct, eq=False):
         self.channel.close_stream()
 
 
-def _log_data(told: LogMessage) -> Any:
+def _log_data(told: LoggedMessage) -> Any:
     if told.data is None:
         return told.message
     return {"message": told.message, "data": told.data} if told.message else told.data
@@ -331,10 +332,10 @@ class Rounds:
         given = params.input_responses or {}
         exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
 
-    def questions(self, exchange: ClientExchange, needed: NeedsInput) -> dict[str, Any]:
+    def questions(self, exchange: ClientExchange, needed: NeedsInput) -> InputRequired:
         """Build the result that asks the client and carries the state for the next round."""
         asked = {key: {"method": each.method, "params": each.params} for key, each in needed.questions.items()}
-        return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
+        return InputRequired(input_requests=asked, request_state=self._seal(exchange))
 
     def _seal(self, exchange: ClientExchange) -> str:
         caller, expires = _identity_id(exchange), time.time() + LIFETIME

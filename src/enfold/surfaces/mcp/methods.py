@@ -5,7 +5,10 @@ Those about tools are in `tools`, those about tasks in `tasks`. Each gets the se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, UnsetType
 
 from enfold.envelope import MCPResponseMeta
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
@@ -22,6 +25,18 @@ from enfold.mcp.messages import (
     Subscribe,
 )
 from enfold.mcp.offers import fields_of_result, prompt_messages, resource_contents
+from enfold.mcp.results import (
+    Completion,
+    CompletionResult,
+    Contents,
+    DiscoverResult,
+    InitializeResult,
+    PromptList,
+    PromptMessages,
+    ResourceList,
+    Result,
+    TemplateList,
+)
 from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.mcp.tasks import TASKS
 from enfold.operations import OperationSpec
@@ -30,7 +45,6 @@ from enfold.operations.outcomes import NeedsInput
 from enfold.surfaces.mcp import tools
 from enfold.surfaces.mcp.catalog import Prompt
 from enfold.surfaces.mcp.exchange import ClientExchange, Method, Session, check_level, revision_for
-from enfold.surfaces.mcp.results import Result
 from enfold.surfaces.mcp.uris import with_prefix, without_prefix
 
 if TYPE_CHECKING:
@@ -47,28 +61,24 @@ def _initialize(server: MCPServer, exchange: ClientExchange, params: Initialize)
     if isinstance(session, Session):
         session.revision = revision_for(revision, params.client_info, server.text_clients)
         session.capabilities = params.capabilities or {}
-    result = {"protocolVersion": revision.name, "capabilities": server.capabilities(), "serverInfo": server.info}
-    return _with_instructions(server, exchange, result)
+    return InitializeResult(
+        revision.name, server.capabilities(), server.info, server.instructions_for(exchange.identity)
+    )
 
 
 def _discover(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
     del params
-    versions = [revision.name for revision in STATELESS]
     capabilities = server.capabilities()
     if server.settings.tasks is not None:
         capabilities["extensions"] = {TASKS: {}}
-    result = _with_instructions(server, exchange, {"supportedVersions": versions, "capabilities": capabilities})
-    return exchange.cacheable(result, server.settings.ttl_ms, is_private=server.has_private_instructions)
-
-
-def _with_instructions(server: MCPServer, exchange: ClientExchange, result: Result) -> Result:
     instructions = server.instructions_for(exchange.identity)
-    return result if instructions is None else {**result, "instructions": instructions}
+    result = DiscoverResult([revision.name for revision in STATELESS], capabilities, instructions)
+    return exchange.cacheable(result, server.settings.ttl_ms, is_private=server.has_private_instructions)
 
 
 def _ping(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
     del server, exchange, params
-    return {}
+    return Result()
 
 
 def _set_level(server: MCPServer, exchange: ClientExchange, params: SetLevel) -> Result:
@@ -76,18 +86,18 @@ def _set_level(server: MCPServer, exchange: ClientExchange, params: SetLevel) ->
     exchange.caller.log_level = check_level(params.level)
     if isinstance(exchange.caller, Session):
         exchange.caller.has_set_level = True
-    return {}
+    return Result()
 
 
 # --- resources ------------------------------------------------------------------------------------------------------
 
 
 def _list_resources(server: MCPServer, exchange: ClientExchange, params: Page) -> Result:
-    return server.listed(exchange, params.cursor, "resources", server.catalog.resources)
+    return server.listed(exchange, params.cursor, ResourceList, server.catalog.resources)
 
 
 def _list_templates(server: MCPServer, exchange: ClientExchange, params: Page) -> Result:
-    return server.listed(exchange, params.cursor, "resourceTemplates", server.catalog.templates)
+    return server.listed(exchange, params.cursor, TemplateList, server.catalog.templates)
 
 
 async def _read_resource(server: MCPServer, exchange: ClientExchange, params: ReadResource) -> Result | NeedsInput:
@@ -98,12 +108,10 @@ async def _read_resource(server: MCPServer, exchange: ClientExchange, params: Re
         return envelope
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
     contents = resource_contents(spec, without_prefix(params.uri, match.prefix), envelope.data, blocks)
-    result: Result = {**fields_of_result(envelope), "contents": [_named_as(each, match.prefix) for each in contents]}
-    return exchange.cacheable(result, 0, is_private=True)
-
-
-def _named_as(content: Result, prefix: str) -> Result:
-    return {**content, "uri": with_prefix(content.get("uri", ""), prefix)} if prefix else content
+    if match.prefix:
+        contents = [{**each, "uri": with_prefix(each.get("uri", ""), match.prefix)} for each in contents]
+    _, meta = fields_of_result(envelope)
+    return exchange.cacheable(Contents(contents, meta=meta), 0, is_private=True)
 
 
 async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
@@ -116,7 +124,7 @@ async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscr
             release()
         else:
             session.followed[uri] = release
-    return {}
+    return Result()
 
 
 async def _unsubscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
@@ -125,14 +133,14 @@ async def _unsubscribe(server: MCPServer, exchange: ClientExchange, params: Subs
         session.followed.pop(params.uri)()
     else:
         server.resource(exchange, params.uri)
-    return {}
+    return Result()
 
 
 # --- prompts --------------------------------------------------------------------------------------------------------
 
 
 def _list_prompts(server: MCPServer, exchange: ClientExchange, params: Page) -> Result:
-    return server.listed(exchange, params.cursor, "prompts", server.catalog.prompts)
+    return server.listed(exchange, params.cursor, PromptList, server.catalog.prompts)
 
 
 async def _get_prompt(server: MCPServer, exchange: ClientExchange, params: GetPrompt) -> Result | NeedsInput:
@@ -140,8 +148,9 @@ async def _get_prompt(server: MCPServer, exchange: ClientExchange, params: GetPr
     envelope = await server.run(exchange, prompt.spec, params.arguments or {})
     if isinstance(envelope, NeedsInput):
         return envelope
-    described = {"description": prompt.spec.description} if prompt.spec.description else {}
-    return {**described, **fields_of_result(envelope), "messages": prompt_messages(envelope.data)}
+    fields, meta = fields_of_result(envelope)
+    description = fields.get("description", prompt.spec.description or UNSET)
+    return PromptMessages(description, prompt_messages(envelope.data), meta=meta)
 
 
 def _prompt(server: MCPServer, exchange: ClientExchange, name: str) -> Prompt:
@@ -158,12 +167,26 @@ async def _complete(server: MCPServer, exchange: ClientExchange, params: Complet
     """Values for an argument: those an operation proposes, or those its schema lists."""
     spec = _referenced_spec(server, exchange, params.ref)
     server.check_access(exchange, spec, {**params.others, params.argument.name: params.argument.value})
-    proposed = await _proposed_values(server, exchange, spec, params)
-    if isinstance(proposed, NeedsInput):
-        return proposed
-    values, counts = proposed
-    shown = values[:MAX_COMPLETIONS]
-    return {"completion": {"total": len(values), "hasMore": len(values) > len(shown), **counts, "values": shown}}
+    name, typed = params.argument.name, params.argument.value
+    found = server.catalog.completion(spec, name)
+    if found is None:
+        return _completion(_enum_values(spec, name, typed))
+    known = {"argument": name, "value": typed, "arguments": params.others}
+    asked = {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
+    envelope = await server.run(exchange, found, asked)
+    if isinstance(envelope, NeedsInput):
+        return envelope
+    fields, meta = fields_of_result(envelope)
+    values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
+    return _completion(values, fields, meta)
+
+
+def _completion(
+    values: list[str], said: Mapping[str, Any] = {}, meta: dict[str, Any] | UnsetType = UNSET
+) -> CompletionResult:
+    """The first of the values; `said` is what another server said of their number."""
+    total, has_more = said.get("total", len(values)), said.get("hasMore", len(values) > MAX_COMPLETIONS)
+    return CompletionResult(Completion(total, has_more, values[:MAX_COMPLETIONS]), meta=meta)
 
 
 def _referenced_spec(server: MCPServer, exchange: ClientExchange, reference: Reference) -> OperationSpec:
@@ -173,23 +196,6 @@ def _referenced_spec(server: MCPServer, exchange: ClientExchange, reference: Ref
     if offer is None:
         raise ProtocolError(INVALID_PARAMS, f"Unknown resource: {reference.uri:.200}")
     return offer.spec
-
-
-async def _proposed_values(
-    server: MCPServer, exchange: ClientExchange, spec: OperationSpec, params: Complete
-) -> tuple[list[str], Result] | NeedsInput:
-    """The values, and what another server said of their number."""
-    name, value = params.argument.name, params.argument.value
-    found = server.catalog.completion(spec, name)
-    if found is None:
-        return _enum_values(spec, name, value), {}
-    known = {"argument": name, "value": value, "arguments": params.others}
-    asked = {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
-    envelope = await server.run(exchange, found, asked)
-    if isinstance(envelope, NeedsInput):
-        return envelope
-    values = [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
-    return values, fields_of_result(envelope)
 
 
 def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:

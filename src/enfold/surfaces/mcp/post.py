@@ -36,7 +36,7 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
-from enfold.mcp.messages import Cancelled, read_notice
+from enfold.mcp.messages import Cancelled, read_loosely
 from enfold.mcp.revisions import HANDSHAKE, STATELESS, UNSAID, find_revision
 from enfold.operations import Identity
 from enfold.surfaces.asgi import (
@@ -357,7 +357,7 @@ def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> No
         return
     if message.method is UNSET:
         session.questions.resolve(message)
-    elif message.method == "notifications/cancelled" and (cancelled := read_notice(message.params, Cancelled)):
+    elif message.method == "notifications/cancelled" and (cancelled := read_loosely(message.params, Cancelled)):
         session.cancel(cancelled.request_id)
 
 

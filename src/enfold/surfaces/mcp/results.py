@@ -13,6 +13,7 @@ from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.json_pointer import escape
 from enfold.mcp.json_rpc import FORMAT_KEY, INTERNAL_ERROR, INVALID_PARAMS, SHAPE_KEY, ProtocolError
+from enfold.mcp.results import ToolResult
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import new_request_id
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
@@ -21,12 +22,8 @@ from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwritable
 
 if TYPE_CHECKING:
-    from enfold.operations.operation import RecordedRun
     from enfold.surfaces.mcp.exchange import ClientExchange
     from enfold.surfaces.mcp.server import MCPServer
-
-
-Result: TypeAlias = dict[str, Any]
 
 WARNINGS_KEY: Final = "enfold/warnings"
 TRUNCATED_KEY: Final = "enfold/truncated"
@@ -42,7 +39,7 @@ def write_result(
     asked: Format | None,
     *,
     truncated: Any = False,
-) -> Result:
+) -> ToolResult:
     """Write the result of a call or task, truncated if the operator limits results and the schema allows it.
 
     `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
@@ -56,13 +53,13 @@ def write_result(
     # What `call_operation` runs was listed without an output schema.
     is_misfit = bool(envelope.warnings) and not exchange.is_relayed and _is_misfit(tool, envelope)
     is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
-    result: Result = {"content": [], "isError": is_error}
+    result = ToolResult(is_error=is_error)
     text: bytes | None = None
     file: ResultFile | None = None
     shape = None if chosen.shape is None or is_error else chosen.shape(envelope, tool.spec)
     try:
         if asked is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
-            result["content"] = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
+            result.content = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
         elif (
             (tool.gives_files or type(envelope.data) is bytes)
             and asked is None
@@ -71,26 +68,26 @@ def write_result(
             and (file := result_file(envelope, tool.spec)) is not None
             and (tool.gives_files or file.is_media)
         ):
-            result["content"] = msgspec.Raw(encode([_media_block(file, revision)]))
+            result.content = msgspec.Raw(encode([_media_block(file, revision)]))
         elif chosen.is_content:
-            result["content"] = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
+            result.content = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
         else:
             text = encode(chosen.write(envelope, tool.spec))
-            result["content"] = [{"type": "text", "text": envelope.data if shape == "text" else text.decode()}]
+            result.content = [{"type": "text", "text": envelope.data if shape == "text" else text.decode()}]
         is_alone = (shape == "text" or file is not None) and not _is_advertised(tool, exchange)
         is_text_alone = revision.is_text_alone or is_alone
         if revision.has_structure and not is_text_alone and not is_misfit:
             if asked is None and text is not None and not is_error and tool.has_structure:
-                result["structuredContent"] = msgspec.Raw(text)
+                result.structured_content = msgspec.Raw(text)
             elif (structure := _structure(tool, envelope, revision)) is not UNSET:
-                result["structuredContent"] = msgspec.Raw(encode(structure))
+                result.structured_content = msgspec.Raw(encode(structure))
     except UNWRITABLE as error:
         raise unwritable(envelope.data, error) from error
     if type(meta) is not LocalResponseMeta or envelope.warnings or truncated or envelope.provenance is not None:
         own = _meta(envelope, truncated, keeps_marks=tool.is_imported)
         if own:
-            result["_meta"] = own
-    is_wrapped = file is None or "structuredContent" in result
+            result.meta = own
+    is_wrapped = file is None or result.structured_content is not UNSET
     if (chosen.shape or tool.format.shape) is not None and not is_error and is_wrapped:
         _mark(result, tool, envelope, asked)
     return result
@@ -100,28 +97,13 @@ def _is_advertised(tool: MCPTool, exchange: ClientExchange) -> bool:
     return not exchange.is_relayed and tool.output_schema_for(exchange.caller.revision) is not None
 
 
-def _mark(result: Result, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None) -> None:
+def _mark(result: ToolResult, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None) -> None:
     """Say how the format wrote the data; another server's result that goes on as it is has its own marks."""
     if asked is None and tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
         return
     marked = asked if asked is not None and asked.shape is not None else tool.format
     if marked.shape is not None:
-        marks = {FORMAT_KEY: marked.name, SHAPE_KEY: marked.shape(envelope, tool.spec)}
-        result["_meta"] = {**result.get("_meta", {}), **marks}
-
-
-def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
-    """Add the run id to the result, if the call was recorded."""
-    if recording is not None and recording.is_kept:
-        result["_meta"] = {**result.get("_meta", {}), RUN_KEY: recording.run_id}
-    return result
-
-
-def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
-    """Add the run id to the result of a task, if it was recorded."""
-    if envelope.provenance is not None:
-        result["_meta"][RUN_KEY] = envelope.provenance.get("run_id")
-    return result
+        result.add_meta({FORMAT_KEY: marked.name, SHAPE_KEY: marked.shape(envelope, tool.spec)})
 
 
 def _is_misfit(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
@@ -210,16 +192,12 @@ def _meta(envelope: ResponseEnvelope[Any], truncated: Any, *, keeps_marks: bool)
 # --- failures -----------------------------------------------------------------------------------------------------
 
 
-def failure(error: CallError, format: Format, operation_id: str) -> Result:
+def failure(error: CallError, format: Format, operation_id: str) -> ToolResult:
     """Build a result that describes a failure for models, and its code for programs."""
     wire = format.write_error(error, operation_id)
     content = wire["content"] if format.is_content else [{"type": "text", "text": encode_failure(wire).decode()}]
     told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
-    return {
-        "content": content,
-        "isError": True,
-        "_meta": {ERROR_KEY: msgspec.Raw(encode_failure(told))},
-    }
+    return ToolResult(content, is_error=True, meta={ERROR_KEY: msgspec.Raw(encode_failure(told))})
 
 
 # --- errors of the protocol -----------------------------------------------------------------------------------------

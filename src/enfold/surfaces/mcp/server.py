@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument, safe_code
@@ -29,7 +30,8 @@ from enfold.mcp.json_rpc import (
     RPCResponse,
     error_response,
 )
-from enfold.mcp.messages import Listen, Resumable, read_params
+from enfold.mcp.messages import Listen, Resumable, WantedNotifications, read_params
+from enfold.mcp.results import Result
 from enfold.mcp.revisions import LATEST, Revision, urgency_of
 from enfold.mcp.tasks import TASK_METHODS
 from enfold.observability.observers import Watch
@@ -53,7 +55,7 @@ from enfold.surfaces.mcp.catalog import (
 )
 from enfold.surfaces.mcp.exchange import ClientExchange, Method, Rounds, Session, read_text_clients
 from enfold.surfaces.mcp.methods import IN_SESSION, STATELESS_ONES
-from enfold.surfaces.mcp.results import Result, protocol_error, too_many
+from enfold.surfaces.mcp.results import protocol_error, too_many
 from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Following, Release
 from enfold.surfaces.mcp.uris import ResourceMatch
 
@@ -176,7 +178,7 @@ class MCPServer:
             raise not_found(asked["id"])
         return self._search.target(asked, exchange.identity)
 
-    def instructions_for(self, identity: Identity | None) -> str | None:
+    def instructions_for(self, identity: Identity | None) -> str | UnsetType:
         """The instructions for a client: the operator's text, or those of the sources whose operations it sees."""
         if self.settings.instructions is not None:
             return self.settings.instructions
@@ -188,7 +190,7 @@ class MCPServer:
                 for source in sources
                 if self._sees_source(identity, source.name)
             ]
-        return _joined(told, self.settings.max_instructions) if told else None
+        return _joined(told, self.settings.max_instructions) if told else UNSET
 
     @property
     def has_private_instructions(self) -> bool:
@@ -204,10 +206,10 @@ class MCPServer:
             if name_of(operation.origin.kind, operation.origin.name) == name
         )
 
-    def capabilities(self) -> Result:
+    def capabilities(self) -> dict[str, Any]:
         catalog = self.catalog
         has_resources, has_prompts = bool(catalog.resources or catalog.templates), bool(catalog.prompts)
-        capabilities: Result = {"tools": {"listChanged": True}, "logging": {}}
+        capabilities: dict[str, Any] = {"tools": {"listChanged": True}, "logging": {}}
         if has_resources:
             capabilities["resources"] = {"subscribe": True, "listChanged": True}
         if has_prompts:
@@ -222,7 +224,7 @@ class MCPServer:
         self,
         exchange: ClientExchange,
         cursor: str | None,
-        name: str,
+        type: Callable[[list[msgspec.Raw], str | UnsetType], Result],
         offers: Iterable[T],
         among: Iterable[T] | None = None,
     ) -> Result:
@@ -231,9 +233,7 @@ class MCPServer:
         visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.identity)]
         rest = _after(visible, cursor)
         page = self._page(rest, exchange.revision)
-        result: Result = {name: page}
-        if len(page) < len(rest):
-            result["nextCursor"] = rest[len(page) - 1].spec.id
+        result = type(page, rest[len(page) - 1].spec.id if len(page) < len(rest) else UNSET)
         everything = offers if among is None else among
         is_same = all(offer.spec.access_control.is_open for offer in everything)
         is_private = exchange.revision.is_text_alone or not is_same
@@ -367,7 +367,7 @@ class MCPServer:
         return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
     async def run(
-        self, exchange: ClientExchange, spec: OperationSpec, arguments: Result
+        self, exchange: ClientExchange, spec: OperationSpec, arguments: dict[str, Any]
     ) -> ResponseEnvelope[Any] | NeedsInput:
         """Run an operation whose failure is an error of the protocol, because its result has no match for one."""
         exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
@@ -464,9 +464,9 @@ class MCPServer:
     def _response(self, exchange: ClientExchange, result: Result) -> AnyResponse:
         """Wrap a result in a response, with the extra fields for stateless clients."""
         if exchange.caller.revision.is_stateless:
-            meta = result.get("_meta")
-            result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
-            result.setdefault("resultType", "complete")
+            result.add_meta({SERVER_KEY: self.info})
+            if result.result_type is UNSET:
+                result.result_type = "complete"
         return RPCResponse(exchange.id, result)
 
     # notifications of changes
@@ -478,15 +478,12 @@ class MCPServer:
         kinds = sorted(kind for kind in KINDS if kind in offered and asked.wants_list(kind))
         updates = None if asked.task_ids is None else await self._follow_tasks(exchange, asked.task_ids)
         followed = await self._follow_readable(exchange, asked.uris)
-        granted: Result = {f"{kind}ListChanged": True for kind in kinds}
-        if followed:
-            granted["resourceSubscriptions"] = list(followed)
-        if updates is not None:
-            granted["taskIds"] = updates.granted
+        task_ids = None if updates is None else updates.granted
+        granted = WantedNotifications.of(kinds, list(followed) or None, task_ids)
         listener = ChangeListener(
             send, kinds, followed, exchange.id, lambda uri: self.may_be_told(exchange.identity, uri)
         )
-        listener.notify("notifications/subscriptions/acknowledged", {"notifications": granted})
+        listener.notify("notifications/subscriptions/acknowledged", Listen(granted))
         endings = [self.changes.listen(listener), *followed.values()]
         if updates is not None:
             updates.begin(listener)
@@ -517,7 +514,7 @@ class MCPServer:
     def subscription_end(self, exchange: ClientExchange) -> AnyResponse:
         """Return the message that ends a `subscriptions/listen`."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
-        return RPCResponse(exchange.id, {"resultType": "complete", "_meta": meta})
+        return RPCResponse(exchange.id, Result(meta=meta, result_type="complete"))
 
 
 def _span(exchange: ClientExchange) -> SpanStart:

@@ -28,7 +28,7 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
-from enfold.mcp.messages import Cancelled, read_notice
+from enfold.mcp.messages import Cancelled, read_loosely
 from enfold.operations import Identity
 from enfold.runtime.registry import Registry
 from enfold.surfaces.introspection import introduce
@@ -166,7 +166,7 @@ class StdioChannel:
             self._start(message)
 
     def _cancel(self, params: dict[str, Any]) -> None:
-        cancelled = read_notice(params, Cancelled)
+        cancelled = read_loosely(params, Cancelled)
         task = None if cancelled is None else self._running.get(cancelled.request_id)
         if task is not None:
             task.cancel()

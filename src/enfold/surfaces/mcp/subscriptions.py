@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, OutgoingMessage, RequestId, RPCNotification
+from enfold.mcp.messages import Params, Updated
+from enfold.mcp.results import TaskDetails
 from enfold.operations import Context
 from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.catalog import Lists
@@ -39,10 +42,10 @@ class ChangeListener:
         self.id = id
         self.may_be_told = may_be_told
 
-    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: Params | TaskDetails | UnsetType = UNSET) -> None:
         if self.id is not UNSET:
-            params = {**(params or {}), "_meta": {SUBSCRIPTION_KEY: self.id}}
-        self._send(RPCNotification(method, UNSET if params is None else params))
+            params = msgspec.structs.replace(params or Params(), meta={SUBSCRIPTION_KEY: self.id})
+        self._send(RPCNotification(method, params))
 
 
 class Changes:
@@ -68,7 +71,7 @@ class Changes:
         for listener in list(self._listeners):
             if uri in listener.uris:
                 is_part = changed is not None and changed != uri and listener.may_be_told(changed)
-                listener.notify("notifications/resources/updated", {"uri": changed if is_part else uri})
+                listener.notify("notifications/resources/updated", Updated(changed if is_part and changed else uri))
 
     def lists_changed(self) -> None:
         """Notify soon of registered or removed operations, combining many changes. Thread-safe."""
@@ -85,7 +88,7 @@ class Changes:
 
 
 Release: TypeAlias = Callable[[], None]
-Updated: TypeAlias = Callable[[str, str], None]
+TellUpdate: TypeAlias = Callable[[str, str], None]
 
 START_TIMEOUT: Final = 5.0  # seconds that a client waits for the source to begin, before the subscription is confirmed
 BACKOFF: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before a source that is gone is tried again
@@ -94,7 +97,7 @@ BACKOFF: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before a sour
 class Following:
     """The resources that have an operation which tells of their changes, for as long as a client follows them."""
 
-    def __init__(self, registry: Registry, updated: Updated) -> None:
+    def __init__(self, registry: Registry, updated: TellUpdate) -> None:
         """`updated` is called with the followed URI and the changed one: itself, or a part."""
         self._registry = registry
         self._updated = updated
@@ -132,7 +135,7 @@ class Following:
 class _Followed:
     """One resource that is followed at its source, and how many clients follow it here."""
 
-    def __init__(self, registry: Registry, updated: Updated, uri: str, operation_id: str, prefix: str) -> None:
+    def __init__(self, registry: Registry, updated: TellUpdate, uri: str, operation_id: str, prefix: str) -> None:
         import asyncio
 
         self._registry = registry

@@ -9,6 +9,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from enfold.envelope import ResponseEnvelope
 from enfold.envelope.content import json_text
 from enfold.errors import CallError
@@ -20,13 +23,15 @@ from enfold.mcp.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    ErrorObject,
     ProtocolError,
 )
 from enfold.mcp.messages import AboutTask, Params, UpdateTask, read_params
+from enfold.mcp.results import Result, TaskDetails, ToolResult
 from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
 from enfold.operations.questions import MissingCapabilityError
 from enfold.surfaces.mcp.exchange import ClientExchange, Method
-from enfold.surfaces.mcp.results import Result, failure, too_many, with_recorded_id, write_result
+from enfold.surfaces.mcp.results import RUN_KEY, failure, too_many, write_result
 from enfold.surfaces.mcp.subscriptions import ChangeListener
 from enfold.surfaces.tasks import flat_task, input_requests
 from enfold.tasks import Task, TaskHandle, Tasks
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
 
 STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again whose store was away
 
-_ONLY_ASKED_FOR: Final = ("result", "error", "inputRequests")  # what a call that becomes a task does not answer
 _log: Final = Log("enfold.mcp")
 
 
@@ -50,8 +54,9 @@ def check_declared(exchange: ClientExchange) -> None:
 def task_reference(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
     """The result of a call that goes on as a task."""
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
-    told = flat_task(task) if task.elsewhere is not None else _task_details(server, exchange, task)
-    return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
+    told = _flat(task) if task.elsewhere is not None else _task_details(server, exchange, task)
+    told.result_type, told.result, told.error, told.input_requests = "task", UNSET, UNSET, UNSET
+    return told
 
 
 # --- the methods --------------------------------------------------------------------------------------------------
@@ -65,12 +70,12 @@ async def _get(server: MCPServer, exchange: ClientExchange, params: AboutTask) -
 async def _update(server: MCPServer, exchange: ClientExchange, params: UpdateTask) -> Result:
     handle = await _task_handle(server, exchange, params.task_id)
     await handle.answer({key: answer for key, answer in params.input_responses.items() if isinstance(answer, dict)})
-    return {}
+    return Result()
 
 
 async def _cancel(server: MCPServer, exchange: ClientExchange, params: AboutTask) -> Result:
     await (await _task_handle(server, exchange, params.task_id)).cancel()
-    return {}
+    return Result()
 
 
 def _method(answer: Callable[..., Coroutine[Any, Any, Result]], type: type[AboutTask]) -> Method:
@@ -117,33 +122,38 @@ def _refusal(error: CallError) -> ProtocolError:
 # --- a task as a client sees it -----------------------------------------------------------------------------------
 
 
-def _task_details(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
+def _flat(task: Task) -> TaskDetails:
+    return msgspec.convert(flat_task(task), TaskDetails)
+
+
+def _task_details(server: MCPServer, exchange: ClientExchange, task: Task) -> TaskDetails:
     """The task with its result, its error, or its questions."""
-    told = flat_task(task)
+    told = _flat(task)
     if task.status is Status.INPUT_REQUIRED:
-        told["inputRequests"] = input_requests(task)
+        told.input_requests = input_requests(task)
     elif task.status is Status.COMPLETED or task.status is Status.FAILED:
-        told |= _outcome(server, exchange, task)
+        _add_outcome(told, server, exchange, task)
     return told
 
 
-def _outcome(server: MCPServer, exchange: ClientExchange, task: Task) -> Result:
-    """How it ended; here a call that failed is a completed one, whose result says so."""
+def _add_outcome(told: TaskDetails, server: MCPServer, exchange: ClientExchange, task: Task) -> None:
+    """Add how it ended; here a call that failed is a completed one, whose result says so."""
     tool = server.catalog.tool(task.operation)
     asked = _asked_format(exchange)
     try:
         envelope = server.settings.tasks.outcome(task)
         result = _plain(envelope) if tool is None else write_result(server, exchange, tool, envelope, asked)
-        with_recorded_id(result, envelope)
+        if envelope.provenance is not None:
+            result.add_meta({RUN_KEY: envelope.provenance.get("run_id")})
     except CallError as error:
-        if error.details.get("reason") == "capability":
-            return {"status": "failed", "error": _capability_error(error)}
-        if task.elsewhere is not None and "rpc_code" in error.details:
-            return {"status": "failed", "error": _protocol_error(error)}
+        told.error = _error_of_protocol(error, task)
+        if told.error is not UNSET:
+            told.status = Status.FAILED.value
+            return
         error.request_id = error.request_id or task.order.request_id
         chosen = asked or (find_format(server.settings.format) if tool is None else tool.format)
         result = failure(error, chosen, task.operation)
-    return {"status": "completed", "result": result}
+    told.status, told.result = Status.COMPLETED.value, result
 
 
 def _asked_format(exchange: ClientExchange) -> Format | None:
@@ -151,21 +161,19 @@ def _asked_format(exchange: ClientExchange) -> Format | None:
     return None if named is None else find_format(str(named))
 
 
-def _plain(envelope: ResponseEnvelope[Any]) -> Result:
+def _plain(envelope: ResponseEnvelope[Any]) -> ToolResult:
     """Write the result of an operation that is no longer offered."""
-    return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error, "_meta": {}}
+    return ToolResult([{"type": "text", "text": json_text(envelope.data)}], envelope.is_error, meta={})
 
 
-def _capability_error(error: CallError) -> Result:
-    """Return the error for a task whose questions its client cannot answer."""
-    lacking = MissingCapabilityError(tuple(str(error.details.get("capability")).split(".")))
-    return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
-
-
-def _protocol_error(error: CallError) -> Result:
-    """Return the protocol error that a task of another server ended with."""
-    told = {"code": error.details["rpc_code"], "message": error.message}
-    return {**told, "data": error.details["data"]} if "data" in error.details else told
+def _error_of_protocol(error: CallError, task: Task) -> ErrorObject | UnsetType:
+    """Return the error for a task whose questions its client cannot answer, or which another server ended with one."""
+    if error.details.get("reason") == "capability":
+        lacking = MissingCapabilityError(tuple(str(error.details.get("capability")).split(".")))
+        return ErrorObject(MISSING_CAPABILITY, error.message, {"requiredCapabilities": lacking.required})
+    if task.elsewhere is not None and "rpc_code" in error.details:
+        return ErrorObject(error.details["rpc_code"], error.message, error.details.get("data", UNSET))
+    return UNSET
 
 
 # --- notifications -------------------------------------------------------------------------------------------------

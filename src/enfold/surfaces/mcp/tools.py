@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -10,6 +10,7 @@ from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.json_rpc import FORMAT_KEY, IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
 from enfold.mcp.messages import CallTool, Page
+from enfold.mcp.results import Result, ToolList, ToolResult
 from enfold.mcp.tasks import declares_tasks
 from enfold.operations import Context, new_request_id
 from enfold.operations.access import is_hidden
@@ -18,7 +19,7 @@ from enfold.operations.questions import MissingCapabilityError
 from enfold.runtime.prepared import PreparedOperation
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.exchange import ClientExchange
-from enfold.surfaces.mcp.results import Result, failure, with_run_id, write_result
+from enfold.surfaces.mcp.results import RUN_KEY, failure, write_result
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.server import MCPServer
@@ -31,8 +32,8 @@ def list_tools(server: MCPServer, exchange: ClientExchange, params: Page) -> Res
     """The tools that the client may call, or a search in their place; those of the namespace `enfold` must be asked for."""
     namespace = exchange.meta.get(NAMESPACE_KEY)
     if namespace is not None:
-        return server.listed(exchange, params.cursor, "tools", server.catalog.tools_in(str(namespace)))
-    return server.listed(exchange, params.cursor, "tools", server.tools_for(exchange), server.catalog.tools)
+        return server.listed(exchange, params.cursor, ToolList, server.catalog.tools_in(str(namespace)))
+    return server.listed(exchange, params.cursor, ToolList, server.tools_for(exchange), server.catalog.tools)
 
 
 async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallTool) -> Result | NeedsInput:
@@ -56,7 +57,9 @@ async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallToo
     except CallError as error:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
-    return result if exchange.recording is None else with_run_id(result, exchange.recording)
+    if exchange.recording is not None and exchange.recording.is_kept:
+        result.add_meta({RUN_KEY: exchange.recording.run_id})
+    return result
 
 
 def _check_call(server: MCPServer, exchange: ClientExchange, tool: MCPTool, params: CallTool) -> None:
@@ -108,7 +111,7 @@ def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
     return _takes_tasks(exchange)
 
 
-async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Task:
+async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]) -> Task:
     """Order a task, which is stored when this returns."""
     answers, capabilities = exchange.answers, exchange.capabilities
     context = _context(server, exchange, tool)
@@ -128,7 +131,7 @@ def _task_reference(server: MCPServer, exchange: ClientExchange, deferred: Defer
 
 
 async def _collect(
-    server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: Result
+    server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]
 ) -> tuple[Outcome, bool]:
     """Collect the items of a stream as one result, until its timeout or our default."""
     from enfold.surfaces.collection import collect  # most tools give one result
@@ -177,7 +180,7 @@ async def _call_operation(
     return await call_tool(server, exchange, CallTool(name=spec.id, arguments=asked["arguments"]))
 
 
-def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> Result:
+def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> ToolResult:
     """Build the result of a failed call; a missing capability is an error of the stateless protocol."""
     if is_stateless and isinstance(error, MissingCapabilityError):
         raise error
@@ -187,7 +190,7 @@ def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bo
     return failure(error, format, tool.id)
 
 
-def _arguments(params: CallTool) -> Result:
+def _arguments(params: CallTool) -> dict[str, Any]:
     if params.arguments is not None and not isinstance(params.arguments, dict):
         raise invalid_argument("", "type", "object", "Invalid arguments format: they must be an object")
     return params.arguments or {}
