@@ -49,10 +49,16 @@ class Process:
         wait_until(lambda: self._wrote(text), f"{self._command} to write {text!r}")
 
     def _wrote(self, text: str) -> bool:
-        written = self._log.read_text(errors="replace")
-        if self._process.poll() is not None:
-            raise RuntimeError(f"{' '.join(self._command)} has ended:\n{written[-2000:]}")
-        return text in written
+        self.check()
+        return text in self._written()
+
+    def check(self) -> None:
+        """Raise an error with the end of its output if it has ended."""
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"{' '.join(self._command)} has ended with {code}:\n{self._written()[-2000:]}")
+
+    def _written(self) -> str:
+        return self._log.read_text(errors="replace")
 
     @property
     def pid(self) -> int:
@@ -190,6 +196,11 @@ class Fleet:
         for worker in self.workers:
             worker.close()
         self.workers.clear()
+
+    def check(self) -> None:
+        """Raise an error if a process has ended that should be running."""
+        for process in (*self.nodes, *self.workers, *self.edges):
+            process.check()
 
     def cpu(self) -> CPU:
         edge, broker, worker = (sum(each.cpu for each in part) for part in (self.edges, self.nodes, self.workers))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -207,7 +207,7 @@ def growth(values: list[float]) -> tuple[float, float]:
 
 def run(seconds: float, every: float = 20.0, clients: int = 6, seed: int = 1) -> tuple[Seen, Counter[str]]:
     """What was seen, and how often each effect happened."""
-    seen, over, chance = Seen(), threading.Event(), random.Random(seed)  # noqa: S311
+    seen = Seen()
     with fleet(keep=3600) as made:
         ledger = made.folder / "ledger"
         os.environ[LEDGER] = str(ledger)
@@ -215,25 +215,36 @@ def run(seconds: float, every: float = 20.0, clients: int = 6, seed: int = 1) ->
             made.add_worker()
         for _ in range(2):
             made.add_edge()
-        threads = [
-            threading.Thread(target=Client(made.ports, random.Random(number), over, seen).run, args=(f"c{number}",))  # noqa: S311
-            for number in range(clients)
-        ]
-        for thread in threads:
-            thread.start()
-        ends_at, planned = time.monotonic() + seconds, faults(made, chance)
-        while (left := ends_at - time.monotonic()) > 0:
-            time.sleep(min(every, left))
-            seen.samples.append(sample(made))
-            what, act = next(planned)
-            seen.faults[what] += 1
-            act()
-            print(f"{time.strftime('%H:%M:%S')} {what}; {sum(seen.right.values())} right", file=sys.stderr)
+        ends_at, planned = time.monotonic() + seconds, faults(made, random.Random(seed))  # noqa: S311
+        with calling(made.ports, clients, seen):
+            while (left := ends_at - time.monotonic()) > 0:
+                time.sleep(min(every, left))
+                made.check()  # what a fault has ended is running again
+                seen.samples.append(sample(made))
+                what, act = next(planned)
+                seen.faults[what] += 1
+                act()
+                print(f"{time.strftime('%H:%M:%S')} {what}; {sum(seen.right.values())} right", file=sys.stderr)
+        happened = Counter(ledger.read_text().split()) if ledger.exists() else Counter[str]()
+    return seen, happened
+
+
+@contextmanager
+def calling(ports: list[int], clients: int, seen: Seen) -> Iterator[None]:
+    """Clients that call the edges until the block ends, and then finish what they began."""
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=Client(ports, random.Random(number), over, seen).run, args=(f"c{number}",))  # noqa: S311
+        for number in range(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
         over.set()
         for thread in threads:
             thread.join()
-        happened = Counter(ledger.read_text().split()) if ledger.exists() else Counter[str]()
-    return seen, happened
 
 
 def verdict(seen: Seen, happened: Counter[str]) -> dict[str, list[str]]:
