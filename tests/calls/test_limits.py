@@ -22,7 +22,7 @@ from enfold.calls.nats import NATSIdempotencyStore, NATSTransport
 from enfold.calls.protocol.settings import NEVER, WorkerLimits
 from enfold.calls.transports.nats_streams import NATSUser, make_stream, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.calls.worker.nats_idempotency_store import idempotency_stream
+from enfold.calls.worker.nats_idempotency_store import idempotency_streams
 from enfold.middleware.idempotency_store import MemoryIdempotencyStore
 from enfold.operations import OperationSpec
 from enfold.operations.idempotency import EntryKey, KeyedCall, Run
@@ -261,7 +261,7 @@ async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, N
     specs = [OperationSpec(namespace=namespace, name="pay") for namespace in ("shop", "bank")]
     users = [NATSUser(Identity(name), (name,), password=PASSWORD) for name in ("shop", "bank")]
     users.append(NATSUser(Identity("operator"), is_operator=True, password=PASSWORD))
-    config = f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n{nats_permissions(specs, users)}'
+    config = f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n{nats_permissions(specs, users, shards=3)}'
     server = Server(nats_program, tmp_path, config)
     server.wait_until_ready()
     transports = {
@@ -269,7 +269,9 @@ async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, N
     }
     await transports["operator"].connect()
     client = transports["operator"].client
-    await make_stream(client, client.jetstream(), idempotency_stream())
+    jetstream = client.jetstream()
+    for stream in await idempotency_streams(jetstream, 3600, None, shards=3):
+        await make_stream(client, jetstream, stream)
     yield {name: NATSIdempotencyStore(transport, per_identity=3) for name, transport in transports.items()}
     for transport in transports.values():
         await transport.close()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.calls.networks import Server, free_port
 from tests.waiting import until
@@ -260,6 +264,37 @@ async def test_three_nodes_of_a_cluster_keep_the_entries(
     finally:
         for server in servers:
             server.close()
+
+
+def init(server: Server, *options: str) -> tuple[int, str]:
+    """The exit code of `enfold nats init`, and what it says."""
+    command = [sys.executable, "-m", "enfold", "nats", "init", server.url, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_keys_are_divided_among_as_many_buckets_as_the_operator_has_created(
+    server: Server, stores: list[NATSIdempotencyStore]
+) -> None:
+    code, said = await asyncio.to_thread(init, server, "--shards", "3")
+    names = [BUCKET, f"{BUCKET}_1", f"{BUCKET}_2"]
+    assert (code, re.findall(rf"KV_({BUCKET}\S*) is ready", said)) == (0, names)
+    paying = Paying()
+    paying.go_on.set()
+    keys = [EntryKey(("ann", None), "shop.pay", str(number)) for number in range(30)]
+    for key in keys:
+        calls = (store.run_once(msgspec.structs.replace(call(paying), key=key)) for store in stores)
+        assert {envelope_of(outcome).data for outcome in await asyncio.gather(*calls)} == {"paid"}
+    assert paying.runs == len(keys)
+    async with NATSTransport(server.url, name="operator") as transport:
+        found = [await transport.client.jetstream().stream_info(f"KV_{name}") for name in names]
+    assert all(each.state.messages for each in found)
+    assert sum(each.state.messages for each in found) == len(keys)
+    refused, said = await asyncio.to_thread(init, server, "--shards", "2")
+    assert refused != 0
+    assert "There are 30 idempotency keys in 3 buckets: stop the workers and wait until the keys have expired" in said
+    code, said = await asyncio.to_thread(init, server)
+    assert (code, said.count("_idempotency")) == (0, 3)
 
 
 async def test_without_jetstream_a_library_s_worker_says_so_and_keeps_keys_by_itself(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,8 @@ from enfold.tasks.nats_streams import Names
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    from nats.js.api import StreamConfig
 
 VERBS: Final = ("permissions", "init")
 _USAGE: Final = (
@@ -46,7 +48,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     def show(found: Registry) -> int:
         specs, users = with_task_verbs(found, users_in(options.users))
         try:
-            print(nats_permissions(specs, users, more=Names().rights), end="")
+            print(nats_permissions(specs, users, more=Names().rights, shards=options.shards), end="")
         except ValueError as error:
             raise CallError("VALIDATION_ERROR", f"{options.users}: {error}") from None
         return 0
@@ -85,6 +87,15 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator, edge, key}]"
     )
+    parser.add_argument(
+        "--shards", type=_count, default=1, help="buckets for idempotency keys, as for `enfold nats init`"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
 
 
 def users_in(file: Path) -> list[NATSUser]:
@@ -114,6 +125,9 @@ def _init_parser() -> ArgumentParser:
         "--replicas", type=int, help="replicas of each stream (default 1, or 3 in a cluster of three or more)"
     )
     parser.add_argument("--keep", type=float, help="seconds for which idempotency keys are kept (default 3600)")
+    parser.add_argument(
+        "--shards", type=_count, help="buckets among which idempotency keys are divided (default 1, or as it is)"
+    )
     parser.add_argument("--insecure", action="store_true", help="allow a remote server without credentials")
     return parser
 
@@ -122,20 +136,18 @@ async def _init(options: Namespace) -> int:
     from enfold.calls.protocol.transport import keeps_state  # these all are for this verb alone
     from enfold.calls.transports.addresses import reached
     from enfold.calls.transports.nats_streams import make_stream, reachable
-    from enfold.calls.worker.nats_idempotency_store import idempotency_stream
+    from enfold.calls.worker.nats_idempotency_store import idempotency_streams
     from enfold.middleware.idempotency_store import KEEP
     from enfold.tasks.nats_streams import API_TIMEOUT, task_streams
 
-    wanted = (
-        *task_streams(Names(), options.replicas),
-        idempotency_stream(KEEP if options.keep is None else options.keep, options.replicas),
-    )
     async with reached(options.address, token=os.environ.get(TOKEN), insecure=options.insecure) as transport:
         if not keeps_state(transport):
             raise CallError("VALIDATION_ERROR", f"{options.address} is not a NATS URL: use nats://…")
         client = transport.client
         context = client.jetstream(timeout=API_TIMEOUT)
-        for config in wanted:
+        keep = KEEP if options.keep is None else options.keep
+
+        async def make(config: StreamConfig) -> None:
             try:
                 async with reachable():
                     await make_stream(client, context, config)
@@ -143,4 +155,11 @@ async def _init(options: Namespace) -> int:
                 message = f'Cannot create {config.name}: {error.message}. The user needs "operator": true'
                 raise CallError(error.code, message) from None
             print(f"{config.name} is ready")
+
+        for config in task_streams(Names(), options.replicas):
+            await make(config)
+        async with reachable():
+            buckets = await idempotency_streams(context, keep, options.replicas, options.shards)
+        for config in buckets:
+            await make(config)
     return 0

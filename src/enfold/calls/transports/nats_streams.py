@@ -46,8 +46,8 @@ _FORBIDDEN: Final = (
 )
 
 
-async def ensure_stream(client: Client, context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Check a stream, or create it on a server without authentication; raises UNAVAILABLE if it is missing or wrong."""
+async def ensure_stream(client: Client, context: JetStreamContext, wanted: StreamConfig) -> StreamConfig:
+    """Return a stream that is as wanted, created on a server without authentication; UNAVAILABLE if it is missing or wrong."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -57,8 +57,9 @@ async def ensure_stream(client: Client, context: JetStreamContext, wanted: Strea
             message = f"The stream {wanted.name} does not exist on the NATS server: create it with `enfold nats init`"
             raise CallError("UNAVAILABLE", message, {"reason": MISSING}) from None
         await _create(client, context, wanted)
-        return
+        return wanted
     check_stream(found, wanted)
+    return found
 
 
 @asynccontextmanager
@@ -137,6 +138,7 @@ def _shown(value: Any) -> str:
 
 
 BUCKET: Final = "enfold_idempotency"  # outcomes by idempotency key
+SHARDS: Final = "enfold.shards"  # in the metadata of that bucket: among how many buckets the keys are divided
 JETSTREAM: Final = "$JS.API"
 
 
@@ -199,11 +201,12 @@ def nats_permissions(
     users: Iterable[NATSUser],
     *,
     more: More = lambda *_: Rights(),
+    shards: int = 1,
 ) -> str:
-    """Generate an `authorization` block for the server's configuration."""
-    known, users = list(specs), list(users)
+    """Generate an `authorization` block for the server's configuration; `shards` is the number of buckets for keys."""
+    known, users, buckets = list(specs), list(users), idempotency_buckets(shards)
     _check_passwords(users)
-    blocks = [_user(user, known, more(user, _served_specs(user, known), known)) for user in users]
+    blocks = [_user(user, known, buckets, more(user, _served_specs(user, known), known)) for user in users]
     return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
 
 
@@ -218,10 +221,15 @@ def _check_passwords(users: Sequence[NATSUser]) -> None:
             taken[key] = user.identity.id
 
 
-def _user(user: NATSUser, specs: Sequence[OperationSpec], more: Rights) -> str:
+def idempotency_buckets(shards: int) -> list[str]:
+    """Return the buckets among which idempotency keys are divided."""
+    return [BUCKET, *(f"{BUCKET}_{number}" for number in range(1, shards))]
+
+
+def _user(user: NATSUser, specs: Sequence[OperationSpec], buckets: Sequence[str], more: Rights) -> str:
     name = peer_name(user.identity.id)
     password = f"${_variable(name)}" if user.password is None else _quoted(user.password)
-    publish = [*_publish_subjects(user, name, specs), *more.publish]
+    publish = [*_publish_subjects(user, name, specs), *_store_subjects(user, specs, buckets), *more.publish]
     subscribe = [*_subscribe_subjects(user, name, specs), *more.subscribe]
     return (
         f"    {{ user: {_quoted(name)}, password: {password}, permissions: {{\n"
@@ -238,9 +246,7 @@ def _publish_subjects(user: NATSUser, name: str, specs: Sequence[OperationSpec])
     subjects += [discovery_subject(name), discovery_subject(name, "*"), "ctl.>"]
     if user.serves:
         subjects += ["_INBOX.*.>", announcement_subject(name)]
-    if user.serves or user.is_edge:
-        subjects += _store_subjects([spec.id for spec in specs] if user.is_edge else _served(user, specs))
-    return [*subjects, "$SRV.>", *creation_subjects(f"KV_{BUCKET}")] if user.is_operator else subjects
+    return [*subjects, "$SRV.>"] if user.is_operator else subjects
 
 
 def creation_subjects(stream: str) -> list[str]:
@@ -274,12 +280,19 @@ def accepts_for_all(user: NATSUser) -> bool:
     return user.is_edge or TASK_VERBS in user.serves
 
 
-def _store_subjects(served: Sequence[str]) -> list[str]:
-    """Return the subjects of the idempotency store: of what a worker serves, or of all operations for an edge."""
-    stream = f"KV_{BUCKET}"
-    entries = [f"$KV.{BUCKET}.{operation_id}.*" for operation_id in served]
-    reads = [f"{JETSTREAM}.DIRECT.GET.{stream}.{entry}" for entry in entries]
-    return [*entries, *reads, f"{JETSTREAM}.STREAM.INFO.{stream}"]
+def _store_subjects(user: NATSUser, specs: Sequence[OperationSpec], buckets: Sequence[str]) -> list[str]:
+    """Return the subjects of the idempotency store: of what a worker serves, of all operations for an edge."""
+    operations = [spec.id for spec in specs] if user.is_edge else _served(user, specs)
+    subjects: list[str] = []
+    for bucket in buckets:
+        stream = f"KV_{bucket}"
+        if user.serves or user.is_edge:
+            entries = [f"$KV.{bucket}.{operation_id}.*" for operation_id in operations]
+            subjects += [*entries, *(f"{JETSTREAM}.DIRECT.GET.{stream}.{entry}" for entry in entries)]
+            subjects.append(f"{JETSTREAM}.STREAM.INFO.{stream}")
+        if user.is_operator:
+            subjects += creation_subjects(stream)
+    return subjects
 
 
 def _lies_in(operation_id: str, place: str) -> bool:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from enfold.calls.protocol.transport import KeepingTransport, TransportError
-from enfold.calls.transports.nats_streams import BUCKET, MISSING, ensure_stream, reachable
+from enfold.calls.transports.nats_streams import (
+    BUCKET,
+    MISSING,
+    SHARDS,
+    ensure_stream,
+    idempotency_buckets,
+    reachable,
+)
 from enfold.errors import CallError
 from enfold.middleware.idempotency_store import (
     DIED,
@@ -33,6 +40,7 @@ from enfold.operations import new_request_id
 from enfold.operations.idempotency import EntryKey, KeyedCall
 
 if TYPE_CHECKING:
+    from nats.js import JetStreamContext
     from nats.js.api import StreamConfig
 
 T = TypeVar("T")
@@ -64,7 +72,10 @@ class _BucketClaim(msgspec.Struct, eq=False):
 
 
 class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
-    """An idempotency store in one bucket: the worker that creates an entry runs the call, others wait for its outcome."""
+    """An idempotency store on the servers: the worker that creates an entry runs the call, others wait for its outcome.
+
+    The entries are in one bucket, or divided among as many as the first one says, by a hash of their key.
+    """
 
     def __init__(
         self,
@@ -84,14 +95,14 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         self._seconds = keep
         self._replicas = replicas
         self._lease = lease
-        self._opened: Any = None
+        self._buckets: list[Any] = []
         self._claims: dict[str, _BucketClaim] = {}  # calls that run here, by entry
         self._renewing: asyncio.Task[None] | None = None
         # Kept between calls, so that polling callers add up to a lease.
         self._watched: dict[str, tuple[int, float]] = {}  # revision of each entry, and since when it is unchanged
 
     async def check(self) -> None:
-        """Check the bucket; raises UNAVAILABLE with the reason."""
+        """Check the buckets; raises UNAVAILABLE with the reason."""
         async with reachable():
             await self._open()
 
@@ -177,7 +188,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         """Claim the key, or return the outcome of its holder; None while the holder may still run the call."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
-        bucket, data = await self._open(), msgspec.json.encode(entry)
+        bucket, data = await self._bucket_of(name), msgspec.json.encode(entry)
         with suppress(KeyWrongLastSequenceError):
             return _BucketClaim(entry, int(await bucket.create(name, data)))
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
@@ -210,7 +221,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         from nats.js.errors import KeyWrongLastSequenceError
 
         while not claim.is_over:
-            entry, bucket = claim.entry, await self._open()
+            entry, bucket = claim.entry, await self._bucket_of(name)
             data = msgspec.json.encode(entry)
             with suppress(KeyWrongLastSequenceError):  # the confirmation was lost, or another worker took over
                 claim.revision = int(await bucket.update(name, data, last=claim.revision))
@@ -228,7 +239,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
 
         while True:
             with suppress(KeyWrongLastSequenceError):  # the confirmation was lost, or another worker took over
-                await (await self._open()).delete(name, last=claim.revision)
+                await (await self._bucket_of(name)).delete(name, last=claim.revision)
                 return
             if await self._own(name, claim) is None:
                 return
@@ -239,7 +250,7 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         from nats.js.errors import KeyNotFoundError
 
         try:
-            found = await (await self._open()).get(name)
+            found = await (await self._bucket_of(name)).get(name)
         except KeyNotFoundError:
             return None
         held = msgspec.json.decode(found.value, type=_BucketEntry)
@@ -257,31 +268,43 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
             try:
                 return await step()
             except (Error, TransportError, OSError, TimeoutError) as error:
-                self._opened = None
+                self._buckets = []
                 self._watched.clear()  # holders could not renew either
                 if time.monotonic() + PAUSE >= tries_until:
                     details = {"reason": "store", "started": False}
                     raise CallError("UNAVAILABLE", "The idempotency store is unreachable", details) from error
                 await asyncio.sleep(PAUSE)
 
-    async def _open(self) -> Any:
-        """Open and check the bucket."""
-        if self._opened is None:
-            await self._transport.connect()
-            client = self._transport.client
-            context = client.jetstream(timeout=STEP)
-            await ensure_stream(client, context, idempotency_stream(self._seconds, self._replicas))
-            self._opened = await context.key_value(BUCKET)
-        return self._opened
+    async def _bucket_of(self, name: str) -> Any:
+        """Return the bucket of an entry, whose name ends in a digest."""
+        if not self._buckets:
+            await self._open()
+        return self._buckets[int(name[-8:], 16) % len(self._buckets)]
+
+    async def _open(self) -> None:
+        """Open and check the buckets."""
+        await self._transport.connect()
+        client = self._transport.client
+        context = client.jetstream(timeout=STEP)
+        first = await ensure_stream(client, context, idempotency_stream(BUCKET, self._seconds, self._replicas))
+        names = idempotency_buckets(shards_of(first))
+        for name in names[1:]:
+            await ensure_stream(client, context, idempotency_stream(name, self._seconds, self._replicas))
+        self._buckets = [await context.key_value(name) for name in names]
 
 
-def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> StreamConfig:
-    """Return the configuration of the bucket."""
+def shards_of(first: StreamConfig) -> int:
+    """Return among how many buckets the keys are divided; the first one says it, so that all workers agree."""
+    return int((first.metadata or {}).get(SHARDS, 1))
+
+
+def idempotency_stream(bucket: str = BUCKET, keep: float = KEEP, replicas: int | None = None) -> StreamConfig:
+    """Return the configuration of a bucket."""
     from nats.js.api import DiscardPolicy, RetentionPolicy, StreamConfig
 
     return StreamConfig(
-        name=f"KV_{BUCKET}",
-        subjects=[f"$KV.{BUCKET}.>"],
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.>"],
         retention=RetentionPolicy.LIMITS,
         max_msgs_per_subject=1,
         max_age=keep,
@@ -292,6 +315,36 @@ def idempotency_stream(keep: float = KEEP, replicas: int | None = None) -> Strea
         deny_delete=True,
         num_replicas=replicas,
     )
+
+
+async def idempotency_streams(
+    context: JetStreamContext, keep: float, replicas: int | None, shards: int | None
+) -> list[StreamConfig]:
+    """Return the buckets that an operator wants; `shards` is the number there is, unless given.
+
+    The number cannot be changed while there are keys: a worker would look for them in another bucket, and start them again.
+    """
+    now, keys = await _stored(context)
+    shards = shards or now
+    if shards != now and keys:
+        message = (
+            f"There are {keys} idempotency keys in {now} buckets: stop the workers and wait until the keys have expired"
+        )
+        raise CallError("VALIDATION_ERROR", message)
+    first, *others = (idempotency_stream(name, keep, replicas) for name in idempotency_buckets(shards))
+    return [first.evolve(metadata={SHARDS: str(shards)}), *others]
+
+
+async def _stored(context: JetStreamContext) -> tuple[int, int]:
+    """Return the number of buckets, and of the keys in them."""
+    from nats.js.errors import NotFoundError
+
+    try:
+        shards = shards_of((await context.stream_info(f"KV_{BUCKET}")).config)
+        found = [await context.stream_info(f"KV_{name}") for name in idempotency_buckets(shards)]
+    except NotFoundError:
+        return 1, 0
+    return shards, sum(each.state.messages for each in found)
 
 
 def _name(key: EntryKey) -> str:
