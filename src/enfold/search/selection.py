@@ -1,10 +1,8 @@
-"""Selections of calls: compiled once per operation and text, applied to envelopes and specs."""
+"""Selections of calls: read once per operation and text, applied to envelopes and specs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -17,10 +15,6 @@ from enfold.operations import OperationSpec
 from enfold.search.fields import EVERY, Fields, check_fields, narrowed_schema, read_fields
 
 LEFT_OUT: Final = "left_out"  # the code of the warning
-Select: TypeAlias = Callable[[Any], Any]
-_Pairs: TypeAlias = tuple[list[Any], list[Any]]
-
-_DEEPEST_WRITTEN: Final = 3  # levels of objects that one expression builds
 
 
 def selection_of(spec: OperationSpec, text: str) -> Selection:
@@ -30,12 +24,10 @@ def selection_of(spec: OperationSpec, text: str) -> Selection:
     return Selection(fields)
 
 
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """A selection that is valid for the results of an operation."""
 
-    def __init__(self, fields: Fields) -> None:
-        self.fields = fields
-        self._select = compile_fields(fields)
+    fields: Fields
 
     def of(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         """Apply the selection; failures, bytes, and payloads with their own schema are unchanged."""
@@ -44,8 +36,8 @@ class Selection:
             return envelope
         if isinstance(meta, MCPResponseMeta):
             return self._of_tool(envelope, meta)
-        selected = self._select(data)
-        return self._with_count(msgspec.structs.replace(envelope, data=selected), data)
+        selected, left_out = select_fields(data, self.fields)
+        return _with_count(msgspec.structs.replace(envelope, data=selected), left_out)
 
     def _of_tool(self, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> ResponseEnvelope[Any]:
         """Apply the selection to an MCP result with structured content or a single JSON text; others are unchanged."""
@@ -54,20 +46,20 @@ class Selection:
             data = _json_in(data)
             if data is UNSET or has_own_schema(data):
                 return envelope
-        selected = self._select(data)
+        selected, left_out = select_fields(data, self.fields)
         text = TextContent(text=json_text(selected))
         kept = tuple(block for block in meta.content if not isinstance(block, TextContent))
         structure = _structure(meta.structured_content, data, selected)
         meta = msgspec.structs.replace(meta, content=(text, *kept), structured_content=structure)
-        return self._with_count(msgspec.structs.replace(envelope, data=selected, meta=meta), data)
+        return _with_count(msgspec.structs.replace(envelope, data=selected, meta=meta), left_out)
 
-    def _with_count(self, envelope: ResponseEnvelope[Any], whole: Any) -> ResponseEnvelope[Any]:
-        """Add a warning with the number of omitted fields, if any."""
-        count = count_left_out(whole, envelope.data, self.fields)
-        if not count:
-            return envelope
-        warning = ResultWarning(LEFT_OUT, "", type="object", count=count)
-        return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
+
+def _with_count(envelope: ResponseEnvelope[Any], left_out: int) -> ResponseEnvelope[Any]:
+    """Add a warning with the number of omitted fields, if any."""
+    if not left_out:
+        return envelope
+    warning = ResultWarning(LEFT_OUT, "", type="object", count=left_out)
+    return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
 
 
 def _structure(given: Any, data: Any, selected: Any) -> Any:
@@ -93,128 +85,29 @@ def _json_in(blocks: list[dict[str, Any]]) -> Any:
     return found if isinstance(found, dict | list) else UNSET
 
 
-def compile_fields(fields: Fields) -> Select:
-    """Return the function that applies a selection to a value."""
-    return _compiled(fields, {})
-
-
-def _compiled(fields: Fields, known: dict[int, Select]) -> Select:
-    """`compile_fields` with each part of a selection compiled once."""
-    found = known.get(id(fields))
-    if found is None:
-        parts = {name: None if inner is None else _compiled(inner, known) for name, inner in fields.items()}
-        found = known[id(fields)] = _of_every(parts) if EVERY in parts else _of_names(parts, fields, known)
-    return found
-
-
-def _of_names(parts: dict[str, Select | None], fields: Fields, known: dict[int, Select]) -> Select:
-    def other(value: Any) -> Any:
-        """Apply the selection to a value that is not an object or lacks a name."""
-        if type(value) is dict:
-            names = value if len(value) < len(parts) else parts
-            return {name: _taken(parts[name], value[name]) for name in names if name in value and name in parts}
-        return select(value) if type(value) is list else value
-
-    code = _Code(known, other)
-    written = code.written(fields, "value", "value", "other", 1)
-    # The only foreign parts are names of the selection, written through `repr`.
-    one: Select = eval(f"lambda value: {written}", code.takes)  # noqa: S307
-    each: Select = eval(f"lambda values: [{written} for value in values]", code.takes)  # noqa: S307
-
-    def select(value: Any) -> Any:
-        return each(value) if type(value) is list else one(value)
-
-    return select
-
-
-def _taken(take: Select | None, value: Any) -> Any:
-    return value if take is None else take(value)
-
-
-class _Code:
-    """Generates the expression that builds the smaller object; other values are left to `takes`."""
-
-    def __init__(self, known: dict[int, Select], other: Select) -> None:
-        self._known = known
-        self.takes: dict[str, Any] = {"other": other}
-
-    def written(self, fields: Fields, given: str, value: str, other: str, depth: int) -> str:
-        """Return the expression for an object that has all names; `other` handles the rest."""
-        entries = ", ".join(f"{name!r}: {self._entry(name, inner, value, depth)}" for name, inner in fields.items())
-        has_names = " and ".join(f"{name!r} in {value}" for name in fields)
-        return f"{{{entries}}} if type({given}) is dict and {has_names} else {other}({value})"
-
-    def _entry(self, name: str, inner: Fields | None, value: str, depth: int) -> str:
-        if inner is None:
-            return f"{value}[{name!r}]"
-        take = f"take{len(self.takes)}"
-        self.takes[take] = _compiled(inner, self._known)
-        if EVERY in inner or depth == _DEEPEST_WRITTEN:
-            return f"{take}({value}[{name!r}])"
-        own = f"own{take}"
-        return self.written(inner, f"{own} := {value}[{name!r}]", own, take, depth + 1)
-
-
-def _of_every(parts: dict[str, Select | None]) -> Select:
-    every = parts[EVERY]
-
-    def select(value: Any) -> Any:
-        if type(value) is list:
-            return [select(each) for each in value]
-        if type(value) is not dict:
-            return value
-        return {name: _taken(parts.get(name, every), each) for name, each in value.items()}
-
-    return select
-
-
-def count_left_out(whole: Any, selected: Any, fields: Fields) -> int:
-    """Count the object entries that a selection omitted, without those nested inside an omitted one."""
-    return _count([whole], [selected], fields)
-
-
-def _count(wholes: list[Any], selected: list[Any], fields: Fields) -> int:
-    """Count for many pairs of a value and its selection."""
-    wholes, selected = _objects(wholes, selected)
-    count = sum(map(len, wholes)) - sum(map(len, selected))
-    for inner, wholes_below, selected_below in _below(wholes, selected, fields):
-        count += _count(wholes_below, selected_below, inner)
-    return count
-
-
-def _objects(wholes: list[Any], selected: list[Any]) -> _Pairs:
-    """Yield the objects among some values and in nested lists, each with its selection."""
-    found: _Pairs = [], []
-    while wholes:
-        if set(map(type, wholes)) == {dict}:
-            return (wholes, selected) if not found[0] else (found[0] + wholes, found[1] + selected)
-        pairs = list(zip(wholes, selected, strict=True))
-        for side in (0, 1):
-            found[side].extend(pair[side] for pair in pairs if type(pair[0]) is dict)
-        lists = [pair for pair in pairs if type(pair[0]) is list]
-        wholes, selected = ([each for pair in lists for each in pair[side]] for side in (0, 1))
-    return found
-
-
-def _below(wholes: list[Any], selected: list[Any], fields: Fields) -> Iterable[tuple[Fields, list[Any], list[Any]]]:
-    """Return the nested values that may have omissions, by the fields selected from them."""
-    inner = {name: below for name, below in fields.items() if below is not None and name != EVERY}
-    every = fields.get(EVERY)
-    if every is None:
-        with suppress(KeyError):  # most have all names
-            return [
-                (below, [whole[name] for whole in wholes], [made[name] for made in selected])
-                for name, below in inner.items()
-            ]
-    groups: dict[int, tuple[Fields, list[Any], list[Any]]] = {}
-    for whole, made in zip(wholes, selected, strict=True):
-        for name in whole if every is not None or len(whole) < len(inner) else inner:
-            below = inner.get(name) if name in fields else every
-            if below is not None and name in whole:
-                _, values, parts = groups.setdefault(id(below), (below, [], []))
-                values.append(whole[name])
-                parts.append(made[name])
-    return groups.values()
+def select_fields(value: Any, fields: Fields) -> tuple[Any, int]:
+    """Return the selected part of a value, and the number of object entries omitted, without those inside an omitted one."""
+    if type(value) is list:
+        parts = [select_fields(each, fields) for each in value]
+        return [part for part, _ in parts], sum(count for _, count in parts)
+    if type(value) is not dict:
+        return value, 0
+    if EVERY in fields:
+        names: Any = value
+        fields = {name: fields.get(name, fields[EVERY]) for name in value}
+    else:
+        names = value if len(value) < len(fields) else fields
+    kept: dict[str, Any] = {}
+    left_out = 0
+    for name in names:
+        if name in value and name in fields:
+            inner = fields[name]
+            if inner is None:
+                kept[name] = value[name]
+            else:
+                kept[name], count = select_fields(value[name], inner)
+                left_out += count
+    return kept, left_out + len(value) - len(kept)
 
 
 DEFAULT: Final = "select"  # the key in the meta of a spec
