@@ -1,7 +1,8 @@
-"""Reads callables: parameters, return type and kind. `inspect`, slow to import, is used only where the code object does not suffice."""
+"""Reads callables: parameters, return type and kind."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -31,12 +32,6 @@ from enfold.schema.types.annotations import TypeReader, injected_in, marks_of, r
 from enfold.schema.types.docstring import Docstring
 
 Kind = Literal["def", "async", "stream", "generator"]
-
-_VARIABLE_POSITIONAL: Final = 0x04
-_VARIABLE_KEYWORDS: Final = 0x08
-_GENERATOR: Final = 0x20
-_COROUTINE: Final = 0x80 | 0x100
-_ASYNC_GENERATOR: Final = 0x200
 
 
 class FunctionParameter(msgspec.Struct, frozen=True):
@@ -135,76 +130,65 @@ def _spelled(annotation: Any) -> str:
 
 
 def read_callable(function: Any, *, skips_variable: bool = False) -> Declaration:
-    """Read a function, method, partial or callable object; raise TypeError if it cannot be served.
+    """Read a function, method, partial, class or callable object; raise TypeError if it cannot be served.
 
     With `skips_variable`, `*args` and `**kwargs` are left out instead of refused.
     """
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
-    inner = _unwrap(function)
-    function_with_code, bound = _find_code(inner)
-    if function_with_code is None or hasattr(function, "__signature__"):
-        return _read_by_inspection(function, skips_variable)
-    return _read_code(function, function_with_code, bound, skips_variable)
+    outer = _unpartial(function)
+    name = getattr(outer, "__name__", type(outer).__name__)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise TypeError(f"{name}(): its signature cannot be read") from error
+    except NameError as error:  # Python 3.14 evaluates annotations on access
+        raise TypeError(f"{name}(): the name {error.name!r} in an annotation is not defined") from error
+    parameters = tuple(
+        _read_parameter(name, parameter)
+        for parameter in signature.parameters.values()
+        if not (skips_variable and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD))
+    )
+    plain = _find_code(inspect.unwrap(outer))
+    is_named = isinstance(outer, types.FunctionType | types.MethodType | type)
+    return Declaration(
+        name,
+        _kind(outer, plain),
+        parameters,
+        UNSET if signature.return_annotation is signature.empty else signature.return_annotation,
+        outer.__doc__ if is_named else getattr(plain, "__doc__", None) or outer.__doc__,
+        getattr(plain, "__globals__", {}),
+        {} if plain is None else _local_names(plain, outer),
+    )
 
 
-def _unwrap(function: Any) -> Any:
-    """Return the function below all decorators that use `functools.wraps`."""
-    seen = {id(function)}
-    while (wrapped := getattr(function, "__wrapped__", None)) is not None and id(wrapped) not in seen:
-        seen.add(id(wrapped))
-        function = wrapped
+def _unpartial(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
     return function
 
 
-def _find_code(function: Any) -> tuple[types.FunctionType | None, int]:
-    """Return the plain function behind a method or callable object, and the number of bound arguments."""
+def _read_parameter(name: str, parameter: inspect.Parameter) -> FunctionParameter:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        raise TypeError(f"{name}(): *{parameter.name} cannot be passed by name; declare the parameters")
+    if parameter.kind is parameter.VAR_KEYWORD:
+        raise TypeError(f"{name}(): **{parameter.name} has no schema; declare the parameters")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise TypeError(f"{name}(): parameter {parameter.name!r} is positional-only; arguments are passed by name")
+    annotation, default = (
+        UNSET if each is parameter.empty else each for each in (parameter.annotation, parameter.default)
+    )
+    return FunctionParameter(parameter.name, annotation, default)
+
+
+def _find_code(function: Any) -> types.FunctionType | None:
+    """Return the plain function behind a method or callable object."""
     if isinstance(function, types.FunctionType):
-        return function, 0
+        return function
     if isinstance(function, types.MethodType):
-        plain, bound = _find_code(_unwrap(function.__func__))
-        return plain, bound + 1
+        return _find_code(inspect.unwrap(function.__func__))
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
-    if isinstance(function, partial | type) or not isinstance(call, types.FunctionType):
-        return None, 0
-    return call, 1
-
-
-def _read_code(outer: Any, function: types.FunctionType, bound: int, skips_variable: bool) -> Declaration:
-    code = function.__code__
-    positional = code.co_argcount
-    names = code.co_varnames[: positional + code.co_kwonlyargcount]
-    name = outer.__name__ if hasattr(outer, "__name__") else type(outer).__name__
-    if code.co_flags & _VARIABLE_POSITIONAL and not skips_variable:
-        raise TypeError(f"{name}(): *args cannot be passed by name; declare the parameters")
-    if code.co_flags & _VARIABLE_KEYWORDS and not skips_variable:
-        raise TypeError(f"{name}(): **kwargs has no schema; declare the parameters")
-    if code.co_posonlyargcount > bound:
-        raise TypeError(f"{name}(): parameter {names[bound]!r} is positional-only; arguments are passed by name")
-    defaults = _defaults(function, names[:positional])
-    annotations = _annotations(function)
-    parameters = tuple(
-        FunctionParameter(each, annotations.get(each, UNSET), defaults.get(each, UNSET)) for each in names[bound:]
-    )
-    returns = annotations.get("return", UNSET)
-    doc = (
-        outer.__doc__ if isinstance(outer, types.FunctionType | types.MethodType) else function.__doc__ or outer.__doc__
-    )
-    return Declaration(
-        name, _kind(outer, function), parameters, returns, doc, function.__globals__, _local_names(function, outer)
-    )
-
-
-def _annotations(function: Any) -> dict[str, Any]:
-    try:
-        return dict(function.__annotations__)
-    except NameError as error:  # Python 3.14 evaluates annotations on access
-        raise TypeError(f"{function.__name__}(): the name {error.name!r} in an annotation is not defined") from error
-
-
-def _defaults(function: types.FunctionType, positional: tuple[str, ...]) -> dict[str, Any]:
-    values = function.__defaults__ or ()
-    return dict(zip(positional[len(positional) - len(values) :], values, strict=True)) | (function.__kwdefaults__ or {})
+    return call if isinstance(call, types.FunctionType) and not isinstance(function, type) else None
 
 
 def _local_names(function: types.FunctionType, outer: Any) -> dict[str, Any]:
@@ -242,66 +226,17 @@ def _names_of_callers(globals_: dict[str, Any]) -> dict[str, Any]:
 
 def _kind(outer: Any, inner: Any) -> Kind:
     """Return how a call runs: by the outer function, unless it is a plain `def` around the inner one."""
-    code_of_outer = _find_code(outer)[0]
-    kind = _kind_of_code(code_of_outer)
+    kind = _kind_of_code(_find_code(outer))
     return _kind_of_code(inner) if kind == "def" else kind
 
 
-def _kind_of_code(function: Any) -> Kind:
-    if not isinstance(function, types.FunctionType):
-        return "def"
-    flags = function.__code__.co_flags
-    if flags & _ASYNC_GENERATOR:
+def _kind_of_code(function: types.FunctionType | None) -> Kind:
+    flags = 0 if function is None else function.__code__.co_flags
+    if flags & inspect.CO_ASYNC_GENERATOR:
         return "stream"
-    if flags & _COROUTINE:
+    if flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
         return "async"
-    return "generator" if flags & _GENERATOR else "def"
-
-
-def _read_by_inspection(function: Any, skips_variable: bool) -> Declaration:
-    """Read partials, classes, builtins and callables with `__signature__`."""
-    import inspect
-
-    name = getattr(_unpartial(function), "__name__", type(function).__name__)
-    try:
-        signature = inspect.signature(function)
-    except ValueError as error:
-        raise TypeError(f"{name}(): its signature cannot be read") from error
-    parameters = tuple(
-        _read_parameter(name, parameter)
-        for parameter in signature.parameters.values()
-        if not (skips_variable and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD))
-    )
-    returns = UNSET if signature.return_annotation is inspect.Signature.empty else signature.return_annotation
-    plain, _ = _find_code(_unwrap(_unpartial(function)))
-    return Declaration(
-        name,
-        _kind(_unpartial(function), plain),
-        parameters,
-        returns,
-        inspect.getdoc(_unpartial(function)),
-        getattr(plain, "__globals__", {}),
-        {} if plain is None else _local_names(plain, function),
-    )
-
-
-def _unpartial(function: Any) -> Any:
-    while isinstance(function, partial):
-        function = function.func
-    return function
-
-
-def _read_parameter(name: str, parameter: Any) -> FunctionParameter:
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        raise TypeError(f"{name}(): *{parameter.name} cannot be passed by name; declare the parameters")
-    if parameter.kind is parameter.VAR_KEYWORD:
-        raise TypeError(f"{name}(): **{parameter.name} has no schema; declare the parameters")
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise TypeError(f"{name}(): parameter {parameter.name!r} is positional-only; arguments are passed by name")
-    annotation = UNSET if parameter.annotation is parameter.empty else parameter.annotation
-    return FunctionParameter(
-        parameter.name, annotation, UNSET if parameter.default is parameter.empty else parameter.default
-    )
+    return "generator" if flags & inspect.CO_GENERATOR else "def"
 
 
 _NULL: Final = Scalar("null")
