@@ -12,7 +12,7 @@ import msgspec
 from enfold.json_pointer import escape
 from enfold.schema.compiled import compile_schema
 from enfold.schema.nodes import Node
-from enfold.schema.nodes.traits import item_node, with_all_in_place
+from enfold.schema.nodes.traits import nodes_inside, with_all_in_place
 
 REDACTED: Final = "[redacted]"
 
@@ -106,7 +106,8 @@ class _SecretSearch:
             return self._visit_object(value, known, path, depth)
         if isinstance(value, list | tuple):
             return [
-                self.visit(item, _items(known, index), f"{path}/{index}", depth + 1) for index, item in enumerate(value)
+                self.visit(item, _inside(known, index), f"{path}/{index}", depth + 1)
+                for index, item in enumerate(value)
             ]
         return value
 
@@ -117,7 +118,7 @@ class _SecretSearch:
             if is_secret_name(key) and not (item is None or isinstance(item, bool)):
                 clean[key] = self.hide(item, below)
             else:
-                clean[key] = self.visit(item, _properties(nodes, key), below, depth + 1)
+                clean[key] = self.visit(item, _inside(nodes, key), below, depth + 1)
         return clean
 
     def hide(self, value: Any, path: str) -> str:
@@ -126,18 +127,8 @@ class _SecretSearch:
         return REDACTED
 
 
-def _properties(nodes: Nodes, name: str) -> Nodes:
-    found: list[Node | None] = []
-    for node in nodes:
-        properties = node.properties or {}
-        found.append(properties.get(name) or node.additional)
-        # Untrusted patterns are not evaluated: each of them may match.
-        found.extend((*(child for _, child in node.patterns), *node.unmatched))
-    return tuple(node for node in found if node is not None)
-
-
-def _items(nodes: Nodes, position: int) -> Nodes:
-    return tuple(found for node in nodes if (found := item_node(node, position)) is not None)
+def _inside(nodes: Nodes, step: str | int) -> Nodes:
+    return tuple(part for node in nodes for part in nodes_inside(node, step))
 
 
 def _leaf_texts(value: Any) -> Iterator[str]:

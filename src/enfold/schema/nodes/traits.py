@@ -205,6 +205,16 @@ def rest_node(node: Node, name: Any) -> Node | None:
     return None if is_known else node.additional
 
 
+def nodes_inside(node: Node, step: str | int) -> list[Node]:
+    """Return the nodes that may apply to a property or item; patterns, which may be hostile, count as matching."""
+    if isinstance(step, int):
+        found = [item_node(node, step)]
+    else:
+        found = [(node.properties or {}).get(step, node.additional), *(child for _, child in node.patterns)]
+        found += node.unmatched
+    return [part for part in found if part is not None]
+
+
 ALL_TYPES: Final = frozenset(TYPES)
 _INTEGER: Final = frozenset({"integer", "number"})
 _FRACTION: Final = frozenset({"number"})

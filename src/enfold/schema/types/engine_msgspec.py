@@ -52,42 +52,16 @@ def sentence(error: BaseException) -> str:
 
 def _expected_formats(schema: dict[str, Any], path: Path) -> str | None:
     """Return the formats that a schema declares at a location, such as `date-time`; None without formats."""
-    nodes = _alternatives(schema, [schema])
+    from enfold.schema.compiled import compile_schema  # few arguments are refused
+    from enfold.schema.nodes import in_place, reachable
+    from enfold.schema.nodes.traits import nodes_inside
+
+    nodes = reachable([compile_schema(schema).root], in_place)
     for step in path:
-        nodes = _alternatives(schema, [_subschema(node, step) for node in nodes])
-    formats = dict.fromkeys(text for node in nodes if (text := node.get("format") or node.get("contentEncoding")))
-    return " or ".join(formats) or None
-
-
-def _alternatives(root: dict[str, Any], schemas: list[Any]) -> list[dict[str, Any]]:
-    """Return the schemas that these refer to or choose from, each once."""
-    found: dict[int, dict[str, Any]] = {}
-    waiting = [schema for schema in schemas if isinstance(schema, dict)]
-    for schema in waiting:  # grows during iteration
-        if id(schema) in found:
-            continue
-        found[id(schema)] = schema
-        if "$ref" in schema:
-            target = root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"))
-            waiting += [target] if isinstance(target, dict) else []
-        else:
-            waiting += _members(schema)
-    return [schema for schema in found.values() if "$ref" not in schema and not _members(schema)]
-
-
-def _members(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    members = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf") or []
-    return [member for member in members if isinstance(member, dict)]
-
-
-def _subschema(schema: dict[str, Any], key: str | int) -> Any:
-    """Return the schema of one part of a value."""
-    if key == KEY:
-        return schema.get("propertyNames")
-    if schema.get("type") == "array":
-        prefix = schema.get("prefixItems", ())
-        return prefix[key] if isinstance(key, int) and key < len(prefix) else schema.get("items")
-    return schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        inside = (part for node in nodes for part in (nodes_inside(node, step) if step != KEY else [node.names]))
+        nodes = reachable(filter(None, inside), in_place)
+    formats = dict.fromkeys(node.source.get("format") or node.source.get("contentEncoding") for node in nodes)
+    return " or ".join(filter(None, formats)) or None
 
 
 def whole_number(part: Part, value: Any) -> Any:
