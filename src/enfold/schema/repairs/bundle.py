@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
+from operator import is_
 from typing import Any, Final, Literal
 
 import msgspec
@@ -349,94 +350,53 @@ _MAX_WAYS: Final = 32
 _CONTAINERS: Final = frozenset({dict, list})
 
 
+class _Place(msgspec.Struct, frozen=True, eq=False):
+    """All interpretations of the value at one location, as far as it is an object or an array."""
+
+    objects: tuple[Bundle, ...] = ()
+    arrays: tuple[Bundle, ...] = ()
+
+
 def without_unknown(bundles: Bundles, root: Node, value: Any) -> Any:
     """Return the value without undeclared properties and otherwise unchanged.
 
     Variants of a union are not evaluated: a property stays if any variant declares it or is open.
     """
-    return _Remover().of([bundles.alone(root)]).apply(value)
 
-
-class _Remover(dict[tuple[int, ...], "_Place"]):
-    """The locations of a schema, by the possible interpretations of a value there."""
-
-    def of(self, bundles: Iterable[Bundle]) -> _Place:
-        ways: dict[int, Bundle] = {}
-        for bundle in bundles:
-            for way in _ways(bundle):
-                ways[id(way)] = way
+    @cache
+    def place(interpretations: tuple[Bundle, ...]) -> _Place:
+        ways: dict[Bundle, None] = {}
+        for bundle in interpretations:
+            ways.update(dict.fromkeys(_ways(bundle)))
             if len(ways) > _MAX_WAYS:
-                ways = {}  # too many interpretations: everything is kept
-                break
-        key = tuple(ways)
-        if key not in self:
-            self[key] = _Place(self, tuple(ways.values()))
-        return self[key]
+                return _Place()  # too many interpretations: everything is kept
+        return _Place(*(tuple(way for way in ways if kind in way.types) for kind in ("object", "array")))
 
+    @cache
+    def member(at: _Place, key: Any) -> _Place | None:
+        """Return the place of a property; None if every interpretation strips or refuses it."""
+        found = [way.property(key) for way in at.objects]
+        if all(each.is_unknown or each.is_refused for each in found):
+            return None
+        return place(tuple(way.of(each.nodes) for way, each in zip(at.objects, found, strict=True)))
 
-class _Place:
-    """All interpretations of the value at one location."""
+    @cache
+    def item(at: _Place, position: int) -> _Place:
+        return place(tuple(way.item(position) for way in at.arrays))
 
-    def __init__(self, places: _Remover, ways: tuple[Bundle, ...]) -> None:
-        self._places = places
-        self._objects = [way for way in ways if "object" in way.types]
-        self._arrays = [way for way in ways if "array" in way.types]
-        self._members: dict[Any, _Place] = {}
-        self._items: dict[int, _Place] = {}
+    def stripped(value: Any, at: _Place) -> Any:
+        if type(value) is dict and at.objects:
+            inside = {key: (part, below) for key, part in value.items() if (below := member(at, key)) is not None}
+            result = {key: stripped(part, below) for key, (part, below) in inside.items()}
+            is_same = len(result) == len(value) and all(map(is_, result.values(), value.values()))
+            return value if is_same else result
+        if type(value) is list and at.arrays and not _CONTAINERS.isdisjoint(map(type, value)):
+            ahead = max(way.ahead for way in at.arrays)
+            items = [stripped(part, item(at, min(position, ahead))) for position, part in enumerate(value)]
+            return value if all(map(is_, items, value)) else items
+        return value
 
-    def apply(self, value: Any) -> Any:
-        if type(value) is dict:
-            return self._object(value) if self._objects else value
-        return self._array(value) if self._arrays else value
-
-    def _object(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        unknown = [key for key in value if key not in self._names and self._is_unknown(key)]
-        result = value
-        if unknown:
-            result = value.copy()
-            for key in unknown:
-                del result[key]
-        for key, item in list(result.items()):
-            if type(item) in _CONTAINERS and (changed := self._member(key).apply(item)) is not item:
-                result = result.copy() if result is value else result
-                result[key] = changed
-        return result
-
-    def _array(self, value: list[Any]) -> list[Any]:
-        if _CONTAINERS.isdisjoint(map(type, value)):
-            return value
-        ahead = self._ahead
-        result = [
-            self._item(min(position, ahead)).apply(item) if type(item) in _CONTAINERS else item
-            for position, item in enumerate(value)
-        ]
-        return value if all(one is other for one, other in zip(result, value, strict=True)) else result
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset[str]().union(*(way.names for way in self._objects))
-
-    def _is_unknown(self, key: Any) -> bool:
-        found = (way.extra or way.property(key) for way in self._objects)
-        return all(each.is_unknown or each.is_refused for each in found)
-
-    def _member(self, key: Any) -> _Place:
-        place = self._members.get(key)
-        if place is None:
-            nodes = (way.property(key).nodes for way in self._objects)
-            place = self._places.of(way.of(each) for way, each in zip(self._objects, nodes, strict=True))
-            if key in self._names:
-                self._members[key] = place
-        return place
-
-    @cached_property
-    def _ahead(self) -> int:
-        return max(way.ahead for way in self._arrays)
-
-    def _item(self, position: int) -> _Place:
-        if position not in self._items:
-            self._items[position] = self._places.of(way.item(position) for way in self._arrays)
-        return self._items[position]
+    return stripped(value, place((bundles.alone(root),)))
 
 
 def _ways(bundle: Bundle) -> Iterable[Bundle]:
