@@ -195,7 +195,7 @@ def _answer(
         read_format(request)
         hosts.check({}, request.headers)
         request.identity = identify()
-        router = Router(functions, operation_pages(functions), hosts, is_closed=True)
+        router = Router(functions, operation_pages(functions), hosts, is_closed=False)
         return _run(router, functions.registry.lifetime, request, tasks)
     except CallError as error:
         return functions.failure(request, error)
