@@ -442,6 +442,20 @@ def test_a_body_that_cannot_be_read_is_refused_with_a_reason(
     assert (answer.status, said in answer.json["error"]) == (status, True), answer.json
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(form(FILE), "multipart/form-data; boundary=x"), (PNG, "application/octet-stream")],
+    ids=["form", "raw"],
+)
+def test_the_query_string_has_other_arguments_and_repeats_none(client: Client, body: bytes, kind: str) -> None:
+    others = post(client, body, kind, "upload?size=3&tags=a&format=envelope")
+    assert others.json["data"] == uploaded(PNG, size=3, tags=["a"])["result"]
+    for query in ("content=aGk=", "content=aGk=&size=3"):
+        twice = post(client, body, kind, f"upload?{query}")
+        assert (twice.status, "The argument content is given twice" in twice.json["error"]) == (400, True)
+    assert post(client, body, kind, "upload?other=1").json == {"error": 'Unknown argument "other"'}
+
+
 def test_a_declared_media_type_is_taken_as_a_raw_body(client: Client) -> None:
     answer = client.request("POST", "/functions/convert", PNG, {"Content-Type": "image/webp", "Accept": "image/png"})
     assert answer.body == PNG

@@ -69,7 +69,9 @@ class FileArgument(msgspec.Struct, frozen=True):
     is_list: bool = False  # an array of files
     is_object: bool = False  # it may be an object that also has `filename` and `content_type`
 
-    def value(self, content: bytes | memoryview, filename: str | None, content_type: str | None = None) -> Any:
+    def value(
+        self, content: bytes | bytearray | memoryview, filename: str | None, content_type: str | None = None
+    ) -> Any:
         """Return one file as the argument takes it."""
         data = as_base64(content)
         if not self.is_object or not filename:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakMethod
 
@@ -137,8 +137,7 @@ class Routes:
         request.rest_path, request.path_arguments = match.path, match.arguments
         key = match.spec.id, match.methods
         if key not in self._rest:
-            plain = self.route_to(match.spec)
-            self._rest[key] = replace(plain, methods=match.methods, run=partial(_run_rest, plain.run))
+            self._rest[key] = replace(self.route_to(match.spec), methods=match.methods)
         return self._rest[key]
 
     def _is_same_for_all(self, name: str) -> bool:
@@ -151,14 +150,6 @@ class Routes:
         is_open, run = prepared.is_open, self._choose(prepared)
         needs_context = prepared.needs_context or not is_open
         return Route(spec, prepared, writes, methods_of(spec), self.known, run, is_open, needs_context)
-
-
-async def _run_rest(run: Run, functions: Functions, route: Route, request: Request) -> Response | None:
-    """Run an operation with the arguments in path, query string and body."""
-    request.arguments = await functions.rest_arguments(route, request)
-    if route.known is not functions.routes.known:  # the registry has changed while we waited for the body
-        route = functions.routes.route_to(functions.registry.get_spec(route.spec.id))
-    return await run(functions, route, request)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
@@ -278,23 +269,14 @@ class Functions:
 
     async def call(self, route: Route, request: Request) -> Response | None:
         """Run an operation and write its result; whatever fails is raised."""
-        headers, prepared = request.headers, route.prepared
-        write = request.format.write
+        headers, write = request.headers, request.format.write
         accept, wants_file = headers.get(b"accept"), False
         if accept not in _TAKES_JSON:
             wants_file = _wants_file(request, route.spec)
             if not wants_file and not accepts_json(headers[b"accept"]):
                 return await self._follow(self, route, request)
-        if request.arguments is not None:
-            given = request.arguments
-        elif request.method == "POST":
-            given = await self.body_object(request, route.spec)
-            if route.known is not self.routes.known:
-                # The registry has changed while we waited: what required nothing of its caller may do so now.
-                route = self.routes.route_to(self.registry.get_spec(route.spec.id))
-                prepared = route.prepared
-        else:
-            given = route.read_query(request.query)
+        route, given = await self.arguments(route, request)
+        prepared = route.prepared
         context = None
         if route.needs_context or self._needs_context or not OPTION_HEADERS.isdisjoint(headers):
             context = self.context(route, request)
@@ -350,29 +332,31 @@ class Functions:
         own = [header for header in answer.headers if header[0] not in _OF_JSON]
         return msgspec.structs.replace(answer, headers=[*own, *file.headers()], media_type=file.media_type.encode())
 
-    async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
-        """Read the arguments from the body or the query string."""
-        if request.arguments is not None:
-            return request.arguments
-        if request.method != "POST":
-            return route.read_query(request.query)
-        return await self.body_object(request, route.spec)
+    async def arguments(self, route: Route, request: Request) -> tuple[Route, dict[str, Any]]:
+        """The arguments in path, query string and body; and the route, which may be another once the body has been read.
 
-    async def rest_arguments(self, route: Route, request: Request) -> dict[str, Any]:
-        """The arguments of a request to a REST route: those in its path, its query string and its body, if there is one."""
-        in_query = route.read_query(request.query)
+        A JSON body for `/functions/{id}` has all arguments; beside any other body, some may be in the query string.
+        """
+        headers, is_rest = request.headers, request.rest_path is not None
         if request.method not in WITH_BODY:
-            if _has_body(request.headers):  # arguments in it would be ignored
+            given = route.read_query(request.query)
+            if is_rest and _has_body(headers):  # arguments in it would be ignored
                 message = f"{request.method} has no body here: write arguments into the query string"
                 raise invalid_argument("", "unknown", None, message)
-            return merged(request.path_arguments, in_query, {})
-        in_query.pop("format", None)  # that of the answer
-        read_upload = self._check_body(request.headers, route.spec)
-        body = await request.exchange.body(self._settings.max_body)
-        request.size = len(body)
+            return route, merged(request.path_arguments, given, {}) if is_rest else given
+        body, read_upload = await self._body(request, route.spec)
         if read_upload is not None:
-            return merged(request.path_arguments, in_query, read_upload(body, b""))
-        return merged(request.path_arguments, in_query, self._read_body(body) if body.strip() else {})
+            given = read_upload(body)
+        else:
+            given = {} if is_rest and not body.strip() else self._read_body(body)
+        if is_rest or read_upload is not None:
+            in_query = route.read_query(request.query)
+            in_query.pop("format", None)  # that of the answer
+            given = merged(request.path_arguments, in_query, given)
+        if route.known is not self.routes.known:
+            # The registry has changed while we waited: what required nothing of its caller may do so now.
+            route = self.routes.route_to(self.registry.get_spec(route.spec.id))
+        return route, given
 
     def context(self, route: Route, request: Request) -> Context:
         """Create the context of a call from its headers."""
@@ -407,15 +391,10 @@ class Functions:
 
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
-    async def body_object(self, request: Request, spec: OperationSpec | None = None) -> dict[str, Any]:
-        """The JSON object in the body, which is refused for its headers before it is read.
-
-        For an operation that takes files, its arguments may also come as a form, or be the body itself.
-        """
-        read_upload = self._check_body(request.headers, spec)
-        body = await request.exchange.body(self._settings.max_body)
-        request.size = len(body)
-        return self._read_body(body) if read_upload is None else read_upload(body, request.query)
+    async def body_object(self, request: Request) -> dict[str, Any]:
+        """The JSON object in the body, which is refused for its headers before it is read."""
+        body, _ = await self._body(request)
+        return self._read_body(body)
 
     def _read_body(self, body: bytes | bytearray) -> dict[str, Any]:
         try:
@@ -423,11 +402,14 @@ class Functions:
         except NOT_AN_OBJECT:
             raise invalid_body(body) from None
 
-    def _check_body(self, headers: Mapping[bytes, bytes], spec: OperationSpec | None) -> UploadReader | None:
-        """Refuse a body of another type, a compressed one, and one that says itself that it is too large.
+    async def _body(
+        self, request: Request, spec: OperationSpec | None = None
+    ) -> tuple[bytes | bytearray, UploadReader | None]:
+        """The body, and what reads one that is not JSON.
 
-        Gives what reads a body that is not JSON.
+        A body of another type, a compressed one, and one that says itself that it is too large is refused unread.
         """
+        headers, limit = request.headers, self._settings.max_body
         kind = headers.get(b"content-type")
         read_upload = None
         if kind not in self._body_types:
@@ -440,8 +422,10 @@ class Functions:
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise unsupported_body("The body must not be compressed")
         if len(headers.get(b"content-length", b"")) >= self._max_digits:  # a shorter number cannot be too large
-            check_length(headers, self._settings.max_body)
-        return read_upload
+            check_length(headers, limit)
+        body = await request.exchange.body(limit)
+        request.size = len(body)
+        return body, read_upload
 
     def _recording(self, spec: OperationSpec, request: Request, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -458,7 +442,8 @@ class Functions:
         """Run a subscription and return all items as one list."""
         from enfold.surfaces.collection import collect
 
-        given, context = await self.arguments(route, request), self.context(route, request)
+        route, given = await self.arguments(route, request)
+        context = self.context(route, request)
         collected = await collect(self.registry, route.spec.id, given, context)
         envelope = envelope_of(collected.outcome)
         text = encode_result(request.format.write, envelope, route.spec)

@@ -57,7 +57,6 @@ class Request(msgspec.Struct, eq=False):
     context: Context | None = None  # of this call, where it needs one
     rest_path: str | None = None  # of the REST route that it came by, as the route has it
     path_arguments: dict[str, str] = {}  # those in the path of a REST route
-    arguments: dict[str, Any] | None = None  # of a call by a REST route, when they have been read
     notify: Notify | None = None  # gets progress and log messages of the call
     invocation: Invocation = DIRECT  # who answers its questions
     # Set by `known_id` on first use.

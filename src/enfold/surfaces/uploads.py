@@ -9,11 +9,11 @@ from enfold.errors import invalid_argument
 from enfold.operations import OperationSpec
 from enfold.schema.files import FileArgument, file_arguments
 from enfold.surfaces.multipart import Part, boundary_of, read_parts
-from enfold.surfaces.request import field_reader, query_fields
+from enfold.surfaces.request import field_reader
 from enfold.surfaces.responses import unsupported_body
 
 Body: TypeAlias = bytes | bytearray
-UploadReader: TypeAlias = Callable[[Body, bytes], dict[str, Any]]  # of a body and a query string
+UploadReader: TypeAlias = Callable[[Body], dict[str, Any]]
 
 MULTIPART: Final = "multipart/form-data"
 RAW: Final = "application/octet-stream"
@@ -27,11 +27,11 @@ def upload_reader(operation: OperationSpec, content_type: bytes) -> UploadReader
     kind = content_type.partition(b";")[0].strip().lower().decode("latin-1")
     if kind == MULTIPART:
         boundary = boundary_of(content_type)
-        return lambda body, _: _read_form(body, boundary, operation, files)
+        return lambda body: _read_form(body, boundary, operation, files)
     raw = raw_types(files)
     if any(_is_within(kind, each) for each in raw):
         ((name, file),) = files.items()
-        return lambda body, query: _read_raw(body, query, operation, (name, file, kind))
+        return lambda body: {name: file.value(body, None, kind)}
     expected = ["application/json", MULTIPART, *raw]
     raise unsupported_body(f"The body must be {', '.join(expected[:-1])} or {expected[-1]}", ", ".join(expected))
 
@@ -47,17 +47,6 @@ def raw_types(files: dict[str, FileArgument]) -> list[str]:
 def _is_within(kind: str, declared: str) -> bool:
     wanted = declared.partition(";")[0].strip().lower()
     return wanted in (kind, "*/*") or (wanted.endswith("/*") and kind.startswith(wanted[:-1]))
-
-
-def _read_raw(
-    body: Body, query: bytes, operation: OperationSpec, file: tuple[str, FileArgument, str]
-) -> dict[str, Any]:
-    """Read a body that is the file; the query string has the other arguments, and perhaps the format of the answer."""
-    name, argument, kind = file
-    fields = query_fields(query)
-    fields.pop("format", None)
-    with memoryview(body) as content:
-        return {**field_reader(operation)(fields), name: argument.value(content, None, kind)}
 
 
 def _read_form(body: Body, boundary: bytes, operation: OperationSpec, files: dict[str, FileArgument]) -> dict[str, Any]:

@@ -102,8 +102,8 @@ class Streams:
             raise not_acceptable("text/event-stream or application/x-ndjson")
         if self.is_stopping:
             raise CallError("UNAVAILABLE", "The server is shutting down")
+        route, given = await functions.arguments(route, request)
         context = functions.context(route, request)
-        given = await functions.arguments(route, request)
         if request.method == "HEAD":
             check_access(route.spec, request.identity, given)
             head = [(b"content-type", media_type.encode()), NO_STORE, id_header(request)]

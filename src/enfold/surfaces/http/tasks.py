@@ -38,7 +38,8 @@ class TaskPages:
         preference = read_prefer(request.headers)
         if not preference.is_async:
             return await functions.call(route, request)
-        given, context = await functions.arguments(route, request), functions.context(route, request)
+        route, given = await functions.arguments(route, request)
+        context = functions.context(route, request)
         if route.spec.durable != "never":
             handle = await self._tasks.order(route.spec.id, given, context)
         else:  # the server behind it may make a task of the call
