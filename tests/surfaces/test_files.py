@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import httpx
 import httpx2
@@ -141,6 +141,24 @@ def test_a_file_cannot_become_a_page_of_the_server(client: Client, name: str, ki
     assert headers["content-disposition"] == disposition
     assert headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in headers["content-security-policy"]
+
+
+Drawing: TypeAlias = Annotated[bytes, MediaType("image/png")] | Annotated[bytes, MediaType("application/pdf")]
+
+
+def test_bytes_of_one_of_several_media_types_have_that_of_their_envelope() -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    def draw(kind: str | None = None) -> Drawing:
+        return PNG if kind is None else cast("Any", http_envelope(PNG, content_type=kind))
+
+    with serve(to_http(ops)) as server:
+        kinds = [
+            server.request("GET", f"/functions/draw{query}", headers={"Accept": "image/png"}).headers["content-type"]
+            for query in ("", "?kind=image/png", "?kind=application/pdf")
+        ]
+    assert kinds == ["application/octet-stream", "image/png", "application/pdf"]
 
 
 def test_what_is_no_file_stays_json(client: Client) -> None:

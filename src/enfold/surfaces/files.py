@@ -79,7 +79,9 @@ def result_file(envelope: ResponseEnvelope[Any], operation: OperationSpec) -> Re
 
 
 def _declared(operation: OperationSpec) -> str | None:
-    return next((kind for kind in media_types(operation.output_schema) if "*" not in kind), None)
+    """Return the declared media type; of several, only an envelope with its own `content_type` could tell which."""
+    kinds = {kind for kind in media_types(operation.output_schema) if "*" not in kind}
+    return _BYTES if len(kinds) > 1 else next(iter(kinds), None)
 
 
 def _is_base64(text: str) -> bool:
