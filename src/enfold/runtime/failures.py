@@ -70,12 +70,8 @@ class Failures:
             error.request_id = context.request_id
         return error
 
-    def failure_of(self, error: BaseException, context: Context | None, has_passed: bool = False) -> CallError:
+    def failure_of(self, error: BaseException, context: Context | None) -> CallError:
         """Return the CallError for an exception of a handler or middleware; re-raise a cancellation from outside."""
-        if has_passed and is_cancellation(error):
-            if context is not None:
-                context.cancel()
-            return self.with_ids(self.timed_out(context), context)
         if not isinstance(error, Exception) and comes_from_outside(error):
             if context is not None:
                 context.cancel()
