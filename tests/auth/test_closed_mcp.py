@@ -11,7 +11,6 @@ from tests.serving import Answer, Client, serve
 
 from enfold import Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.mcp import prompt, resource
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.testing.asgi import Conversation
@@ -62,8 +61,8 @@ def shop(*, public: bool) -> OperationRegistry:
     async def shelf(id: str = "") -> str:  # the argument that names the resource
         return id
 
-    resource(ops, "shop://stock", name="stock")(lambda: "12 pens")
-    prompt(ops, name="greeting")(lambda: "Say hello")
+    ops.resource("shop://stock", name="stock")(lambda: "12 pens")
+    ops.prompt(name="greeting")(lambda: "Say hello")
     if public:
 
         @ops.query(access={"public": True})

@@ -21,9 +21,7 @@ from enfold.mcp import (
     elicit,
     elicitation,
     list_roots,
-    prompt,
     remember,
-    resource,
     roots,
     sample,
     sampling,
@@ -344,7 +342,7 @@ async def test_trigger_prompt_change() -> str:
     if "test_changing_prompt" in ops:
         ops.unregister("test_changing_prompt")
     else:
-        prompt(ops, name="test_changing_prompt")(_nothing)
+        ops.prompt(name="test_changing_prompt")(_nothing)
     return "Done"
 
 
@@ -400,25 +398,25 @@ for name, description, schema in (
 # --- resources ----------------------------------------------------------------------------------------------------
 
 
-@resource(ops, "test://static-text", mime_type="text/plain")
+@ops.resource("test://static-text", mime_type="text/plain")
 async def static_text() -> str:
     """A text that does not change."""
     return "This is the content of the static text resource."
 
 
-@resource(ops, "test://static-binary", mime_type="image/png")
+@ops.resource("test://static-binary", mime_type="image/png")
 async def static_binary() -> EmbeddedResource:
     """An image that does not change."""
     return EmbeddedResource(resource={"uri": "test://static-binary", "mimeType": "image/png", "blob": PNG})
 
 
-@resource(ops, "test://template/{id}/data", mime_type="application/json")
+@ops.resource("test://template/{id}/data", mime_type="application/json")
 async def template_data(id: str) -> dict[str, Any]:
     """The data of one id."""
     return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
 
 
-@resource(ops, "test://watched-resource", mime_type="text/plain")
+@ops.resource("test://watched-resource", mime_type="text/plain")
 async def watched_resource() -> str:
     """A text that clients follow."""
     return "Watched resource content."
@@ -427,13 +425,13 @@ async def watched_resource() -> str:
 # --- prompts ------------------------------------------------------------------------------------------------------
 
 
-@prompt(ops)
+@ops.prompt
 async def test_simple_prompt() -> str:
     """A prompt without arguments."""
     return "This is a simple prompt for testing."
 
 
-@prompt(ops)
+@ops.prompt
 async def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
     """A prompt with arguments.
 
@@ -450,7 +448,7 @@ async def arg1_values(value: str) -> list[str]:
     return [each for each in ("testing", "test", "paris", "park") if each.startswith(value)]
 
 
-@prompt(ops)
+@ops.prompt
 async def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:  # noqa: N803  # the suite's name
     """A prompt with a resource in it.
 
@@ -464,14 +462,14 @@ async def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMes
     ]
 
 
-@prompt(ops)
+@ops.prompt
 async def test_prompt_with_image() -> list[PromptMessage]:
     """A prompt with an image in it."""
     image = ImageContent(data=PNG, mime_type="image/png")
     return [PromptMessage(image), PromptMessage("Please analyze the image above.")]
 
 
-@prompt(ops)
+@ops.prompt
 async def test_input_required_result_prompt(context: Context) -> str:
     """A prompt that asks the user."""
     form = {"type": "object", "properties": {"context": {"type": "string"}}, "required": ["context"]}

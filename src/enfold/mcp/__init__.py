@@ -1,6 +1,6 @@
 """The MCP protocol as values, and what handlers may offer and ask over it. No I/O; used by the source and the surface."""
 
-from enfold.mcp.offers import PromptMessage, completion, prompt, resource
+from enfold.mcp.offers import PromptMessage, completion
 from enfold.operations.questions import (
     Answer,
     Question,
@@ -28,9 +28,7 @@ __all__ = [
     "elicit",
     "elicitation",
     "list_roots",
-    "prompt",
     "remember",
-    "resource",
     "resource_updated",
     "roots",
     "sample",

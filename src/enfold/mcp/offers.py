@@ -30,27 +30,6 @@ class PromptMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant"] = "user"
 
 
-def resource(
-    registry: OperationRegistry,
-    uri: str,
-    *,
-    mime_type: str | None = None,
-    size: int | None = None,
-    annotations: dict[str, Any] | None = None,
-    icons: list[dict[str, Any]] | None = None,
-    **options: Any,
-) -> Callable[[F], F]:
-    """Register a resource: `registry.resource(uri)` as a function."""
-    return registry.resource(uri, mime_type=mime_type, size=size, annotations=annotations, icons=icons, **options)
-
-
-def prompt(
-    registry: OperationRegistry, *, icons: list[dict[str, Any]] | None = None, **options: Any
-) -> Callable[[F], F]:
-    """Register a prompt: `registry.prompt` as a function."""
-    return registry.prompt(icons=icons, **options)
-
-
 def completion(registry: OperationRegistry, of: str, argument: str | None = None, **options: Any) -> Callable[[F], F]:
     """Register a function that proposes values for an argument of a prompt or a resource of the same namespace.
 

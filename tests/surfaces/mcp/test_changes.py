@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 from enfold import Context, OperationRegistry
-from enfold.mcp import prompt, resource, resource_updated
+from enfold.mcp import resource_updated
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient
@@ -22,8 +22,8 @@ def ops() -> OperationRegistry:
     """One operation of each kind."""
     ops = OperationRegistry("shop")
     ops.query(name="one")(lambda: 1)
-    prompt(ops, name="ask")(lambda: "Ask")
-    resource(ops, "shop://stock", name="stock")(lambda: "3")
+    ops.prompt(name="ask")(lambda: "Ask")
+    ops.resource("shop://stock", name="stock")(lambda: "3")
 
     @ops.mutation
     async def sell(context: Context) -> None:
@@ -60,7 +60,7 @@ async def test_many_changes_are_one_notification_for_the_list_that_changed(
     for number in range(3):
         ops.query(name=f"new{number}")(lambda: 1)
     assert (await next_message(events))["method"] == "notifications/tools/list_changed"
-    prompt(ops, name="another")(lambda: "Ask")
+    ops.prompt(name="another")(lambda: "Ask")
     assert (await next_message(events))["method"] == "notifications/prompts/list_changed"
 
 
@@ -70,7 +70,7 @@ async def test_a_listener_gets_only_the_notifications_it_asked_for(
     events = await listening(make_client(ops), promptsListChanged=True)
     await next_message(events)
     ops.query(name="new")(lambda: 1)
-    prompt(ops, name="another")(lambda: "Ask")
+    ops.prompt(name="another")(lambda: "Ask")
     assert (await next_message(events))["method"] == "notifications/prompts/list_changed"
 
 

@@ -11,7 +11,6 @@ from tests.waiting import PATIENCE, until
 
 from enfold import CallError, OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.mcp import resource
 from enfold.surfaces.mcp.subscriptions import Following
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def source() -> Source:
 def ops(source: Source) -> OperationRegistry:
     """A resource that everybody may read, one for those who may write, and the operation that tells of both."""
     ops = OperationRegistry("shop")
-    resource(ops, STOCK, name="stock")(lambda: "3")
-    resource(ops, "shop://safe", name="safe", access={"required_scopes": ["write"]})(lambda: "1000")
+    ops.resource(STOCK, name="stock")(lambda: "3")
+    ops.resource("shop://safe", name="safe", access={"required_scopes": ["write"]})(lambda: "1000")
 
     @ops.subscription(meta={"mcp": {"kind": "updates"}})
     async def updates(uri: str) -> AsyncIterator[dict[str, str]]:
@@ -172,7 +171,7 @@ async def test_a_source_that_is_gone_and_comes_back_is_followed_again(
 ) -> None:
     monkeypatch.setattr("enfold.surfaces.mcp.subscriptions.BACKOFF", (0.0,))
     ops = OperationRegistry("shop")
-    resource(ops, STOCK, name="stock")(lambda: "3")
+    ops.resource(STOCK, name="stock")(lambda: "3")
     breaks = iter([True, True, False])
 
     @ops.subscription(meta={"mcp": {"kind": "updates"}})
@@ -197,7 +196,7 @@ async def test_a_resource_that_its_source_cannot_follow_is_still_read(
     make_client: MakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     ops = OperationRegistry("shop")
-    resource(ops, STOCK, name="stock")(lambda: "3")
+    ops.resource(STOCK, name="stock")(lambda: "3")
 
     @ops.subscription(meta={"mcp": {"kind": "updates"}})
     async def updates(uri: str) -> AsyncIterator[dict[str, str]]:

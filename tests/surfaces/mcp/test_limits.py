@@ -11,7 +11,6 @@ import pytest
 from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
 
 from enfold import Context, OperationRegistry
-from enfold.mcp import resource
 from enfold.mcp.json_rpc import ProtocolError, RPCNotification, parse_batch
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp import to_mcp
@@ -205,7 +204,7 @@ def test_unread_notifications_are_limited_in_bytes() -> None:
 
 async def test_the_followed_resources_of_a_session_are_limited(make_client: MakeClient, ops: OperationRegistry) -> None:
     for number in range(5):
-        resource(ops, f"shop://{number}", name=f"page{number}")(lambda: "text")
+        ops.resource(f"shop://{number}", name=f"page{number}")(lambda: "text")
     client = make_client(ops, HANDSHAKE, limits=SMALL)
     await client.initialize()
     for number in range(3):
@@ -218,7 +217,7 @@ async def test_the_followed_resources_of_a_session_are_limited(make_client: Make
 
 
 async def test_the_resources_of_a_listen_request_are_limited(make_client: MakeClient, ops: OperationRegistry) -> None:
-    resource(ops, "shop://{number}", name="page")(lambda number: number)
+    ops.resource("shop://{number}", name="page")(lambda number: number)
     client = make_client(ops, limits=SMALL)
     asked = {"resourceSubscriptions": [f"shop://{number}" for number in range(4)]}
     refused = await client.ask("subscriptions/listen", {"notifications": asked})

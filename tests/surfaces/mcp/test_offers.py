@@ -8,7 +8,7 @@ import pytest
 
 from enfold import CallError, EmbeddedResource, ImageContent, OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.mcp import PromptMessage, completion, prompt, resource
+from enfold.mcp import PromptMessage, completion
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -19,23 +19,23 @@ def ops() -> OperationRegistry:
     """A shop with resources and prompts."""
     ops = OperationRegistry("shop")
 
-    @resource(ops, "shop://about", mime_type="text/markdown")
+    @ops.resource("shop://about", mime_type="text/markdown")
     def about() -> str:
         """What the shop is."""
         return "# Shop"
 
-    @resource(ops, "shop://logo", mime_type="image/png")
+    @ops.resource("shop://logo", mime_type="image/png")
     def logo() -> bytes:
         return b"abc"
 
-    @resource(ops, "shop://items/{id}")
+    @ops.resource("shop://items/{id}")
     async def item(id: int) -> dict[str, Any]:
         """One item."""
         if id > 9:
             raise CallError("OPERATION_NOT_FOUND", f"There is no item {id}")
         return {"id": id}
 
-    @prompt(ops, title="Review")
+    @ops.prompt(title="Review")
     def review(code: str, language: Literal["python", "perl", "go"] = "python") -> str:
         """Review some code.
 
@@ -96,7 +96,7 @@ async def test_a_resource_is_read(
 async def test_a_resource_may_make_its_contents_itself(make_client: MakeClient, ops: OperationRegistry) -> None:
     inner = {"uri": "shop://a", "text": "A"}
 
-    @resource(ops, "shop://all")
+    @ops.resource("shop://all")
     async def everything() -> list[EmbeddedResource]:
         return [EmbeddedResource(resource=inner), EmbeddedResource(resource={**inner, "uri": "shop://b"})]
 
@@ -122,7 +122,7 @@ async def test_a_wrong_read_is_refused_with_a_reason(make_client: MakeClient, op
 async def test_a_resource_one_may_not_read_is_not_there(
     make_client: MakeClient, ops: OperationRegistry, tokens: Tokens
 ) -> None:
-    resource(ops, "shop://safe", name="safe", access={"required_scopes": ["write"]})(lambda: "gold")
+    ops.resource("shop://safe", name="safe", access={"required_scopes": ["write"]})(lambda: "gold")
     ann = make_client(ops, token="ann-token", tokens=tokens)
     bob = make_client(ops, token="bob-token", tokens=tokens)
     assert (await ann.result("resources/read", {"uri": "shop://safe"}))["contents"][0]["text"] == "gold"
@@ -155,7 +155,7 @@ async def test_a_prompt_is_a_message_of_the_user(
 async def test_a_prompt_may_have_several_messages_of_any_content(
     make_client: MakeClient, ops: OperationRegistry
 ) -> None:
-    @prompt(ops)
+    @ops.prompt
     async def compare() -> list[PromptMessage]:
         image = ImageContent(data="aGk=", mime_type="image/png")
         return [PromptMessage(image), PromptMessage("I see a cat", role="assistant")]

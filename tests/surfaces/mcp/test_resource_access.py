@@ -11,7 +11,7 @@ import pytest
 
 from enfold import Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.mcp import completion, resource
+from enfold.mcp import completion
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient
@@ -30,8 +30,8 @@ def has_changed() -> asyncio.Event:
 def projects(has_changed: asyncio.Event) -> OperationRegistry:
     """Projects, of which Ann may read the first; changes of all are announced at once."""
     ops = OperationRegistry("work")
-    resource(ops, "proj://{id}", name="project", access=READ_PROJECT)(lambda id: f"project {id}")  # noqa: A006  # the name in the URI
-    resource(ops, "proj://", name="overview")(lambda: "all")
+    ops.resource("proj://{id}", name="project", access=READ_PROJECT)(lambda id: f"project {id}")  # noqa: A006  # the name in the URI
+    ops.resource("proj://", name="overview")(lambda: "all")
     completion(ops, "project", "id", name="ids")(lambda value: [value, "2"])
 
     @ops.subscription(meta={"mcp": {"kind": "updates"}})
@@ -116,12 +116,12 @@ def servers() -> OperationRegistry:
     ops = OperationRegistry()
     for name in ("a", "b"):
         server = OperationRegistry(f"{name}.resources")
-        resource(server, "config://app", name="app")(lambda name=name: f"app of {name}")
-        resource(server, f"{name}b://{{table}}", name="table")(lambda table, name=name: f"{table} of {name}")
-        resource(server, "both://{+path}", name="both")(lambda path, name=name: f"{path} of {name}")
+        server.resource("config://app", name="app")(lambda name=name: f"app of {name}")
+        server.resource(f"{name}b://{{table}}", name="table")(lambda table, name=name: f"{table} of {name}")
+        server.resource("both://{+path}", name="both")(lambda path, name=name: f"{path} of {name}")
         ops.register_all(server)
     greedy = OperationRegistry("greedy.resources")
-    resource(greedy, "{+u}", name="everything")(lambda u: f"{u} of greedy")
+    greedy.resource("{+u}", name="everything")(lambda u: f"{u} of greedy")
     ops.register_all(greedy)
     return ops
 
@@ -179,7 +179,7 @@ async def test_pages_of_two_servers_keep_their_scheme_and_each_tool_names_its_ow
     ops = OperationRegistry()
     for name in ("a", "b"):
         server = OperationRegistry(f"{name}.resources")
-        resource(server, "ui://app/main", name="main")(lambda name=name: f"page of {name}")
+        server.resource("ui://app/main", name="main")(lambda name=name: f"page of {name}")
         ops.register_all(server)
         links = {"ui": {"resourceUri": "ui://app/main"}, "ui/resourceUri": "ui://app/main"}
         ops.query(namespace=name, name="show", meta={"mcp": {"kind": "tool", "_meta": links}})(lambda: 1)
@@ -200,7 +200,7 @@ async def test_what_is_hidden_from_a_caller_is_not_taken_over_by_another_servers
     make_client: MakeClient, servers: OperationRegistry
 ) -> None:
     hidden = OperationRegistry("c.resources")
-    resource(hidden, "ab://users", name="users", access={"required_scopes": ["admin"]})(lambda: "secret")
+    hidden.resource("ab://users", name="users", access={"required_scopes": ["admin"]})(lambda: "secret")
     servers.register_all(hidden)
     client = make_client(servers, STATELESS, "ann-token", tokens=ANN)
     assert (await read(client, "ab://users")) == "Resource not found"

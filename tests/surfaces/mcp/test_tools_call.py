@@ -21,7 +21,6 @@ from enfold import (
     mcp_envelope,
 )
 from enfold.formats import tool_envelope_v1
-from enfold.mcp import prompt
 from enfold.operations import Operation, OperationSpec
 from enfold.runtime.deadlines import INTERVAL
 
@@ -130,7 +129,7 @@ async def test_a_call_without_the_name_of_a_tool_names_what_is_missing(
     make_client: MakeClient, ops: OperationRegistry, spoken: str, params: dict[str, Any]
 ) -> None:
     ops.query(name="one")(lambda: 1)
-    prompt(ops, name="greeting")(lambda: "Hello")
+    ops.prompt(name="greeting")(lambda: "Hello")
     for method in ("tools/call", "prompts/get"):
         error = (await make_client(ops, spoken).ask(method, params))["error"]
         assert error["code"] == -32602
