@@ -343,20 +343,15 @@ class Rounds:
         return self._signer.sign(msgspec.json.encode(state))
 
     def _open(self, token: str, exchange: ClientExchange) -> RequestState:
-        state = self._verified(token)
+        content = self._signer.content_of(token) if len(token) <= MAX_STATE else None
+        if content is None:
+            raise _refusal("it is not a state of this server, or has been changed")
+        state = msgspec.json.decode(content, type=RequestState)
         if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
             raise _refusal("it belongs to another request")
         if state.expires < time.time():
             raise _refusal("it has expired")
         return state
-
-    def _verified(self, token: str) -> RequestState:
-        if len(token) > MAX_STATE:
-            raise _refusal("it is not a state of this server")
-        content = self._signer.content_of(token)
-        if content is None:
-            raise _refusal("it has been changed")
-        return msgspec.json.decode(content, type=RequestState)
 
 
 def _fingerprint(exchange: ClientExchange) -> str:

@@ -16,11 +16,9 @@ from enfold.errors import CallError
 from enfold.mcp.headers import check_headers
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
-    CLIENT_KEY,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
-    LOG_LEVEL_KEY,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
@@ -37,7 +35,7 @@ from enfold.mcp.json_rpc import (
     parse_batch,
 )
 from enfold.mcp.messages import Cancelled, read_loosely
-from enfold.mcp.revisions import HANDSHAKE, STATELESS, UNSAID, find_revision
+from enfold.mcp.revisions import HANDSHAKE, UNSAID, find_revision
 from enfold.operations import Identity
 from enfold.surfaces.asgi import (
     IDENTITY,
@@ -54,7 +52,7 @@ from enfold.surfaces.asgi import (
 )
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.limits import Limits
-from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller, revision_for
+from enfold.surfaces.mcp.exchange import Caller, ClientExchange, read_caller
 from enfold.surfaces.mcp.results import protocol_error
 from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.sessions import EventStream, HTTPSession, Sessions
@@ -62,10 +60,6 @@ from enfold.surfaces.request import is_json
 from enfold.surfaces.responses import check_length, not_acceptable, unsupported_body
 
 _IN_SESSIONS: Final = frozenset(revision.name.encode() for revision in HANDSHAKE)
-_STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
-# What nearly all clients accept.
-_USUAL_ACCEPT: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
-_FEW_DIGITS: Final = 4
 
 # The HTTP status of each error of the protocol.
 STATUSES: Final = {
@@ -213,27 +207,9 @@ class Post(msgspec.Struct, eq=False):
 
     def _stateless_caller(self, message: RPCMessage) -> Caller:
         """Return the client that the request describes; the headers must agree."""
-        meta, headers = self._meta, self._request.headers
-        version, name = meta.get(VERSION_KEY), message.params.get("name")
-        capabilities = meta.get(CAPABILITIES_KEY)
-        revision = _STATELESS.get(headers.get(b"mcp-protocol-version", b""))
-        is_usual = (
-            revision is not None
-            and version == revision.name
-            and headers.get(b"mcp-method") == b"tools/call"
-            and message.method == "tools/call"
-            and type(name) is str
-            and headers.get(b"mcp-name") == name.encode()
-            and LOG_LEVEL_KEY not in meta
-        )
-        if is_usual and revision is not None and isinstance(capabilities, dict):
-            client = meta.get(CLIENT_KEY)
-            name = client.get("name") if type(client) is dict else None
-            if type(name) is str and name.lower() in self._request.endpoint.server.text_clients:
-                revision = revision_for(revision, client, self._request.endpoint.server.text_clients)
-            return Caller(revision, capabilities, None)
+        meta = self._meta
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
-            check_headers(headers, message, version)
+            check_headers(self._request.headers, message, meta[VERSION_KEY])
         return read_caller(meta, self._request.endpoint.server.text_clients)
 
     async def _listen(self, exchange: ClientExchange) -> None:
@@ -329,12 +305,6 @@ def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
 
 def _check_form(headers: Headers, limit: int) -> None:
     """Reject by its headers a body of another type or size, or a client that accepts none of our responses."""
-    if (
-        headers.get(b"content-type") == b"application/json"
-        and headers.get(b"accept") in _USUAL_ACCEPT
-        and len(headers.get(b"content-length", b"")) < _FEW_DIGITS
-    ):
-        return
     if not _is_json(headers.get(b"content-type", b"")):
         raise unsupported_body()
     if not _is_readable(headers.get(b"accept", b"*/*")):

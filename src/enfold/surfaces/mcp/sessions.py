@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
 from typing import Final, TypeAlias
@@ -304,55 +304,40 @@ class ResumeBuffer:
     def __init__(self, limits: Limits) -> None:
         self._most = limits.resume_bytes
         self._most_of_one = limits.resume_bytes_per_identity
-        self._owners: dict[str, _Owned] = {}
+        self._streams: dict[str, dict[EventStream, None]] = {}  # of each owner, the oldest first
+        self._sizes: Counter[str] = Counter()
         self.size = 0
 
     def add(self, stream: EventStream, size: int) -> None:
         """Count an event that has been added to a stream, and make room for it."""
-        owned = self._owners.setdefault(stream.owner, _Owned())
-        owned.streams[stream] = None
-        owned.size += size
+        self._streams.setdefault(stream.owner, {})[stream] = None
+        self._sizes[stream.owner] += size
         self.size += size
-        while owned.size > self._most_of_one and _release_oldest(owned, stream):
+        while self._sizes[stream.owner] > self._most_of_one and self._release_oldest(stream.owner, stream):
             pass
-        while self.size > self._most and _release_oldest(self._largest(), stream):
+        while self.size > self._most and self._release_oldest(max(self._sizes, key=self._sizes.__getitem__), stream):
             pass
         if self.is_full(stream.owner):
             stream.forget_sent()
 
     def is_full(self, owner: str) -> bool:
         """Whether nothing more of an owner can be kept."""
-        owned = self._owners.get(owner)
-        return owned is not None and (owned.size > self._most_of_one or self.size > self._most)
+        return owner in self._streams and (self._sizes[owner] > self._most_of_one or self.size > self._most)
 
     def remove(self, stream: EventStream, size: int, *, entirely: bool = False) -> None:
         """Count some bytes of a stream no more; `entirely` where none of it is kept any longer."""
-        owned = self._owners.get(stream.owner)
-        if owned is None or stream not in owned.streams:
+        streams = self._streams.get(stream.owner, {})
+        if stream not in streams:
             return
-        owned.size -= size
+        self._sizes[stream.owner] -= size
         self.size -= size
         if entirely:
-            del owned.streams[stream]
-            if not owned.streams:
-                del self._owners[stream.owner]
+            del streams[stream]
+            if not streams:
+                del self._streams[stream.owner], self._sizes[stream.owner]
 
-    def _largest(self) -> _Owned:
-        return max(self._owners.values(), key=lambda owned: owned.size)
-
-
-class _Owned:
-    """The streams of one owner, the oldest first."""
-
-    __slots__ = ("size", "streams")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.streams: dict[EventStream, None] = {}
-
-
-def _release_oldest(owned: _Owned, but: EventStream) -> bool:
-    found = next((each for each in owned.streams if each is not but), None)
-    if found is not None:
-        found.release()
-    return found is not None
+    def _release_oldest(self, owner: str, but: EventStream) -> bool:
+        found = next((each for each in self._streams[owner] if each is not but), None)
+        if found is not None:
+            found.release()
+        return found is not None

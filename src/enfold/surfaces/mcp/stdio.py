@@ -143,33 +143,26 @@ class StdioChannel:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _handle_lines(self, lines: list[bytes]) -> None:
+        """Handle each line: a message, or an array of them, as the oldest revisions have it."""
+        most = self._server.settings.limits.batch_entries
         for line in lines:
-            self._take_line(line)
-
-    def _take_line(self, line: bytes) -> None:
-        """Take a message, or an array of them, as the oldest revisions have it."""
-        try:
-            most = self._server.settings.limits.batch_entries
-            messages = parse_batch(line, most) if line.lstrip().startswith(b"[") else [parse(line)]
-        except ProtocolError as error:
-            self.send(error_response(error.request_id, error))
-            return
-        for message in messages:
-            self._handle(message)
+            try:
+                messages = parse_batch(line, most) if line.lstrip().startswith(b"[") else [parse(line)]
+            except ProtocolError as error:
+                self.send(error_response(error.request_id, error))
+                continue
+            for message in messages:
+                self._handle(message)
 
     def _handle(self, message: RPCMessage) -> None:
         if message.method is UNSET:
             self._session.questions.resolve(message)
         elif message.method == "notifications/cancelled" and message.is_notification:
-            self._cancel(message.params)
+            cancelled = read_loosely(message.params, Cancelled)
+            if cancelled is not None and cancelled.request_id in self._running:
+                self._running[cancelled.request_id].cancel()
         elif not self._handle_quickly(message) and message.is_request:
             self._start(message)
-
-    def _cancel(self, params: dict[str, Any]) -> None:
-        cancelled = read_loosely(params, Cancelled)
-        task = None if cancelled is None else self._running.get(cancelled.request_id)
-        if task is not None:
-            task.cancel()
 
     def _start(self, message: RPCMessage) -> None:
         """Start a task for a request that runs a handler, or that listens."""
