@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable
-from hmac import compare_digest
 from secrets import token_urlsafe
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -179,82 +178,64 @@ async def _ask_user(
     port = urlsplit(saved.client.redirect_uri).port or 0 if saved.client is not None else 0
     async with open_callback_page(auth.redirect_uri, auth.redirect_port, port) as page:
         client = await find_client(attempt, auth, saved, page.redirect_uri, scopes)
-        question = _consent_question(attempt.place, client.id, page.redirect_uri, scopes)
-        page.state = question.state
-        code = await _consent(auth, question, page, attempt.name)
+        verifier, page.state = token_urlsafe(48), token_urlsafe(32)
+        url = _consent_url(attempt.place, client.id, page, verifier, scopes)
+        code = _read_answer(attempt.place.server, await _consent(auth, url, page, attempt.name))
         grant = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": question.redirect_uri,
-            "code_verifier": question.verifier,
+            "redirect_uri": page.redirect_uri,
+            "code_verifier": verifier,
         }
         return client, await request_tokens(attempt, client, grant)
 
 
-async def _consent(auth: UserLogin, question: _ConsentQuestion, page: CallbackPage, name: str) -> str:
+async def _consent(auth: UserLogin, url: str, page: CallbackPage, name: str) -> str:
+    """Take the user to the login page, and return the query that their browser comes back with."""
     try:
         async with asyncio.timeout(auth.wait):
-            opening = auth.open_url(question.url) if auth.open_url is not None else None
+            opening = auth.open_url(url) if auth.open_url is not None else None
             if isinstance(opening, Awaitable):
                 await opening
-            return _read_answer(question, await page.answer())
+            return await page.answer()
     except TimeoutError:
         raise denied(f"The login to {name} was not completed within {auth.wait:g} seconds") from None
 
 
-class _ConsentQuestion(msgspec.Struct, frozen=True):
-    """What an authorization request asked for, kept until the user's browser brings the answer."""
-
-    url: str
-    state: str
-    verifier: str
-    server: AuthorizationServer
-    redirect_uri: str
-
-    def __repr__(self) -> str:
-        return f"ConsentQuestion({self.server.issuer!r})"
-
-
-def _consent_question(
-    place: TokenPlace, client_id: str, redirect_uri: str, scopes: tuple[str, ...]
-) -> _ConsentQuestion:
+def _consent_url(place: TokenPlace, client_id: str, page: CallbackPage, verifier: str, scopes: tuple[str, ...]) -> str:
     """The address that a user is to be taken to."""
     if not place.can_prove_code:
         raise denied(f"{place.server.issuer} does not support PKCE with S256, which is required")
     if not place.server.authorization_endpoint:
         raise denied(f"{place.server.issuer} has no login page")
-    state, verifier = token_urlsafe(32), token_urlsafe(48)
     fields = {
         "response_type": "code",
         "client_id": client_id,
-        "redirect_uri": redirect_uri,
+        "redirect_uri": page.redirect_uri,
         "code_challenge": base64url(hashlib.sha256(verifier.encode()).digest()).decode(),
         "code_challenge_method": "S256",
-        "state": state,
+        "state": page.state,
         "resource": place.resource,
     }
     if scopes:
         fields["scope"] = " ".join(scopes)
     if "offline_access" in scopes:
         fields["prompt"] = "consent"  # without it OpenID providers pass over that scope
-    page = place.server.authorization_endpoint
-    url = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
-    return _ConsentQuestion(url, state, verifier, place.server, redirect_uri)
+    endpoint = place.server.authorization_endpoint
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(fields)}"
 
 
-def _read_answer(question: _ConsentQuestion, query: str) -> str:
-    """The code an answer brings; one that is not surely the answer to our question is not even quoted."""
+def _read_answer(server: AuthorizationServer, query: str) -> str:
+    """The code an answer brings, whose state the page has checked; one that is not surely ours is not even quoted."""
     pairs = parse_qsl(query, keep_blank_values=True)
     answer = dict(pairs)
     if len(answer) < len(pairs):
         raise denied("The login response has a repeated parameter: it was refused")
-    if not compare_digest(answer.get("state", "").encode(), question.state.encode()):
-        raise denied("The login response has the wrong state: it was refused")
-    _check_issuer(question.server, answer.get("iss"))
+    _check_issuer(server, answer.get("iss"))
     if "error" in answer:
-        raise denied(f"{question.server.issuer} refuses: {answer.get('error_description') or answer['error']}")
+        raise denied(f"{server.issuer} refuses: {answer.get('error_description') or answer['error']}")
     if not answer.get("code"):
-        raise denied(f"{question.server.issuer} sent a login response without a code")
+        raise denied(f"{server.issuer} sent a login response without a code")
     return answer["code"]
 
 
