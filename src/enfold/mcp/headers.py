@@ -23,12 +23,12 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}(\.0+)?")
 _PRIMITIVES: Final = ("string", "integer", "boolean")
 
-# The attribute of a request's parameters that its `Mcp-Name` repeats.
+# The parameter that a request's `Mcp-Name` repeats.
 NAMED_BY: Final = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
-    **dict.fromkeys(TASK_METHODS, "task_id"),
+    **dict.fromkeys(TASK_METHODS, "taskId"),
 }
 
 
@@ -66,10 +66,10 @@ def check_headers(headers: Headers, message: RPCMessage, version: object) -> Non
         raise _mismatch("MCP-Protocol-Version does not repeat the version in the request's _meta")
     if headers.get(b"mcp-method") != str(message.method).encode():
         raise _mismatch("Mcp-Method does not repeat the request's method")
-    parameter = NAMED_BY.get(str(message.method), "").replace("task_id", "taskId")
+    parameter = NAMED_BY.get(str(message.method))
     raw = headers.get(b"mcp-name")
     # Of the clients we know one leaves the name out when it speaks of tasks: only a wrong one is refused there.
-    if parameter and (raw is not None or parameter != "taskId"):
+    if parameter is not None and (raw is not None or parameter != "taskId"):
         _check_name(raw, message.params.get(parameter), parameter)
 
 

@@ -112,7 +112,7 @@ class Dispatcher:
         self._questions: dict[asyncio.Task[Any], object] = {}  # the tasks that answer, with the ids of the requests
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
-        self.on_loss: Callable[[str], None] = _ignore_loss  # called with the reason when the connection is lost
+        self.on_loss: Callable[[str], None] = lambda _: None  # called with the reason when the connection is lost
 
     # --- calls
 
@@ -347,7 +347,8 @@ class Dispatcher:
         self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey], *, is_full: bool
     ) -> None:
         try:
-            self._check_question(str(message.method), is_full=is_full)
+            if is_full:
+                raise ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})  # noqa: TRY301  # told below like the others
             answer = {} if message.method == "ping" else await self._answer(message, call, among)
             reply: OutgoingMessage = RPCResponse(message.request_id, answer)
         except ProtocolError as error:
@@ -356,18 +357,14 @@ class Dispatcher:
             reply = error_response(message.request_id, ProtocolError(INTERNAL_ERROR, error.message))
         await self.connection.send(reply)
 
-    def _check_question(self, method: str, *, is_full: bool) -> None:
-        if is_full:
-            raise ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
-        if self.is_stateless and method != "ping":
+    async def _answer(
+        self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey]
+    ) -> dict[str, Any]:
+        if self.is_stateless:
             raise ProtocolError(
                 METHOD_NOT_FOUND,
                 "The negotiated revision does not allow server requests: return the questions in the result",
             )
-
-    async def _answer(
-        self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey]
-    ) -> dict[str, Any]:
         caller = await self._caller_asked(call, among)
         if caller is None:
             self.warn_once("caller", "asked a question while calls of several clients were open; it was refused")
@@ -402,10 +399,6 @@ class Dispatcher:
         call = self._waiting.get(request_id)
         if call is not None and not call.answer.done():
             call.answer.set_exception(error)
-
-
-def _ignore_loss(why: str) -> None:
-    """Nothing is to be done about a lost connection yet."""
 
 
 # --- failures -------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ class HTTPConnection:
         headers = self._common()
         if self._revision is not None and self._revision.is_stateless:
             headers["mcp-method"] = call.method
-            name = getattr(call.params, NAMED_BY.get(call.method, ""), None)
+            name = getattr(call.params, NAMED_BY.get(call.method, "").replace("taskId", "task_id"), None)
             if name is not None:
                 headers["mcp-name"] = write_value(name)
         return {**headers, **call.headers}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -181,7 +182,9 @@ class _Maker:
         )
         spec = self._tool_spec(tool, name, shape)
         if spec is not None:
-            self._add(spec, self._caller(tool, spec, shape, mirrors), tool)
+            needs_task = fields_of(tool.get("execution")).get("taskSupport") == "required" and not self._is_stateless
+            called = _CalledTool(tool["name"], shape, mirrors, spec.idempotent, needs_task)
+            self._add(spec, partial(_call_tool, self._upstream, called), tool)
 
     def _tool_spec(self, tool: Listed, name: str, shape: ResultShape) -> OperationSpec | None:
         hints, advertised = fields_of(tool.get("annotations")), tool.get("outputSchema")
@@ -205,18 +208,6 @@ class _Maker:
             destructive=not is_query and hints.get("destructiveHint") is not False,
         )
 
-    def _caller(self, tool: Listed, spec: OperationSpec, shape: ResultShape, mirrors: tuple[Mirror, ...]) -> Handler:
-        original, idempotent, upstream = tool["name"], spec.idempotent, self._upstream
-        task_support = fields_of(tool.get("execution")).get("taskSupport")
-        runs_as_task = not self._is_stateless and task_support == "required"
-
-        async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            headers = _mirrored(mirrors, input) if mirrors else None
-            request = ServerRequest("tools/call", CallTool(original, input), idempotent, headers, runs_as_task)
-            return to_envelope(await upstream.call(request, context), shape)
-
-        return call
-
     # --- prompts
 
     async def add_prompts(self, listed: Iterable[Listed]) -> None:
@@ -226,21 +217,9 @@ class _Maker:
             ]
             facts = {} if wanted == name else {"listed_name": wanted}  # a tool may have the name, too
             spec = self._spec(prompt, name, "prompt", facts, input_schema=_text_arguments(arguments))
-            self._add(spec, self._prompt_handler(prompt["name"]), prompt)
+            self._add(spec, partial(_get_prompt, self._upstream, prompt["name"]), prompt)
             if spec is not None and arguments:
                 self._completed.append((spec, Reference("ref/prompt", name=prompt["name"])))
-
-    def _prompt_handler(self, original: str) -> Handler:
-        upstream = self._upstream
-
-        async def get(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            request = ServerRequest("prompts/get", GetPrompt(original, input))
-            result = read_loosely(await upstream.call(request, context), PromptMessages) or PromptMessages()
-            content = [each.get("content") for each in result.messages if isinstance(each, dict)]
-            meta = meta_of_result(result.meta, description=result.description)
-            return mcp_envelope(result.messages, content=content, _meta=meta)
-
-        return get
 
     # --- resources
 
@@ -248,7 +227,7 @@ class _Maker:
         async for resource, name, _ in self._named(listed, "resource", "uri"):
             facts = {"uri": resource["uri"], **_present(resource, "mimeType")}
             spec = self._spec(resource, name, "resource", facts, input_schema=_text_arguments([]))
-            self._add(spec, self._reader(resource["uri"]), resource)
+            self._add(spec, partial(_read_resource, self._upstream, resource["uri"]), resource)
 
     async def add_templates(self, listed: Iterable[Listed]) -> None:
         async for template, name, _ in self._named(listed, "resource", "uriTemplate"):
@@ -261,21 +240,9 @@ class _Maker:
             facts = {"uri": uri, **_present(template, "mimeType")}
             schema = _text_arguments([{"name": each, "required": True} for each in names_of(uri)])
             spec = self._spec(template, name, "resource", facts, input_schema=schema)
-            self._add(spec, self._reader(uri), template)
+            self._add(spec, partial(_read_resource, self._upstream, uri), template)
             if spec is not None:
                 self._completed.append((spec, Reference("ref/resource", uri=uri)))
-
-    def _reader(self, uri: str) -> Handler:
-        upstream = self._upstream
-
-        async def read(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            request = ServerRequest("resources/read", ReadResource(expand_uri(uri, input)))
-            result = read_loosely(await upstream.call(request, context), Contents) or Contents()
-            contents = [each for each in result.contents if isinstance(each, dict)]
-            content = [{"type": "resource", "resource": each} for each in contents]
-            return mcp_envelope(contents, content=content, _meta=meta_of_result(result.meta))
-
-        return read
 
     def add_updates(self) -> None:
         """An operation beside the resources that tells when one of them changes."""
@@ -293,18 +260,7 @@ class _Maker:
             access_control=self._options.rules.access,
             meta={"mcp": {"kind": "updates"}},
         )
-        self._made[spec.id] = self._operation(spec, self._updater())
-
-    def _updater(self) -> Callable[[dict[str, Any], Context], AsyncGenerator[dict[str, str]]]:
-        upstream = self._upstream
-
-        async def updates(input: dict[str, Any], context: Context) -> AsyncGenerator[dict[str, str]]:
-            del context
-            async with aclosing(upstream.follow(input["uri"])) as changes:
-                async for uri in changes:
-                    yield {"uri": uri}
-
-        return updates
+        self._made[spec.id] = self._operation(spec, partial(_updates, self._upstream))
 
     # --- completions
 
@@ -325,21 +281,7 @@ class _Maker:
                 meta={"mcp": facts},
             )
             if of.id in self._made:
-                self._add(spec, self._completer(reference))
-
-    def _completer(self, reference: Reference) -> Handler:
-        upstream = self._upstream
-
-        async def complete(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            argument = PartialArgument(input.get("argument", ""), input.get("value", ""))
-            others = CompletionContext(input["arguments"]) if input.get("arguments") else None
-            request = ServerRequest("completion/complete", Complete(reference, argument, others))
-            result = read_loosely(await upstream.call(request, context), CompletionResult) or CompletionResult()
-            found = result.completion
-            values = [each for each in found.values if isinstance(each, str)]
-            return mcp_envelope(values, _meta=meta_of_result(result.meta, total=found.total, hasMore=found.has_more))
-
-        return complete
+                self._add(spec, partial(_complete, self._upstream, reference))
 
     # --- names and specs
 
@@ -414,6 +356,66 @@ class _Maker:
     def _skip(self, where: str, why: str) -> None:
         self._skipped.append(Problem(where, why))
 
+
+# --- the handlers ---------------------------------------------------------------------------------------------------
+
+
+class _CalledTool(msgspec.Struct, frozen=True):
+    """A tool as its server knows it, and what its calls need."""
+
+    name: str
+    shape: ResultShape
+    mirrors: tuple[Mirror, ...]  # which its HTTP headers repeat
+    is_idempotent: bool
+    needs_task: bool  # in the revision 2025-11-25
+
+
+async def _call_tool(
+    upstream: Upstream, tool: _CalledTool, input: dict[str, Any], context: Context
+) -> ResponseEnvelope[Any]:
+    headers = _mirrored(tool.mirrors, input) if tool.mirrors else None
+    request = ServerRequest("tools/call", CallTool(tool.name, input), tool.is_idempotent, headers, tool.needs_task)
+    return to_envelope(await upstream.call(request, context), tool.shape)
+
+
+async def _get_prompt(upstream: Upstream, name: str, input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
+    request = ServerRequest("prompts/get", GetPrompt(name, input))
+    result = read_loosely(await upstream.call(request, context), PromptMessages) or PromptMessages()
+    content = [each.get("content") for each in result.messages if isinstance(each, dict)]
+    meta = meta_of_result(result.meta, description=result.description)
+    return mcp_envelope(result.messages, content=content, _meta=meta)
+
+
+async def _read_resource(
+    upstream: Upstream, uri: str, input: dict[str, Any], context: Context
+) -> ResponseEnvelope[Any]:
+    request = ServerRequest("resources/read", ReadResource(expand_uri(uri, input)))
+    result = read_loosely(await upstream.call(request, context), Contents) or Contents()
+    contents = [each for each in result.contents if isinstance(each, dict)]
+    content = [{"type": "resource", "resource": each} for each in contents]
+    return mcp_envelope(contents, content=content, _meta=meta_of_result(result.meta))
+
+
+async def _updates(upstream: Upstream, input: dict[str, Any], context: Context) -> AsyncGenerator[dict[str, str]]:
+    del context
+    async with aclosing(upstream.follow(input["uri"])) as changes:
+        async for uri in changes:
+            yield {"uri": uri}
+
+
+async def _complete(
+    upstream: Upstream, reference: Reference, input: dict[str, Any], context: Context
+) -> ResponseEnvelope[Any]:
+    argument = PartialArgument(input.get("argument", ""), input.get("value", ""))
+    others = CompletionContext(input["arguments"]) if input.get("arguments") else None
+    request = ServerRequest("completion/complete", Complete(reference, argument, others))
+    result = read_loosely(await upstream.call(request, context), CompletionResult) or CompletionResult()
+    found = result.completion
+    values = [each for each in found.values if isinstance(each, str)]
+    return mcp_envelope(values, _meta=meta_of_result(result.meta, total=found.total, hasMore=found.has_more))
+
+
+# --- schemas and names ----------------------------------------------------------------------------------------------
 
 _UPDATES_INPUT: Final[dict[str, Any]] = {
     "type": "object",
