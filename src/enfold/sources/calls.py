@@ -9,9 +9,9 @@ import msgspec
 
 from enfold.calls.caller.peers import Discovery, PeerDirectory, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
-from enfold.calls.caller.remote import remote_operation
+from enfold.calls.caller.remote import RemoteHandler
 from enfold.calls.protocol.transport import Transport
-from enfold.operations import Operation, OperationSpec, OperationType
+from enfold.operations import Operation, OperationSpec, OperationType, Origin
 from enfold.operations.call import Middleware
 from enfold.operations.http_route import route_below
 from enfold.operations.operation import checked_middleware
@@ -169,6 +169,9 @@ class CallOperations:
             elif shown is not None:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
-                self._operations[shown.id] = kept or remote_operation(
-                    spec, shown, self.pending, self._transport, source=self.name, idle=self._import.timeout
-                ).replace(middleware=self._import.middleware)
+                self._operations[shown.id] = kept or Operation(
+                    shown,
+                    RemoteHandler(spec, self.pending, self._transport, self._import.timeout),
+                    origin=Origin("calls", self.name),
+                    middleware=self._import.middleware,
+                )

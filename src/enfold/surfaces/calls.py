@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from enfold.calls.caller.remote import is_reached_over
+from enfold.calls.caller.remote import RemoteHandler
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport, TransportError
@@ -139,7 +139,9 @@ class Serving:
     def _servable(self) -> Iterable[OperationSpec]:
         """Return the operations to offer, without those imported from the same transport, which would loop."""
         for operation in self.handler.registry:
-            if operation.handler is not None and not is_reached_over(operation, self._transport):
+            handler: object = operation.handler
+            is_theirs = isinstance(handler, RemoteHandler) and handler.transport is self._transport
+            if handler is not None and not is_theirs:
                 yield operation.spec
         yield from self.handler.registry.list(namespace=TASK_VERBS)
 
