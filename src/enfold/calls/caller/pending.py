@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from time import monotonic, time
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -121,19 +122,16 @@ class PendingRequestMap:
         retry: whether the workers share a store is not known here.
         """
         ttl = _ttl(context, timeout, deadline)
-        now = monotonic()
-        ends_at = now + (DEFAULT_TTL if ttl is None else ttl)
+        ends_at = monotonic() + (DEFAULT_TTL if ttl is None else ttl)
         if self._subscription is None:
             await self._open()
-            now = monotonic()
         parent = None if context is None else context.request_id
-        ttl_ms = int((ends_at - now) * 1000) if ends_at > now else 0
+        ttl_ms = _milliseconds_until(ends_at)
         request = Requested(
             new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
         )
-        subject = self._subjects.get(operation_id) or self._subject(operation_id)
-        waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, idempotent)
-        waiting = await self._request(waiting, context)
+        attempt = partial(WaitingCall, deadline=ends_at, idempotent=idempotent)
+        waiting = await self._request(attempt, request, context)
         if waiting.result is None:
             raise waiting.error or failures.aborted(operation_id)
         return waiting.result
@@ -153,8 +151,25 @@ class PendingRequestMap:
 
         `timeout` limits the seconds without an item. The stream ends without an error when it is aborted on this side.
         """
-        waiting = await self._stream(operation_id, input, context, (timeout, deadline, window), provenance)
-        waiting = await self._request(waiting, context)
+        ttl, settings = _ttl(context, None, deadline), self._settings
+        window = min(MAX_CREDITS, settings.window if window is None else window)
+        if window < 1:
+            raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
+        ends_at = None if ttl is None else monotonic() + ttl
+        if self._subscription is None:
+            await self._open()
+        request = Requested(
+            new_request_id(),
+            operation_id,
+            input,
+            _milliseconds_until(ends_at),
+            parent_request_id=None if context is None else context.request_id,
+            credits=window,
+            provenance=provenance,
+            last_event_id=None if context is None else context.last_event_id,
+        )
+        attempt = partial(WaitingStream, deadline=ends_at, window=window, settings=settings, idle=timeout)
+        waiting = await self._request(attempt, request, context)
         try:
             while True:
                 while waiting.has_items and not waiting.is_aborted:
@@ -171,44 +186,12 @@ class PendingRequestMap:
         if waiting.error is not None and not waiting.is_aborted:
             raise waiting.error
 
-    async def _stream(
-        self,
-        operation_id: str,
-        input: Mapping[str, Any],
-        context: Context | None,
-        limits: tuple[float | None, float | None, int | None],
-        provenance: dict[str, Any] | None,
-    ) -> WaitingStream:
-        """Create the state of a new stream; `limits` are its idle time, deadline and window."""
-        idle, deadline, window = limits
-        ttl, settings = _ttl(context, None, deadline), self._settings
-        room = min(MAX_CREDITS, settings.window if window is None else window)
-        if room < 1:
-            raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-        ends_at = None if ttl is None else monotonic() + ttl
-        if self._subscription is None:
-            await self._open()
-        now = monotonic()
-        request = Requested(
-            new_request_id(),
-            operation_id,
-            input,
-            None if ends_at is None else _milliseconds(ends_at - now),
-            parent_request_id=None if context is None else context.request_id,
-            credits=room,
-            provenance=provenance,
-            last_event_id=None if context is None else context.last_event_id,
-        )
-        subject = self._subjects.get(operation_id) or self._subject(operation_id)
-        return WaitingStream(
-            request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=idle
-        )
-
-    async def _request(self, waiting: W, context: Context | None) -> W:
+    async def _request(self, new_attempt: Callable[..., W], request: Requested, context: Context | None) -> W:
         """Send a request until a call is over or a stream has begun; retry if that is safe. Failures become its error."""
-        attempt = 1
+        attempt, silence = 1, self._settings.silence
+        subject = self._subject(request.operation_id)
         while True:
-            request = waiting.request
+            waiting = new_attempt(request=request, subject=subject, silence=silence, last_event_at=monotonic())
             self._waiting[request.request_id] = waiting
             try:
                 if request.ttl_ms == 0:
@@ -238,21 +221,16 @@ class PendingRequestMap:
                 return waiting
             await asyncio.sleep(delay)
             attempt += 1
-            waiting = self._next_attempt(waiting)
+            ttl_ms = _milliseconds_until(waiting.deadline)
+            request = msgspec.structs.replace(request, request_id=new_request_id(), ttl_ms=ttl_ms)
+            if waiting.deadline is not None:  # a live worker acknowledges at once: further attempts wait less
+                silence = self._settings.silence / 4
 
     def _headers(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
         """The delegation and the trace context of a request."""
         headers = None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
         trace = None if spans.inject is None else spans.inject()
         return {**(headers or {}), **trace} if trace else headers
-
-    def _next_attempt(self, waiting: W) -> W:
-        """Return the next attempt of a request, with a new id and the remaining time."""
-        now, ends_at, silence = monotonic(), waiting.deadline, self._settings.silence
-        ttl_ms = None if ends_at is None else _milliseconds(ends_at - now)
-        request = msgspec.structs.replace(waiting.request, request_id=new_request_id(), ttl_ms=ttl_ms)
-        # A live worker acknowledges at once, so the second attempt need not wait as long.
-        return waiting.retry(request, silence if ends_at is None else silence / 4, now)
 
     def remember(self, operation_id: str) -> None:
         """Note that an operation is offered: without workers it is UNAVAILABLE, not OPERATION_NOT_FOUND, for an hour."""
@@ -330,6 +308,9 @@ class PendingRequestMap:
 
     def _subject(self, operation_id: str) -> str:
         """Return the subject for requests of an operation; raise OPERATION_NOT_FOUND if the id is malformed."""
+        known = self._subjects.get(operation_id)
+        if known is not None:
+            return known
         if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
@@ -444,8 +425,8 @@ class PendingRequestMap:
             self._tick_soon()
 
 
-def _milliseconds(left: float) -> int:
-    return int(left * 1000) if left > 0 else 0
+def _milliseconds_until(moment: float | None) -> int | None:
+    return None if moment is None else max(0, int((moment - monotonic()) * 1000))
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:

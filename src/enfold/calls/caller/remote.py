@@ -25,7 +25,7 @@ class RemoteHandler(msgspec.Struct, frozen=True, eq=False):
         self, input: Mapping[str, Any], context: Context
     ) -> ResponseEnvelope[Any] | AsyncGenerator[ResponseEnvelope[Any]]:
         # The record of our run is the parent of the worker's.
-        asked = context.recording.request() if context.recording is not None else context.invocation.provenance
+        asked: Any = context.recording.request() if context.recording is not None else context.invocation.provenance
         spec = self.spec
         if spec.type is OperationType.SUBSCRIPTION:
             return self.calls.subscribe(spec.id, input, context, timeout=self.idle, provenance=asked)

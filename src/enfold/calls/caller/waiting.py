@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -64,10 +64,6 @@ class WaitingCall(msgspec.Struct, eq=False):
         if self.request.idempotency_key is not None:
             return in_progress()
         return failures.timed_out(self.operation_id, idempotent=self.idempotent)
-
-    def retry(self, request: Requested, silence: float, now: float) -> Self:
-        """Return the state of another attempt at the same request."""
-        return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
 
     def on_event(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
         """Handle an event of the worker; events of another worker are ignored."""
@@ -159,19 +155,6 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
 
     def __post_init__(self) -> None:
         self._took_at = self._last_sent_at = self._idle_since = self.last_event_at
-
-    def retry(self, request: Requested, silence: float, now: float) -> Self:
-        return type(self)(
-            request,
-            self.subject,
-            self.deadline,
-            silence,
-            now,
-            self.idempotent,
-            window=self.window,
-            settings=self.settings,
-            idle=self.idle,
-        )
 
     def _begin(self) -> None:
         self.has_begun = True
