@@ -123,7 +123,7 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
             '{\n"mcpServer": {}}',
             'line 2: "mcpServer" is not known here: use "mcpServers", a table of servers',
         ),
-        ("mcp.json", "{}", 'line 1: there is no "mcpServers" in it'),
+        ("mcp.json", "{}", 'line 1: "mcpServers" is missing'),
         ("mcp.json", '{"mcpServers": {\n"a": {"command": "x",\n"env": 5}}}', 'line 3: "env" must be a table of texts'),
         (
             "mcp.json",

@@ -58,7 +58,7 @@ async def test_one_call_too_many_at_once_is_refused_and_others_are_served() -> N
     running = [asyncio.create_task(guarded.execute("shop.wait", {}, ANN)) for _ in range(2)]
     for _ in running:
         await shop.begun.acquire()
-    with pytest.raises(CallError, match="One caller may make 2 calls at once") as caught:
+    with pytest.raises(CallError, match="The limit of 2 calls at once per caller is reached") as caught:
         await guarded.execute("shop.now", {}, ANN)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
     assert caught.value.details == {"reason": "calls_at_once", "retry_after": 2}
@@ -95,7 +95,7 @@ async def test_more_calls_than_a_second_has_are_refused_with_the_time_to_wait() 
     guarded = Shop().limited(per_second=3).guarded()
     for _ in range(3):
         await guarded.execute("shop.now", {}, ANN)
-    with pytest.raises(CallError, match="One caller may make 3 calls a second") as caught:
+    with pytest.raises(CallError, match="The limit of 3 calls per second per caller is reached") as caught:
         await guarded.execute("shop.now", {}, ANN)
     assert caught.value.details == {"reason": "calls_per_second", "retry_after": 1}
     assert (await guarded.execute("shop.now", {}, BOB)).data == "done"

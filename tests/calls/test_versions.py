@@ -61,7 +61,7 @@ async def test_a_request_of_a_newer_version_is_refused_and_may_be_sent_to_anothe
     assert (refusal["requestId"], refusal["code"], refusal["retryable"]) == (request_id, "UNAVAILABLE", True)
     assert refusal["details"] == {"reason": "version", "started": False}
     assert refusal["message"] == (
-        "The request has version 2 of the call protocol, and not 1, which this worker reads: upgrade the worker"
+        "The request cannot be read: version 2 of the call protocol is not supported, only version 1. Upgrade the worker"
     )
     async with PendingRequestMap(network.peer("bob")) as calls:
         assert (await calls.call("shop.add", {"x": 2})).data == 2
@@ -86,7 +86,9 @@ async def newer_worker(transport: Transport) -> None:
 async def test_an_answer_of_a_newer_version_ends_its_call_with_the_reason(network: Network) -> None:
     await newer_worker(network.peer("worker"))
     async with asyncio.timeout(PATIENCE), PendingRequestMap(network.peer("alice")) as calls:
-        with pytest.raises(CallError, match=r"The worker's answer has version 2 .* upgrade this process") as raised:
+        with pytest.raises(
+            CallError, match=r"The worker's response cannot be read: version 2 .* Upgrade this process"
+        ) as raised:
             await calls.call("shop.add", {"x": 1}, timeout=PATIENCE)
         assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"reason": "version"})
         assert not raised.value.retryable  # it may have run
@@ -121,6 +123,9 @@ async def test_a_worker_that_lists_its_operations_in_a_newer_version_is_left_out
     await second.subscribe("op.*._enfold.peers", answer)
     async with from_calls(network.peer("bob"), discovery=QUICK) as operations:
         assert [operation.spec.id for operation in operations] == ["shop.add"]
-        await until(lambda: "upgrade this process" in caplog.text)
+        await until(lambda: "does not support: upgrade it" in caplog.text)
         assert [listing.worker for listing in operations.workers] == ["worker"]
-    assert "Operations of second are ignored: it has version 2 of the call protocol, and not 1" in caplog.text
+    assert (
+        "Operations of second are ignored: it has version 2 of the call protocol, which this process does not support"
+        in caplog.text
+    )

@@ -207,7 +207,12 @@ WRONG = [
     ("a document for CGI", ["cgi", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: cgi needs a Python program"),
     ("sources that are all down", ["list", "{folder}/down.json"], 7, "down is down: "),
     ("a call to a source that is down", ["call", "{folder}/down.json", "down.add"], 7, "down is down: "),
-    ("sources that give nothing", ["list", "{folder}/none.json"], 3, "OPERATION_NOT_FOUND: There are no operations"),
+    (
+        "sources that give nothing",
+        ["list", "{folder}/none.json"],
+        3,
+        "OPERATION_NOT_FOUND: The target has no operations that you may call",
+    ),
 ]
 
 

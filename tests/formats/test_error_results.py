@@ -33,7 +33,7 @@ def registry_with(result: Any, schema: dict[str, Any] = OBJECT, **spec: Any) -> 
     return ops
 
 
-PAGE = "The service answered text/html where application/json was promised"
+PAGE = "The service returned text/html instead of application/json"
 
 # What an upstream sent with a success, what the schema promised, and the sentence that says what is wrong.
 BROKEN_PROMISES: dict[str, tuple[ResponseEnvelope[Any], dict[str, Any], str]] = {
@@ -41,28 +41,28 @@ BROKEN_PROMISES: dict[str, tuple[ResponseEnvelope[Any], dict[str, Any], str]] = 
     "an array for an object": (
         http_envelope([1], content_type="application/json"),
         OBJECT,
-        "The service answered an array where its schema describes something else",
+        "The service returned an array, which does not match its schema",
     ),
     "another object": (
         http_envelope({"login": "here"}, content_type="application/problem+json"),
         OBJECT,
-        "The service answered an object without any of the promised fields where its schema describes something else",
+        "The service returned an object without any of the declared fields, which does not match its schema",
     ),
     "bytes for an object": (
         http_envelope(b"\x00\xff", content_type="application/octet-stream"),
         OBJECT,
-        "The service answered application/octet-stream where application/json was promised",
+        "The service returned application/octet-stream instead of application/json",
     ),
-    "nothing where something was promised": (
+    "nothing instead of the declared value": (
         http_envelope(None, content_type=""),
         OBJECT,
-        "The service answered nothing where its schema describes something else",
+        "The service returned nothing, which does not match its schema",
     ),
     "text for an array": (http_envelope("x", content_type="text/html"), {"type": "array"}, PAGE),
     "a tool's text for an object": (
         mcp_envelope("x", content=[TextContent(text="x")]),
         OBJECT,
-        "The tool answered text where its schema describes something else",
+        "The tool returned text, which does not match its schema",
     ),
 }
 
@@ -108,7 +108,7 @@ FITTING: dict[str, tuple[Any, dict[str, Any]]] = {
     "an answer without a body": (http_envelope(None, status_code=204), OBJECT),
     "a local result, which is ours": (local_envelope("<html>", "up.get"), OBJECT),
     "a small misfit": (http_envelope({"id": "x"}, content_type="application/json"), OBJECT),
-    "bytes where text was promised": (http_envelope(b"\xff"), {"type": "string", "format": "binary"}),
+    "bytes instead of text": (http_envelope(b"\xff"), {"type": "string", "format": "binary"}),
     "bytes where nothing is known": (http_envelope(b"\xff"), {}),
     "null where null may be": (http_envelope(None), {"type": ["object", "null"]}),
 }

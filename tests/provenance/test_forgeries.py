@@ -367,7 +367,7 @@ IN_THE_STORE: dict[str, Forge] = {
     ),
     "a number for a body": lambda store, _: store.execute("UPDATE records SET body = 7"),
     "a text for a digest": lambda store, _: store.execute("UPDATE records SET digest = 'x'"),
-    "a body that is no JSON": lambda store, honest: put(store, honest.run_id, b"{"),
+    "a body that is not JSON": lambda store, honest: put(store, honest.run_id, b"{"),
     "a body that is no UTF-8": lambda store, honest: put(store, honest.run_id, b"\xff\xfe"),
     "a body that is no record": lambda store, honest: put(store, honest.run_id, b'{"parents": []}'),
     "a body with a name twice": lambda store, honest: put(

@@ -107,7 +107,7 @@ def test_the_caller_is_under_the_digest_of_a_full_record(add: OperationSpec, sch
         "labels": {"id": "ann"},
     }
     record["inputs"][1]["labels"]["id"] = "bob"
-    assert verify(record).faults == ("the record digest does not fit the record",)
+    assert verify(record).faults == ("the record digest does not match the record",)
     assert "enfold:caller" not in str(record_of(begin(CaptureOptions("minimal", artifacts=True), identity="ann"), add))
 
 

@@ -408,7 +408,7 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
     "an iterator": (iterator, r"to stream, use `yield`"),
     "an async def that returns a stream": (returns_stream, r"to stream, use `async def` with `yield`"),
     "a stream of the wrong type": (stream_of_wrong_type, r"annotate a stream as AsyncIterator\[\.\.\.\], not int"),
-    "a literal that is no JSON": (not_json, r"parameter 'x': .*Shop.* is not a JSON value"),
+    "a literal that is not JSON": (not_json, r"parameter 'x': .*Shop.* is not a JSON value"),
     "no type at all": (number, r"parameter 'x': "),
     "nothing to call": (3, r"3 is not callable"),
     "a partial of *args": (functools.partial(positional), r"\*numbers cannot be passed by name"),

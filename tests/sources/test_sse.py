@@ -132,5 +132,5 @@ def test_an_id_is_kept_for_the_reconnection_even_without_data() -> None:
 @pytest.mark.parametrize("line", [b"data: 0123456789\n", b"data: 01\n", b": 0123456789"], ids=["line", "sum", "open"])
 def test_an_event_that_never_ends_is_refused_at_the_limit(line: bytes) -> None:
     decoder = EventDecoder(max_event=8)
-    with pytest.raises(EventTooLargeError, match="over the limit of 8"):
+    with pytest.raises(EventTooLargeError, match="exceeds the limit of 8"):
         list(decoder.feed(line * 4))

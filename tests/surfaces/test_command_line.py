@@ -400,7 +400,7 @@ def test_a_warning_sends_no_control_sequences_to_the_terminal(app: Path) -> None
 def test_an_invalid_success_of_an_upstream_is_printed_with_a_warning_and_exits_with_1(app: Path) -> None:
     code, printed, messages = call(app, "page")
     assert (code, printed) == (1, [])
-    assert "The service answered text/html where application/json was promised" in messages
+    assert "The service returned text/html instead of application/json" in messages
     assert call(app, "page", "--format", "envelope")[1][0]["data"] == "<html>"
     assert messages.splitlines()[0] == "warning: The result as a whole does not match the schema: /"
     assert messages.splitlines()[1].startswith("EXECUTION_ERROR: ")

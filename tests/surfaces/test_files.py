@@ -170,7 +170,7 @@ def test_what_is_no_file_stays_json(client: Client) -> None:
     refused = client.get("/functions/picture", Accept="image/gif")
     assert (refused.status, refused.json["error"]) == (
         406,
-        "The answer is application/json, which the Accept header does not allow",
+        "The response is application/json, which the Accept header does not allow",
     )
 
 
@@ -427,7 +427,7 @@ def test_the_choice_of_no_file_is_no_file(client: Client) -> None:
         (form(b"A: " + b"b" * 9000 + b"\r\n" + FILE), "multipart/form-data; boundary=x", 400, "within 8192 bytes"),
         (form(FILE.replace(b"form-data", b"attachment")), "multipart/form-data; boundary=x", 400, "part 1 needs"),
         (form(FILE.replace(b"\r\n", b"\n")), "multipart/form-data; boundary=x", 400, "no end of its headers"),
-        (form(b"Content-Transfer-Encoding: base64\r\n" + FILE), "multipart/form-data; boundary=x", 400, "as they are"),
+        (form(b"Content-Transfer-Encoding: base64\r\n" + FILE), "multipart/form-data; boundary=x", 400, "unencoded"),
         (form(FILE, FILE), "multipart/form-data; boundary=x", 400, 'Argument "content" takes one file'),
         (form(*[FILE] * 1001), "multipart/form-data; boundary=x", 400, "more than 1000 parts"),
         (
@@ -593,7 +593,7 @@ async def test_another_enfold_uploads_and_downloads_by_the_document() -> None:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        (Annotated[str, MediaType("text/plain")], "a MediaType applies to bytes"),
+        (Annotated[str, MediaType("text/plain")], "MediaType can only be applied to bytes"),
         (Annotated[bytes, MediaType("image/*")], "must not be a range"),
     ],
 )

@@ -220,7 +220,7 @@ def test_curl_calls_a_route_of_a_real_server() -> None:
         assert run("/items/3?tags=a&tags=b") == {"result": [3, ["a", "b"], None]}
         assert run("-X", "DELETE", "/items/a%2Fb") == {"result": "a/b"}
         for method, path in (("DELETE", "/items/x"), ("GET", "/items/3")):
-            refused = f"{method} has no body here: write arguments into the query string"
+            refused = f"{method} requests cannot have a body here: pass arguments in the query string"
             assert run("-X", method, "--json", '{"q": "y"}', path) == {"error": refused}
         assert run("-X", "PATCH", "--json", '{"name": "y"}', "/items/x/name") == {"result": ["x", "y"]}
 
@@ -306,21 +306,21 @@ async def test_many_routes_stay_apart() -> None:
         ("FETCH /items/{id}", "FETCH is not a method: use GET, POST, PUT, PATCH or DELETE"),
         ("get /items/{id}", "get is not a method"),
         ("GET items/{id}", "the path must begin with /"),
-        ("GET /items/{id}/", "the path has an empty part"),
-        ("GET /", "the path has an empty part"),
-        ("GET /items/{id", "an argument is a whole part of the path"),
-        ("GET /items/x{id}", "an argument is a whole part of the path"),
-        ("GET /items/:id", "an argument is a whole part of the path"),
-        ("GET /items/{id:int}", "{id:int} is not the name of an argument"),
+        ("GET /items/{id}/", "the path has an empty segment"),
+        ("GET /", "the path has an empty segment"),
+        ("GET /items/{id", "an argument must be a whole segment of the path"),
+        ("GET /items/x{id}", "an argument must be a whole segment of the path"),
+        ("GET /items/:id", "an argument must be a whole segment of the path"),
+        ("GET /items/{id:int}", "{id:int} is not a valid argument name"),
         ("GET /items/{id}/{id}", "the path has the argument id twice"),
         ("GET /items/{number}", "shop.item has no argument number: its arguments are id, tags"),
-        ("GET /items/{tags}", "the argument tags is an array, which a path cannot hold"),
-        ("GET /items?id={id}", "an argument is a whole part"),
-        ("GET /a b/{id}", "'a b' cannot be a part of a path"),
-        ("GET /../{id}", "'..' cannot be a part of a path"),
+        ("GET /items/{tags}", "the argument tags is an array, which a path cannot contain"),
+        ("GET /items?id={id}", "an argument must be a whole segment"),
+        ("GET /a b/{id}", "'a b' cannot be a segment of a path"),
+        ("GET /../{id}", "'..' cannot be a segment of a path"),
         ("GET /{id}", "the path begins with an argument"),
-        ("GET /functions/{id}", "the server needs the paths below /functions itself"),
-        ("GET /mcp", "the server needs the paths below /mcp itself"),
+        ("GET /functions/{id}", "paths below /functions are reserved for the server"),
+        ("GET /mcp", "paths below /mcp are reserved for the server"),
         ("DELETE /items/{id}", "shop.item is a query: use GET or POST"),
     ],
 )
@@ -354,7 +354,7 @@ def by_sizes(size: list[int] | None) -> int:
 
 @pytest.mark.parametrize(("function", "kind"), [(by_size, "object"), (by_size_or_none, "object"), (by_sizes, "array")])
 def test_what_no_path_can_hold_is_refused_however_it_is_annotated(function: Any, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"the argument size is an {kind}, which a path cannot hold"):
+    with pytest.raises(ValueError, match=f"the argument size is an {kind}, which a path cannot contain"):
         OperationRegistry("shop").query(http="GET /sizes/{size}")(function)
 
 

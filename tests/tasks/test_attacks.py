@@ -261,7 +261,7 @@ async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing
             3 * size,
         )
         assert 3 * size < error.details["size"] < 3 * size + 10_000
-        assert 172_000 < error.details["retry_after"] < 2 * 86_400 + 3_601  # with the hour in which they are forgotten
+        assert 172_000 < error.details["retry_after"] < 2 * 86_400 + 3_601  # with the hour in which they expire
         again = await tasks.start("shop.large", {"size": size}, identity=ANN, idempotency_key="first")
         assert (again.id, len((await again.result()).data)) == (first.id, size)
         assert len((await (await tasks.start("shop.large", {"size": size}, identity=EVE)).result()).data) == size

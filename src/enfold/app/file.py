@@ -181,7 +181,7 @@ class _FileReader:
         near = next((key for key in document if nearest(key, EDITORS_TABLES, 0.7)), None)
         if near is not None:
             return self._wrong((near,), f'"{near}" is not known here: use "mcpServers", a table of servers')
-        return self._wrong((), 'there is no "mcpServers" in it')
+        return self._wrong((), '"mcpServers" is missing')
 
     def _config(self, entries: Entry, table: str, *, is_strict: bool) -> Config:
         """Read the sources of a table; with `is_strict`, reject unknown keys, otherwise ignore them as an editor's."""
@@ -205,7 +205,7 @@ class _FileReader:
         self._check_select(entry, path)
         for other in ("command", "credentials"):
             if "auth" in entry and other in entry:
-                raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
+                raise self._wrong((*path, "auth"), f'"auth" cannot be combined with "{other}": remove one of them')
         secrets = dict(self._variables.secrets(raw))
         return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path), secrets)
 

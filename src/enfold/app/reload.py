@@ -109,4 +109,8 @@ class ConfigWatcher:
         try:
             self._active.save(config)
         except OSError as error:
-            log.warning("A process that restarts will read %s again: %s", self._path, error)
+            log.warning(
+                "A worker process that restarts will read %s itself, because it could not be saved: %s",
+                self._path,
+                error,
+            )

@@ -59,8 +59,8 @@ class HTTPServer(uvicorn.Server):
         """Serve until stopped; the caller handles signals."""
         try:
             await self._serve(sockets)
-        except SystemExit:  # uvicorn's way to say that the app could not start, which it has told
-            raise CallError("UNAVAILABLE", "The server could not start") from None
+        except SystemExit:  # uvicorn's way to say that the app could not start, which it has logged
+            raise CallError("UNAVAILABLE", "The server could not start: see the log") from None
 
     def end(self) -> None:
         """End it; a second time, without waiting for calls or for functions of `on_stop`."""

@@ -234,7 +234,7 @@ async def discover(issuer: str, fetch: Fetch) -> str:
             raise ValueError(f"{url} is the document of another issuer")
         keys = document.get("jwks_uri")
         if not isinstance(keys, str) or not is_trusted_url(keys):
-            raise ValueError(f"{url} has no trustworthy jwks_uri")
+            raise ValueError(f"{url} has no https jwks_uri")
         return keys
     raise failed or ValueError("it has no discovery document")
 
@@ -385,7 +385,7 @@ def _algorithm(header: Mapping[str, Any], issuer: Issuer) -> str:
     if "crit" in header or "b64" in header:
         raise RefusedTokenError("form", "it has unsupported critical headers")
     if not isinstance(type_, str) or type_.lower() not in _TYPES:
-        raise RefusedTokenError("form", "it is another type of token")
+        raise RefusedTokenError("form", "its type (typ) is not that of an access token")
     return algorithm
 
 

@@ -322,8 +322,12 @@ def check_apart(issuers: Sequence[IdSpace], *, beside_others: bool = False, besi
             )
     empty = [issuer.issuer for issuer in issuers if not issuer.prefix]
     if len(empty) + beside_lists > 1:
-        other = "the token list has ids without one too" if beside_lists else f"{empty[0]} has none either"
-        raise ValueError(f"The prefix of {empty[-1]} must not be empty: {other}")
+        other = (
+            "the ids of the token list have no prefix either"
+            if beside_lists
+            else f"those of {empty[0]} have none either"
+        )
+        raise ValueError(f"The ids of {empty[-1]} need a prefix, because {other}")
     named = sorted((issuer.prefix, issuer.issuer) for issuer in issuers if issuer.prefix)
     for (prefix, issuer_url), (longer, other_url) in pairwise(named):
         if longer.startswith(prefix):

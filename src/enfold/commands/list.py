@@ -42,7 +42,7 @@ def _print_list(registry: Registry, options: Namespace) -> int:
     caller = local_caller(None if options.tokens == COSTS else options.tokens)
     specs = registry.visible(caller, namespace=options.namespace)
     if not specs:
-        raise CallError("OPERATION_NOT_FOUND", "There are no operations")
+        raise CallError("OPERATION_NOT_FOUND", "The target has no operations that you may call")
     if options.tokens == COSTS:
         return _print_costs(registry, caller, as_json=options.json)
     if options.json:

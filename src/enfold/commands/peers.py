@@ -25,11 +25,11 @@ def run(words: list[str], registry: Registry | None) -> int:
     )
     add_address_options(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long to wait for answers, in seconds")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long to wait for responses, in seconds")
     options = parse_options(parser, words)
     peers = asyncio.run(_find(options))
     if not peers:
-        raise CallError("UNAVAILABLE", "No peer answered: none is connected, or you may not list them")
+        raise CallError("UNAVAILABLE", "No peer responded: none is connected, or this user may not list peers")
     if options.json:
         print_json(peers)
     else:

@@ -175,7 +175,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     add_caller_options(parser)
     parser.add_argument("--token", help="a shared token for the identity `owner`; prefer ENFOLD_SERVE_TOKEN")
     parser.add_argument(
-        "--allow-anonymous", action="store_true", help="allow calls without a token of operations without access rules"
+        "--allow-anonymous", action="store_true", help="allow calls without a token to operations without access rules"
     )
     parser.add_argument("--insecure", action="store_true", help="allow serving other machines without tokens")
     parser.add_argument(
@@ -186,7 +186,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="accept requests of pages from this origin",
+        help="accept requests from pages of this origin",
     )
     parser.add_argument(
         "--forwarded-allow-ips",
@@ -220,7 +220,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tasks",
         metavar="STORE",
-        help="keep tasks in this file, or at nats://… (default .enfold/tasks.db; with --nats, there)",
+        help="store tasks in this file, or at nats://… (default .enfold/tasks.db, or the server of --nats)",
     )
     add_order_options(parser)
     parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate chain")

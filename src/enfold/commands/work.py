@@ -156,7 +156,7 @@ def _report(serving: Serving, transport: Transport, why_alone: str | None) -> It
     count = len(serving.handler.offered)
     yield f"Enfold serves {counted(count, 'operation')} as {transport.name}. Press Ctrl-C to stop."
     for operation_id, reason in serving.refused.items():
-        yield f"  not {operation_id}: {reason}"
+        yield f"  Not served: {operation_id}: {reason}"
     guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
     if guarded and not transport.capabilities.peer_identity:
         yield f"  Cannot be called: {', '.join(guarded)}, because the server does not identify callers. See: enfold nats permissions"

@@ -368,15 +368,15 @@ def _broken_promise(envelope: ResponseEnvelope[Any], who: str) -> str:
     """Return the message for a result that does not match its schema or content type."""
     kind = envelope.meta.content_type.partition(";")[0] if isinstance(envelope.meta, HTTPResponseMeta) else ""
     if kind and "json" not in kind.lower():
-        return f"{who} answered {kind[:_MAX_NAME]} where application/json was promised"
+        return f"{who} returned {kind[:_MAX_NAME]} instead of application/json"
     if any(warning.code == "invalid_json" for warning in envelope.warnings):
-        return f"{who} answered with broken JSON"
+        return f"{who} returned invalid JSON"
     found = next((each.type for each in envelope.warnings if each.code == ROOT_MISMATCH), "null")
-    return f"{who} answered {_FOUND.get(found, 'a number')} where its schema describes something else"
+    return f"{who} returned {_FOUND.get(found, 'a number')}, which does not match its schema"
 
 
 _FOUND: Final = {
-    "object": "an object without any of the promised fields",
+    "object": "an object without any of the declared fields",
     "array": "an array",
     "string": "text",
     "boolean": "true or false",

@@ -126,7 +126,7 @@ def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessa
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
     if not parts:
-        raise ProtocolError(INVALID_REQUEST, "An array of messages has at least one")
+        raise ProtocolError(INVALID_REQUEST, "An array of messages must not be empty")
     return [parse(bytes(part)) for part in parts]
 
 
@@ -141,7 +141,7 @@ _count: Final = msgspec.json.Decoder(list[_CountedMessage]).decode
 
 def _check_count(text: bytes | bytearray, most: int) -> None:
     if len(_count(text)) > most:
-        raise ProtocolError(INVALID_REQUEST, f"An array has at most {most} messages: send several arrays")
+        raise ProtocolError(INVALID_REQUEST, f"An array may have at most {most} messages: send several arrays")
 
 
 def _id_of(text: bytes | bytearray) -> RequestId | None:

@@ -91,11 +91,13 @@ def read_route(text: str) -> HTTPRoute:
         raise _wrong(text, "the path must begin with /")
     parts = tuple(path[1:].split("/"))
     if "" in parts:
-        raise _wrong(text, "the path has an empty part: leave out the / at its end; / alone belongs to the server")
+        raise _wrong(
+            text, "the path has an empty segment: remove the / at its end; / itself is reserved for the server"
+        )
     for part in parts:
         _check_part(text, part)
     if parts[0] in TAKEN:
-        raise _wrong(text, f"the server needs the paths below /{parts[0]} itself")
+        raise _wrong(text, f"paths below /{parts[0]} are reserved for the server")
     if is_argument(parts[0]):
         raise _wrong(text, "the path begins with an argument, which would match the server's own paths")
     route = HTTPRoute(method, parts)
@@ -109,12 +111,12 @@ def _check_part(text: str, part: str) -> None:
     name = part[1:-1]
     if part.startswith("{") and part.endswith("}") and "{" not in name and "}" not in name:
         if not name.isidentifier():
-            raise _wrong(text, f"{part} is not the name of an argument")
+            raise _wrong(text, f"{part} is not a valid argument name")
         return
     if "{" in part or "}" in part or part.startswith(":"):
-        raise _wrong(text, f"an argument is a whole part of the path, as in /{{id}}/, not {part}")
+        raise _wrong(text, f"an argument must be a whole segment of the path, as in /{{id}}/, not {part}")
     if part in (".", "..") or not _LITERAL.issuperset(part):
-        raise _wrong(text, f"{part!r} cannot be a part of a path: use letters, digits and -._~!$&'()*+,;=:@")
+        raise _wrong(text, f"{part!r} cannot be a segment of a path: use letters, digits and -._~!$&'()*+,;=:@")
 
 
 def check_route(route: HTTPRoute, spec: OperationSpec) -> None:
@@ -130,7 +132,7 @@ def check_route(route: HTTPRoute, spec: OperationSpec) -> None:
             raise _wrong(str(route), f"{spec.id} has no argument {name}: {have}")
         types = _types(name, spec.input_schema)
         if types <= {"array", "object"}:
-            raise _wrong(str(route), f"the argument {name} is an {min(types)}, which a path cannot hold")
+            raise _wrong(str(route), f"the argument {name} is an {min(types)}, which a path cannot contain")
 
 
 def _types(name: str, schema: Mapping[str, Any]) -> frozenset[str]:

@@ -50,7 +50,7 @@ class CallLimits:
         due, ahead = max(self._due.get(caller, now), now), max(1.0, 1.0 / per_second)
         wait = due + 1.0 / per_second - now - ahead
         if wait > 1e-9:
-            raise _exhausted(f"{per_second:g} calls a second", "calls_per_second", wait)
+            raise _exhausted(f"{per_second:g} calls per second", "calls_per_second", wait)
         if len(self._due) >= _MAX_CALLERS:
             self._due = {name: each for name, each in self._due.items() if each > now}
         self._due[caller] = due + 1.0 / per_second
@@ -58,7 +58,7 @@ class CallLimits:
 
 def _exhausted(most: str, reason: str, wait: float) -> CallError:
     details = {"reason": reason, "retry_after": int(wait) + 1}
-    return CallError("RESOURCE_EXHAUSTED", f"One caller may make {most}: try again later", details)
+    return CallError("RESOURCE_EXHAUSTED", f"The limit of {most} per caller is reached: retry later", details)
 
 
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]

@@ -172,34 +172,37 @@ def _is_linked(claims: Claims) -> str | None:
 
 # The meaning of each id, and the condition for a record that claims it.
 _METHODS: Final[dict[str, tuple[str, Contract]]] = {
-    "adapter.wrap.envelope_v0_1": ("A payload was put into an envelope", _is_wrapped),
-    "adapter.pass_through.envelope_v0_1": ("An envelope was passed on as it came", _is_passed_through),
+    "adapter.wrap.envelope_v0_1": ("A payload was wrapped in an envelope", _is_wrapped),
+    "adapter.pass_through.envelope_v0_1": ("An envelope was passed on unchanged", _is_passed_through),
     ATTACH_METHOD: ("The adapter attached this record", _is_attached),
     "adapter.errors.capture": ("A failure became an error of the envelope", _has_entries("errors", "error")),
     "adapter.warnings.capture": ("Warnings became warnings of the envelope", _has_entries("warnings", "warning")),
     # A Record cannot exist without its required fields.
-    "engine.prov.record_v0_1.build": ("This record was built", lambda _: None),
-    "engine.prov.artifact.register_input": ("What went in is registered", _has("inputs", "there is no input artifact")),
+    "engine.prov.record_v0_1.build": ("The record was created", lambda _: None),
+    "engine.prov.artifact.register_input": (
+        "The inputs are artifacts of the record",
+        _has("inputs", "there is no input artifact"),
+    ),
     "engine.prov.artifact.register_output": (
-        "What came out is registered",
+        "The outputs are artifacts of the record",
         _has("outputs", "there is no output artifact"),
     ),
     JSON_POINTER_METHOD: (
-        "Evidence points into JSON",
+        "Evidence refers to locations in JSON",
         _has_anchor("#json:/", lambda anchor: anchor.pointer is not None),
     ),
     TEXT_LINES_METHOD: (
-        "Evidence points at lines of text",
+        "Evidence refers to lines of text",
         _has_anchor("#text:line:", lambda anchor: anchor.lines is not None),
     ),
     "engine.coerce.evidence.v0_1": (
-        "A tool's own evidence was brought into form",
+        "Evidence returned by the tool was normalized",
         _has("evidence", f"there is no evidence of {EVIDENCE_VERSION}"),
     ),
     "integrity.digest.sha256": ("Artifacts have sha256 digests", _has_digest("sha256")),
     "integrity.digest.sha512": ("Artifacts have sha512 digests", _has_digest("sha512")),
     "integrity.digest.blake3": ("Artifacts have blake3 digests", _has_digest("blake3")),
-    "integrity.record_digest.compute": ("The record has a digest of itself", _has_record_digest),
+    "integrity.record_digest.compute": ("The record has a digest", _has_record_digest),
     "integrity.signature.create": ("The record digest is signed", _is_signed),
     "integrity.signature.verify": ("A signature was verified", _was_verified),
     "lineage.parent.link": ("The record names its parents", _has("parents", "there is no parent")),

@@ -257,7 +257,7 @@ class RecordStore:
         parents = [read_record(found) for found in map(self.get, read.parents) if found is not None]
         callers = {caller_of(each) or "" for each in (read, *parents)}
         return [
-            f"the store has run {run_id} with the {word} {said!r}, its record says otherwise"
+            f"the store has run {run_id} with the {word} {said!r}, but its record differs"
             for operation, identity, moment in _pairs(rows[0])
             for word, said, fits in (
                 ("operation", operation, operation == read.tool.name),
@@ -346,7 +346,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 def _refuse_another(connection: sqlite3.Connection, run_id: str, record: Mapping[str, Any]) -> None:
     found = connection.execute("SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,)).fetchone()
     if found is not None and not same_json(_decode(*found), record):
-        raise StoredRecordError(f"The run {run_id} is recorded already, with other content")
+        raise StoredRecordError(f"The run {run_id} is already recorded with different content")
 
 
 class _Linked(msgspec.Struct):
@@ -411,7 +411,7 @@ def _decode(run_id: str, digest: Any, body: Any) -> dict[str, Any]:
         record: dict[str, Any] = read_json(body)
         found = read_record(record).run_id
     except FormatError as error:
-        raise StoredRecordError(f"What is stored as run {run_id} is not a record: {error}") from error
+        raise StoredRecordError(f"The entry of run {run_id} is not a record: {error}") from error
     if found != run_id:
         raise StoredRecordError(f"The record of run {found} is stored as run {run_id}")
     return record

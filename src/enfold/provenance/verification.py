@@ -158,7 +158,7 @@ def _integrity_faults(record: Record, wire: Mapping[str, Any], keys: PublicKeys 
     if digest is not UNSET:
         yield from filter(None, [_digest_fault(wire, digest)])
     if signature is UNSET:
-        yield from () if keys is None else ("the record is not signed, though a key was given",)
+        yield from () if keys is None else ("the record is not signed, but a key was given",)
     elif digest is UNSET:
         yield "there is a signature, but no record digest for it to cover"
     elif keys is not None:
@@ -172,7 +172,7 @@ def _digest_fault(wire: Mapping[str, Any], digest: Digest) -> str | None:
         fits = same_digest(_digested_text(wire), digest)
     except ValueError as error:  # an unpaired surrogate, which has no canonical form
         return f"the record digest cannot be checked: {error}"
-    return None if fits else "the record digest does not fit the record"
+    return None if fits else "the record digest does not match the record"
 
 
 # --- the envelope around it ---------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _field_fault(artifact: Artifact, field: str, value: Any) -> str | None:
     if isinstance(value, str) and not is_json_type(artifact.media_type):
         value = _decode_base64(value)
     broken = content_fault(artifact, value)
-    return f"the {field} of the envelope is not what was recorded ({broken})" if broken else None
+    return f"the {field} of the envelope does not match the record ({broken})" if broken else None
 
 
 def _decode_base64(text: str) -> str | bytes:

@@ -106,7 +106,7 @@ class EventDecoder:
 
     def _check_size(self) -> None:
         if self._max_event is not None and self._line_size + self._data_size > self._max_event:
-            raise EventTooLargeError(f"An event is over the limit of {self._max_event} characters")
+            raise EventTooLargeError(f"An event exceeds the limit of {self._max_event} characters")
 
 
 NOT_A_NUMBER: Final = "not_a_number"
@@ -138,7 +138,7 @@ def read_json(text: str | bytes) -> tuple[Any, tuple[ResultWarning, ...]]:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class _LargeNumber(str):

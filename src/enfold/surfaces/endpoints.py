@@ -341,7 +341,7 @@ class Functions:
         if request.method not in WITH_BODY:
             given = route.read_query(request.query)
             if is_rest and _has_body(headers):  # arguments in it would be ignored
-                message = f"{request.method} has no body here: write arguments into the query string"
+                message = f"{request.method} requests cannot have a body here: pass arguments in the query string"
                 raise invalid_argument("", "unknown", None, message)
             return route, merged(request.path_arguments, given, {}) if is_rest else given
         body, read_upload = await self._body(request, route.spec)

@@ -68,9 +68,7 @@ class Hosts:
         """
         site = headers.get(b"sec-fetch-site")
         if site in _OTHER_SITES and not self.is_listed(headers.get(b"origin", b"")):
-            message = (
-                "Pages of other sites may not call this server. Let scripts of one origin call it with --allow-origin."
-            )
+            message = "Requests from pages of other sites are not allowed. Allow an origin with --allow-origin."
             raise CallError("ACCESS_DENIED", message, {"reason": "origin"})
 
     def is_listed(self, origin: bytes) -> bool:

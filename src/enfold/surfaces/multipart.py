@@ -93,7 +93,7 @@ def _part(head: bytes, content: memoryview, number: int) -> Part:
     if disposition.partition(b";")[0].strip().lower() != b"form-data" or b"name" not in parameters:
         raise _invalid(f'part {number} needs the header Content-Disposition: form-data; name="…"')
     if headers.get(b"content-transfer-encoding", b"").lower() not in _IDENTITY:
-        raise _invalid(f"part {number} has a Content-Transfer-Encoding: send its bytes as they are")
+        raise _invalid(f"part {number} has a Content-Transfer-Encoding: send its bytes unencoded")
     kind = headers.get(b"content-type")
     return Part(
         _text(parameters[b"name"], number),

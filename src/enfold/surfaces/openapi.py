@@ -294,7 +294,7 @@ def _upload_content(given: Schema, owner: str, components: _Components) -> Schem
     form = components.root({**schema, "properties": properties}, f"{owner}.form")
     types = {name: {"contentType": file.media_type} for name, file in files.items() if file.media_type}
     (name, *_) = files
-    note = f"The content of `{name}`. The query string has the other arguments."
+    note = f"The content of `{name}`. Pass the other arguments in the query string."
     raw = {kind: {"schema": {**_BINARY, "description": note}} for kind in raw_types(files)}
     return {MULTIPART: {"schema": form, **({"encoding": types} if types else {})}, **raw}
 
@@ -421,12 +421,12 @@ _HEADERS: Final[Schema] = {
         "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
     },
     "Enfold-Warnings": {
-        "description": "How many warnings the result came with, if any, and the code of the first",
+        "description": "The number of warnings of the result, and the code of the first",
         "schema": {"type": "string", "pattern": '^[1-9][0-9]*; first="[A-Za-z0-9._-]{1,128}"$'},
     },
     "Enfold-Format": {"description": "The format of the result", "required": True, "schema": {"type": "string"}},
     "Enfold-Shape": {
-        "description": 'Whether the result is an object as it is, or wrapped: `{"result": v}`',
+        "description": 'Whether the result is an object without a wrapper, or wrapped: `{"result": v}`',
         "required": True,
         "schema": {"enum": ["object", "result"]},
     },
@@ -640,7 +640,7 @@ _PREFER: Final[Schema] = {
     "name": "Prefer",
     "in": "header",
     "required": False,
-    "description": "`respond-async` starts a task and answers 202 at once; `wait=n` waits up to n seconds for its result.",
+    "description": "`respond-async` starts a task and returns 202 immediately; `wait=n` waits up to n seconds for its result.",
     "schema": {"type": "string"},
 }
 _ACCEPTED: Final[Schema] = {
@@ -706,7 +706,7 @@ def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[
                 "operationId": "tasks.list",
                 "summary": "The caller's own tasks",
                 **common,
-                "responses": {"200": _task_response("The tasks, the newest first", tasks), **without_task},
+                "responses": {"200": _task_response("The tasks, newest first", tasks), **without_task},
             }
         },
         "/tasks/{id}": {
@@ -716,11 +716,14 @@ def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[
                 "summary": "A task, with its result or error once it has ended",
                 **common,
                 "parameters": [_TASK_WAIT],
-                "responses": {"200": _task_response("The task; or every change of it", _TASK, stream), **without_body},
+                "responses": {
+                    "200": _task_response("The task, or a stream of its changes", _TASK, stream),
+                    **without_body,
+                },
             },
             "delete": {
                 "operationId": "tasks.cancel",
-                "summary": "End a task",
+                "summary": "Cancel a task",
                 **common,
                 "responses": {**taken, **without_body},
             },

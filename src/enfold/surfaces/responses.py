@@ -37,7 +37,7 @@ def not_allowed(method: str, methods: Iterable[str]) -> RefusedError:
 
 def not_acceptable(offered: str) -> RefusedError:
     details = {"reason": "accept", "expected": offered}
-    return RefusedError(406, f"The answer is {offered}, which the Accept header does not allow", details)
+    return RefusedError(406, f"The response is {offered}, which the Accept header does not allow", details)
 
 
 def unsupported_body(

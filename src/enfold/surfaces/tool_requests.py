@@ -85,5 +85,5 @@ class RequestCall:
 def _check_version(request: ToolRequest, spec: OperationSpec) -> None:
     if request.version is None or request.version == spec.version:
         return
-    told = f"{spec.id} is of version {spec.version}, not {request.version}: leave out tool.version, or give this one"
+    told = f"{spec.id} is of version {spec.version}, not {request.version}: omit tool.version, or pass this one"
     raise invalid_argument("tool.version", "constraint", spec.version, told)

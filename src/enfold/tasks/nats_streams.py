@@ -522,7 +522,7 @@ READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are r
 MAX_REMEMBERED: Final = 10_000
 
 IsUnfinished = Callable[[str], Awaitable[bool]]  # whether the task of a state's key is unfinished
-_Sums = dict[int, int]  # bytes, by the hour in which they are forgotten
+_Sums = dict[int, int]  # bytes, by the hour in which they expire
 
 
 class Seldom:

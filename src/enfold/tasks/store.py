@@ -232,7 +232,7 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
         if most == limits.kept_bytes_per_identity
         else "your finished tasks while the store is full"
     )
-    message = f"Of {whose} {most} bytes are kept, and there are {size}: the oldest are forgotten in {wait} seconds"
+    message = f"The limit of {most} bytes for {whose} is reached ({size} bytes): the oldest expire in {wait} seconds"
     details = {"reason": "task_bytes", "size": size, "limit": most, "retry_after": wait}
     raise CallError("RESOURCE_EXHAUSTED", message, details)
 

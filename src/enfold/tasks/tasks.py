@@ -457,7 +457,7 @@ def _found(task: Task | None) -> Task:
 
 
 def _cannot_be_asked(task: Task) -> CallError:
-    message = f"The task {task.id} waits for answers: give them there, and call again with the same key"
+    message = f"The task {task.id} has open questions: answer them there, and call again with the same key"
     return CallError("UNAVAILABLE", message, {"task": task.id, "questions": list(task.questions)}, retryable=False)
 
 

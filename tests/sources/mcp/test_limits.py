@@ -51,7 +51,7 @@ async def test_of_a_list_without_an_end_as_much_is_taken_as_the_limits_allow(
         assert len(operations) == count
         (problem,) = operations.report.skipped
     assert problem.where == "tools/list"
-    assert problem.why == f"PAYLOAD_TOO_LARGE: it is over the limit {name}, and the rest is left out"
+    assert problem.why == f"PAYLOAD_TOO_LARGE: it exceeds the limit {name}, and the rest is skipped"
 
 
 async def test_a_server_that_asks_five_thousand_things_at_once_is_refused(caplog: pytest.LogCaptureFixture) -> None:

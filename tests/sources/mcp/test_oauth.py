@@ -214,7 +214,7 @@ async def test_the_same_scopes_are_asked_for_only_once(vault: Vault) -> None:
         with pytest.raises(CallError) as caught:
             await ops.execute("write", {})
     assert caught.value.code == "ACCESS_DENIED"
-    assert "wants the scope write" in caught.value.message
+    assert "requires the scope write" in caught.value.message
     assert len(vault.authority.asked) == 2
 
 
@@ -335,7 +335,7 @@ async def test_an_issuer_that_need_not_say_its_name_may_leave_it_out(vault: Vaul
 async def test_a_server_that_claims_to_be_another_gets_no_token(vault: Vault) -> None:
     vault.resource = "https://bank.example/mcp"
     error = await refused(vault)
-    assert "another server" in error.message
+    assert "a different server" in error.message
     assert vault.authority.asked == []
 
 
@@ -385,7 +385,7 @@ async def test_without_any_setting_the_sentence_says_what_to_set(vault: Vault) -
         async with from_mcp(f"{vault.url}/mcp"):
             pass
     assert caught.value.code == "ACCESS_DENIED"
-    assert "asks for a login (OAuth): set auth" in caught.value.message
+    assert "requires a login (OAuth): set auth" in caught.value.message
 
 
 async def test_a_fixed_token_that_is_refused_is_reported_as_such(vault: Vault) -> None:
@@ -499,7 +499,7 @@ async def test_a_client_known_to_the_first_authority_is_not_shown_to_another(vau
 
 async def test_only_the_issuer_that_was_named_is_asked(vault: Vault) -> None:
     error = await refused(vault, client_id="known", issuer="https://login.example.org")
-    assert "no more of https://login.example.org" in error.message
+    assert "but the client is registered at https://login.example.org" in error.message
     assert vault.authority.asked == []
 
 

@@ -13,9 +13,9 @@ from enfold.sources.mcp.settings import read_servers
     ("entry", "message"),
     [
         ({"command": "npx", "args": "-y server"}, '"args" must be a list of strings'),
-        ({"command": "npx", "env": ["KEY=value"]}, '"env" is an object of texts'),
-        ({"url": "https://mcp.example.org", "headers": "x"}, '"headers" is an object of texts'),
-        ({"mcpServers": {"files": "npx files"}}, "The entry of a server is an object, not 'npx files'"),
+        ({"command": "npx", "env": ["KEY=value"]}, '"env" must be an object of strings'),
+        ({"url": "https://mcp.example.org", "headers": "x"}, '"headers" must be an object of strings'),
+        ({"mcpServers": {"files": "npx files"}}, "The entry of a server must be an object, not 'npx files'"),
         ({"mcpServers": {"files": {}}}, 'A server needs "command" or "url"'),
     ],
     ids=["args", "env", "headers", "entry", "empty"],

@@ -479,4 +479,4 @@ async def test_a_part_has_the_headers_of_its_encoding_and_those_the_caller_gives
     )
     document = http.document({"requestBody": body}, method="post", components=components)
     told = [each.why for each in from_openapi(document, base_url=server.url).report.degraded]
-    assert told == ["the header X-Free of the part f is sent only where its `headers` have it"]
+    assert told == ["the header X-Free of the part f is only sent if its `headers` contain it"]

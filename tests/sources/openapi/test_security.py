@@ -127,8 +127,8 @@ def test_a_scheme_we_cannot_do_is_named_in_the_report(http: Words) -> None:
     schemes = {"hand": {"type": "http", "scheme": "digest"}, "cert": {"type": "mutualTLS"}}
     report = from_openapi(secured(http, {"hand": []}, **schemes), base_url="http://a").report
     assert [each.why for each in report.degraded] == [
-        "the security scheme hand is of a kind we cannot do",
-        "the security scheme cert is of a kind we cannot do",
+        "the security scheme hand is of a kind that is not supported",
+        "the security scheme cert is of a kind that is not supported",
     ]
 
 

@@ -262,7 +262,7 @@ def test_another_site_cannot_put_the_console_into_a_frame(browser: Browser, toke
         frame = opened.page.frames[-1]
         assert frame.locator("#main").count() == 0
         if tokens is None:
-            expect(frame.locator("body")).to_contain_text("Pages of other sites may not call this server")
+            expect(frame.locator("body")).to_contain_text("Requests from pages of other sites are not allowed")
         opened.context.close()
         is_told_by_browser = any("frame" in message.lower() for message in opened.messages)
         assert is_told_by_browser == (tokens is not None)

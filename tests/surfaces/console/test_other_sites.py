@@ -85,7 +85,7 @@ def test_another_site_links_to_the_console_but_not_to_an_operation(
     link = 'address => { const it = document.createElement("a"); it.href = address; it.textContent = "Go"; document.body.append(it); }'
     page.evaluate(link, f"{own}functions/shop.greet?name=stolen")
     page.get_by_text("Go").click()
-    expect(page.locator("body")).to_contain_text("Pages of other sites may not call this server")
+    expect(page.locator("body")).to_contain_text("Requests from pages of other sites are not allowed")
     assert ran == []
     page.goto(other.replace("127.0.0.1", "localhost"))
     page.evaluate(link, f"{own}#/operations/shop.greet")

@@ -115,7 +115,7 @@ async def test_where_all_sessions_are_taken_a_new_client_gets_retry_after(
     bob = Client(app, HANDSHAKE, "bob-token")
     refused = await bob.begin("initialize", {"protocolVersion": HANDSHAKE}).began()
     assert (refused.status, refused.headers["retry-after"]) == (429, "60")
-    assert (await refused.json())["error"]["message"] == "There are too many sessions: try again later"
+    assert (await refused.json())["error"]["message"] == "Too many sessions: retry later"
 
 
 # --- bytes to come back for ---------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ async def test_the_followed_resources_of_a_session_are_limited(make_client: Make
     for number in range(3):
         assert await client.result("resources/subscribe", {"uri": f"shop://{number}"}) == {}
     refused = await client.ask("resources/subscribe", {"uri": "shop://3"})
-    assert refused["error"]["message"] == "There are at most 3 subscriptions"
+    assert refused["error"]["message"] == "At most 3 subscriptions are allowed"
     assert refused["error"]["data"]["enfold/error"]["code"] == "RESOURCE_EXHAUSTED"
     await client.result("resources/unsubscribe", {"uri": "shop://0"})
     assert await client.result("resources/subscribe", {"uri": "shop://3"}) == {}
@@ -221,10 +221,10 @@ async def test_the_resources_of_a_listen_request_are_limited(make_client: MakeCl
     client = make_client(ops, limits=SMALL)
     asked = {"resourceSubscriptions": [f"shop://{number}" for number in range(4)]}
     refused = await client.ask("subscriptions/listen", {"notifications": asked})
-    assert refused["error"]["message"] == "There are at most 3 subscriptions"
+    assert refused["error"]["message"] == "At most 3 subscriptions are allowed"
     asked = {"resourceSubscriptions": ["shop://" + "x" * 10_000]}
     refused = await client.ask("subscriptions/listen", {"notifications": asked})
-    assert refused["error"]["message"] == "The URI of what is followed is at most 8192 characters long"
+    assert refused["error"]["message"] == "The URI of a subscription may have at most 8192 characters"
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_the_messages_of_a_batch_are_limited(make_client: MakeClient, ops:
     await client.initialize()
     refused = await client.post(batch(*[client.message("ping")] * 6)).began()
     assert refused.status == 400
-    assert (await refused.json())["error"]["message"] == "An array has at most 5 messages: send several arrays"
+    assert (await refused.json())["error"]["message"] == "An array may have at most 5 messages: send several arrays"
     assert len(await client.post(batch(*[client.message("ping")] * 5)).json()) == 5
 
 

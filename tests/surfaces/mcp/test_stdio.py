@@ -306,7 +306,7 @@ def test_a_line_that_is_too_long_is_reported_and_skipped(start: Start) -> None:
     program.initialize()
     program.write(b'{"text": "' + b"x" * 500_000 + b'"}')
     told = program.read()
-    assert told["error"]["message"] == "A message is at most 200000 bytes long: this one was ignored"
+    assert told["error"]["message"] == "The message exceeds the limit of 200000 bytes and was ignored"
     assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}
     program.write(b"y" * 500_000)
     assert "was ignored" in program.read()["error"]["message"]

@@ -299,7 +299,9 @@ class PeerDirectory:
         if not is_token(peer) or not self._is_within_limits(peer, key):
             return
         if answer.v > VERSION:
-            self._drop(peer, f"version {answer.v} of the call protocol, and not {VERSION}: upgrade this process")
+            self._drop(
+                peer, f"version {answer.v} of the call protocol, which this process does not support: upgrade it"
+            )
             return
         listing = PeerListing(peer, answer.boot, answer.digest, message.may_offer)
         if answer.parts:

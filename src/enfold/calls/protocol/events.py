@@ -148,7 +148,7 @@ class OtherVersionError(FormatError):
     """An event of another version of the protocol, which is not read."""
 
     def __init__(self, request_id: str, version: int) -> None:
-        super().__init__(f"version {version} of the call protocol, and not {VERSION}")
+        super().__init__(f"version {version} of the call protocol is not supported, only version {VERSION}")
         self.request_id = request_id
 
 

@@ -65,13 +65,13 @@ def overloaded(message: str) -> CallError:
 
 def unread_request(error: OtherVersionError) -> CallError:
     """Return the error for a request that a worker cannot read, and another worker may."""
-    message = f"The request has {error}, which this worker reads: upgrade the worker"
+    message = f"The request cannot be read: {error}. Upgrade the worker"
     return CallError("UNAVAILABLE", message, {"reason": "version", "started": False})
 
 
 def unread_answer(error: OtherVersionError) -> CallError:
     """Return the error for an answer that this caller cannot read; what was called may have happened."""
-    message = f"The worker's answer has {error}, which this process reads: upgrade this process"
+    message = f"The worker's response cannot be read: {error}. Upgrade this process"
     return CallError("UNAVAILABLE", message, {"reason": "version"}, retryable=False)
 
 

@@ -222,7 +222,9 @@ class AdmissionControl:
     def refusal(self, call: ServedCall, whose: str = "") -> CallError:
         """Count a refused call and return its error."""
         self._counts.shed += 1
-        return failures.overloaded(f"There are too many calls {whose}to accept {call.operation_id}")
+        return failures.overloaded(
+            f"Too many calls {whose}are running or waiting: {call.operation_id} was not accepted, retry later"
+        )
 
     def release(self, call: ServedCall) -> None:
         slots, owner = self._slots, call.owner

@@ -157,7 +157,9 @@ class TypeReader:
         if name in _FORMATS:
             return shapes.Text(cls, _FORMATS[name])
         if name in _UPLOADS:
-            raise TypeError(f"{cls.__name__} of {cls.__module__.partition('.')[0]} cannot be passed: a file is bytes")
+            raise TypeError(
+                f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported: annotate a file as bytes"
+            )
         if cls is tuple:
             return shapes.Items(tuple, shapes.Anything())
         if cls in _ARRAYS:
@@ -204,7 +206,7 @@ class TypeReader:
         inner = shapes.without_notes(shape)
         members = inner.members if isinstance(inner, shapes.Either) else (inner,)
         if not any(isinstance(each, shapes.Text) and each.format == "base64" for each in members):
-            raise TypeError(f"{spelled(annotation)}: a MediaType applies to bytes")
+            raise TypeError(f"{spelled(annotation)}: MediaType can only be applied to bytes")
         if item.is_range and self._is_result:
             raise TypeError(f"{spelled(annotation)}: the media type of a result must not be a range")
 

@@ -99,7 +99,7 @@ def read_filled_parameters(function: Any, context_type: type) -> FilledParameter
             context_parameter = parameter.name
         elif parameter.default is UNSET:
             raise TypeError(
-                f"{declaration.name}(): nothing fills in parameter {parameter.name!r} of a dependency: annotate it as "
+                f"{declaration.name}(): nothing provides the parameter {parameter.name!r} of a dependency: annotate it as "
                 "Context or Annotated[..., Depends(...)], or give it a default"
             )
     return FilledParameters(declaration.name, declaration.kind, context_parameter, injected)

@@ -111,7 +111,7 @@ class Web:
         """Raise what to do where a server wants a login, and the user configured none."""
         offers_login = any(scheme in each.lower() for each in refusal.challenges for scheme in ("bearer", "dpop"))
         if refusal.status == 401 and offers_login:
-            refused = "rejected the credentials" if refusal.sent else "asks for a login (OAuth)"
+            refused = "rejected the credentials" if refusal.sent else "requires a login (OAuth)"
             advice = (
                 "set auth (auth = {} in a configuration; auth=UserLogin(…) in a program), or credentials to a token"
             )
@@ -157,7 +157,7 @@ class Web:
         """What a failure of the client means for the request it was to send."""
         if error.kind == "redirect":
             return CallError(
-                "EXECUTION_ERROR", f"{self.name} redirects too often: {error.sentence}", {"reason": "redirects"}
+                "EXECUTION_ERROR", f"{self.name} redirects too many times: {error.sentence}", {"reason": "redirects"}
             )
         if error.kind == "unsendable":
             return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error.sentence}")
@@ -421,7 +421,7 @@ class HTTPConnection:
     def _take_event(self, event: ServerSentEvent, call: OutgoingCall | None) -> None:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             details = {"status": 405, "reason": "transport"}
-            raise CallError("EXECUTION_ERROR", f"{self._web.name} uses the oldest transport", details)
+            raise CallError("EXECUTION_ERROR", f"{self._web.name} uses the HTTP+SSE transport", details)
         self._dispatcher.take_text(event.data.encode("utf-8", "surrogatepass"), call)
 
     async def _resume(self, decoder: EventDecoder) -> OpenResponse:

@@ -160,7 +160,7 @@ class _Maker:
             self._report_schema(tool, "outputSchema")
             mirrors = mirrors_of(tool.get("inputSchema")) if self._is_stateless else ()
             if mirrors is None:
-                self._skip(tool["name"], f"its {ANNOTATION} marks are not legal")
+                self._skip(tool["name"], f"its {ANNOTATION} marks are invalid")
             else:
                 self._add_tool(tool, name, mirrors)
 
@@ -254,7 +254,7 @@ class _Maker:
             namespace=self._namespace("resource"),
             name="updates" if "updates" not in taken else with_hash("updates", "updates of resources"),
             type=OperationType.SUBSCRIPTION,
-            description="Gives the URI of a resource at once, and again whenever it has changed.",
+            description="Returns the URI of a resource immediately, and again whenever it changes.",
             input_schema=_UPDATES_INPUT,
             output_schema={"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]},
             access_control=self._options.rules.access,
@@ -273,7 +273,7 @@ class _Maker:
                 namespace=of.namespace,
                 name=name,
                 type=OperationType.QUERY,
-                description=f"Proposes values for an argument of {of.name}.",
+                description=f"Suggests values for an argument of {of.name}.",
                 input_schema=_COMPLETION_INPUT,
                 output_schema={"type": "array", "items": {"type": "string"}},
                 access_control=of.access_control,
@@ -344,7 +344,7 @@ class _Maker:
         if spec is None or not self._options.selection.takes(spec):
             return
         if spec.id in self._made:
-            self._skip(spec.id, "another offer has the same id: rename one of them")
+            self._skip(spec.id, "another tool, resource or prompt has the same id: rename one of them")
             return
         self._made[spec.id] = self._options.shape.apply(self._operation(spec, handler), self._options.middleware)
         if listed is not None:
@@ -427,7 +427,7 @@ _COMPLETION_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "argument": {"type": "string", "description": "The name of the argument."},
-        "value": {"type": "string", "description": "What is typed so far.", "default": ""},
+        "value": {"type": "string", "description": "The text typed so far.", "default": ""},
         "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
     },
     "required": ["argument"],

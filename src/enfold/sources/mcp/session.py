@@ -111,7 +111,7 @@ class UpstreamSession:
             async with asyncio.timeout(SETUP_SECONDS):
                 await self.request("logging/setLevel", SetLevel(level))
         except (TimeoutError, ProtocolError, CallError, LostError) as error:
-            log.debug("%s does not set its log level: %s", self._dispatcher.name, error)
+            log.debug("%s did not change its log level: %s", self._dispatcher.name, error)
 
     async def listen(self) -> None:
         """Subscribe to changes of the server's lists."""
@@ -273,7 +273,7 @@ class PooledSession:
                 log.warning("%s: %s", failure.message, lost.output)
             raise CallError(failure.code, f"{failure.message}{told}", failure.details, failure.retryable) from None
         except ProtocolError as error:
-            message, failure = f"{settings.name} refuses to begin: {error.message}", protocol_failure(error)
+            message, failure = f"{settings.name} rejected the handshake: {error.message}", protocol_failure(error)
             raise CallError("UNAVAILABLE", message, failure.details) from None
 
     async def _start(self, command: Command) -> UpstreamSession:
@@ -382,7 +382,7 @@ async def _discover(dispatcher: Dispatcher) -> UpstreamSession:
             raise
         answer = await _ask_for_versions(dispatcher)  # it knows the revision after all
     if LATEST.name not in answer.supported_versions:
-        raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
+        raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not support {LATEST.name}")
     return UpstreamSession(dispatcher, LATEST, answer)
 
 
@@ -398,7 +398,7 @@ async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSe
     params = Initialize(revision.name, dict(EVERY_QUESTION), _client_info())
     answer = read_loosely(await dispatcher.call("initialize", params), InitializeResult)
     if answer is None:
-        raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
+        raise ProtocolError(UNSUPPORTED_VERSION, "The server did not send a protocol version")
     found = _revision(answer.protocol_version)
     connection.agree(found)
     await connection.send(RPCNotification("notifications/initialized"))

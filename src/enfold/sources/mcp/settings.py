@@ -132,13 +132,13 @@ def read_servers(target: Target) -> Server | dict[str, Server]:
         return _from_text(target)
     if isinstance(target, Mapping):
         return _from_mapping(target)
-    return Command(tuple(str(word) for word in target)) if target else _refuse("An empty command names no server")
+    return Command(tuple(str(word) for word in target)) if target else _refuse("The command of the server is empty")
 
 
 def server_from_entry(entry: Any) -> Server:
     """The server one entry of a configuration describes, in the format of any editor."""
     if not isinstance(entry, Mapping):
-        _refuse(f"The entry of a server is an object, not {entry!r:.40}")
+        _refuse(f"The entry of a server must be an object, not {entry!r:.40}")
     url = next((entry[key] for key in URL_KEYS if isinstance(entry.get(key), str)), None)
     if url is not None:
         return Address(url, _texts(entry, "headers"), _transport(entry))
@@ -171,7 +171,7 @@ def _from_text(text: str) -> Server:
         return Address(text)
     words = tuple(shlex.split(text))
     if not words:
-        _refuse("An empty command names no server")
+        _refuse("The command of the server is empty")
     if len(words) == 1 and text.endswith(".json"):
         _refuse(f"{text} is a configuration: open it with enfold.app.open_config")
     return Command((sys.executable, text) if len(words) == 1 and text.endswith(".py") else words)
@@ -197,7 +197,7 @@ def _transport(entry: Mapping[str, Any]) -> Transport:
 def _texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
     texts = entry.get(key) or {}
     if not isinstance(texts, Mapping):
-        _refuse(f'"{key}" is an object of texts')
+        _refuse(f'"{key}" must be an object of strings')
     return {str(name): str(value) for name, value in texts.items() if value is not None}
 
 

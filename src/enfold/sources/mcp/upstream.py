@@ -144,7 +144,11 @@ class Upstream:
                 return result
             again = await self._with_answers(request.params, result, caller)
             result = await self._send(msgspec.structs.replace(request, params=again), caller)
-        raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
+        raise CallError(
+            "EXECUTION_ERROR",
+            f"{self.name} asked questions in too many rounds of one call (rounds)",
+            {"reason": "rounds"},
+        )
 
     async def _run_as_task(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Begin a task and wait for its result; a caller who gives up cancels it."""
@@ -310,4 +314,4 @@ def _with_trace(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
 
 
 def _cut_by(method: str, name: str, limit: int) -> Problem:
-    return Problem(method, f"PAYLOAD_TOO_LARGE: it is over the limit {name} of {limit}, and the rest is left out")
+    return Problem(method, f"PAYLOAD_TOO_LARGE: it exceeds the limit {name} of {limit}, and the rest is skipped")

@@ -311,7 +311,9 @@ class Servers:
         allowed = variable.get("enum")
         if given is not None:
             if isinstance(allowed, list) and allowed and given not in map(str, allowed):
-                raise ValueError(f"The server variable {name} is one of {', '.join(map(str, allowed))}, not {given}")
+                raise ValueError(
+                    f"The server variable {name} must be one of {', '.join(map(str, allowed))}, not {given}"
+                )
             return given
         default = variable.get("default", allowed[0] if isinstance(allowed, list) and allowed else "")
         return str(default)
@@ -524,7 +526,7 @@ class _RecordReader:
             for record in records:
                 yield from _record(record)
         if len(self._rest) > self._limit:
-            raise EventTooLargeError(f"A record is over the limit of {self._limit} bytes")
+            raise EventTooLargeError(f"A record exceeds the limit of {self._limit} bytes")
 
     def end(self) -> Iterator[ServerSentEvent]:
         yield from _record(bytes(self._rest))

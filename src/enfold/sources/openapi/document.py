@@ -165,7 +165,7 @@ class Library:
                 # What a reference points below may itself be a reference.
                 step = self._step(self.follow(place), key)
             if step is None:
-                raise BrokenReferenceError(f"{ref} leads nowhere: there is no {_unescape(key)!r} in {place.where}")
+                raise BrokenReferenceError(f"{ref} cannot be resolved: there is no {_unescape(key)!r} in {place.where}")
             place = step
         return place
 

@@ -252,7 +252,7 @@ def _report_headers(kind: Media, schemas: Schemas) -> None:
     """Name the headers of parts that are sent only where the caller gives them."""
     for field, headers in kind.headers.items():
         for name in (name for name, value in headers.items() if value is None):
-            why = f"the header {name} of the part {field} is sent only where its `headers` have it"
+            why = f"the header {name} of the part {field} is only sent if its `headers` contain it"
             schemas.problems.append(Problem(kind.encoding.child(field).where, why))
 
 

@@ -64,7 +64,7 @@ def read_schemes(library: Library, problems: list[Problem]) -> dict[str, Scheme]
             problems.append(Problem(place.where, str(error)))
             continue
         if scheme is None:
-            problems.append(Problem(place.where, f"the security scheme {name} is of a kind we cannot do"))
+            problems.append(Problem(place.where, f"the security scheme {name} is of a kind that is not supported"))
         else:
             schemes[name] = scheme
     return schemes
@@ -342,7 +342,7 @@ class TokenStore:
         url = urljoin(f"{self._base}/", grant.token_url)
         refusal = None if grant.is_trusted else self._client.reach.refusal(url)
         if refusal is not None or not grant.token_url:
-            raise CallError("EXECUTION_ERROR", f"No token was fetched: {refusal or 'no token address is known'}")
+            raise CallError("EXECUTION_ERROR", f"Cannot fetch a token: {refusal or 'the token URL is unknown'}")
         try:
             try:
                 return await self._ask(url, grant, "client_secret_basic")
@@ -352,10 +352,10 @@ class TokenStore:
             return await self._ask(url, grant, "client_secret_post")
         except GrantRefusedError as refused:
             details = {"status": refused.status, "reason": "token"}
-            raise CallError("EXECUTION_ERROR", f"No token was fetched: {refused}", details) from None
+            raise CallError("EXECUTION_ERROR", f"Cannot fetch a token: {refused}", details) from None
         except WebError as error:
             code = "UNAVAILABLE" if error.kind in ("unreachable", "broken", "late") else "EXECUTION_ERROR"
-            raise CallError(code, f"No token was fetched: {error.sentence}", {"reason": "token"}) from None
+            raise CallError(code, f"Cannot fetch a token: {error.sentence}", {"reason": "token"}) from None
 
     async def _ask(self, url: str, grant: CredentialsFlow, method: Method) -> TokenAnswer:
         form = {"grant_type": "client_credentials", **({"scope": grant.scopes} if grant.scopes else {})}

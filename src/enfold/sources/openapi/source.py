@@ -290,7 +290,9 @@ class _Importer:
         try:
             return make()
         except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-            self._shared.problems.append(Problem(found.title, f"a schema cannot be read and counts as {{}}: {error}"))
+            self._shared.problems.append(
+                Problem(found.title, f"a schema cannot be read and is replaced with {{}}: {error}")
+            )
             return otherwise
 
     def _degraded(self, operations: list[Operation], blueprints: list[Blueprint]) -> list[Problem]:
@@ -459,7 +461,7 @@ def _path(uri: str) -> Path:
     parts = urlsplit(uri)
     text = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or "\0" in text:
-        raise BrokenReferenceError("a reference to a file names a path of this machine")
+        raise BrokenReferenceError("a reference to a file must name a path on this machine")
     return Path(text)
 
 

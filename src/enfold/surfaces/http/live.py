@@ -78,7 +78,7 @@ class LiveCalls:
         async def answer(request: HTTPRequest) -> Response:
             live = self._open.get(request.path.removeprefix(_PATH).removesuffix("/input"))
             if live is None or not live.belongs_to(request.identity):
-                raise CallError("OPERATION_NOT_FOUND", "There is no such call, or it has ended")
+                raise CallError("OPERATION_NOT_FOUND", "The call does not exist, or has ended")
             given = (await functions.body_object(request)).get("inputResponses")
             if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
                 message = 'The body needs "inputResponses": an answer for each key'

@@ -368,4 +368,4 @@ def _identity_id(exchange: ClientExchange) -> str | None:
 
 
 def _refusal(why: str) -> ProtocolError:
-    return ProtocolError(INVALID_PARAMS, f"The request state is refused: {why}")
+    return ProtocolError(INVALID_PARAMS, f"The request state is invalid: {why}")

@@ -112,7 +112,7 @@ class MCPApp:
             await self._refuse(refused, request)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
-                _log.error("The answer failed", error=fault)
+                _log.error("Failed to respond", error=fault)
             if not reply.is_begun:  # else only the connection can tell of it
                 error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
                 await respond(send, 500, encode(error_response(None, error)), [JSON])
@@ -261,7 +261,7 @@ def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Refuse a repeated header that must be unique: readers of the first and of the last would disagree."""
     names = [name for name, _ in headers if name.startswith(b"mcp-") or name == b"authorization"]
     if len(set(names)) != len(names):
-        raise ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header, or Authorization, comes twice")
+        raise ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header, or Authorization, is repeated")
 
 
 # --- callers without a token, where one is needed -----------------------------------------------------------------

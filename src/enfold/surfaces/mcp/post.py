@@ -259,7 +259,7 @@ class Post(msgspec.Struct, eq=False):
         """Handle a batch, which only the oldest revisions allow, and respond with one array."""
         session, caller = self._session()
         if not caller.revision.has_batches:
-            raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
+            raise ProtocolError(INVALID_REQUEST, "This revision does not support batches: send one message per request")
         answers: list[bytes] = []
         size, limits = 0, self._request.endpoint.limits
         for message in parse_batch(body, limits.batch_entries):
@@ -365,7 +365,7 @@ class HTTPReply(msgspec.Struct, eq=False):
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Ask the client on the stream, and wait for the answer that it posts to its session."""
         if self.session is None or not self._takes_events:
-            message = "This client cannot be asked: it has no session, or takes no events"
+            message = "This client cannot be asked: it has no session, or does not accept events"
             raise CallError("UNAVAILABLE", message, {"reason": "no_session"}, retryable=False)
         return await self.session.questions.ask(self._open().send, method, params)
 

@@ -214,7 +214,7 @@ def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolE
 
 def too_many(what: str, most: int) -> ProtocolError:
     """The refusal of more than a limit allows."""
-    message = f"There are at most {most} {what}"
+    message = f"At most {most} {what} are allowed"
     return protocol_error(CallError("RESOURCE_EXHAUSTED", message, {"reason": what}, retryable=False))
 
 

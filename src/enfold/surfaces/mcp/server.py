@@ -298,7 +298,7 @@ class MCPServer:
     def check_subscriptions(self, uris: Collection[str]) -> None:
         """Refuse to follow more resources for one client than it may, or what has a very long name."""
         if any(len(uri) > MAX_URI for uri in uris):
-            raise ProtocolError(INVALID_PARAMS, f"The URI of what is followed is at most {MAX_URI} characters long")
+            raise ProtocolError(INVALID_PARAMS, f"The URI of a subscription may have at most {MAX_URI} characters")
         if len(uris) > self.settings.limits.subscriptions:
             raise too_many("subscriptions", self.settings.limits.subscriptions)
 
@@ -412,9 +412,9 @@ class MCPServer:
 
             method = METHODS[name]
         if method is None:
-            raise ProtocolError(METHOD_NOT_FOUND, f"There is no method {name[:100]}")
+            raise ProtocolError(METHOD_NOT_FOUND, f"Method not found: {name[:100]}")
         if method.capability and method.capability not in self.capabilities():
-            raise ProtocolError(METHOD_NOT_FOUND, f"This server has no {method.capability}: {name}")
+            raise ProtocolError(METHOD_NOT_FOUND, f"This server does not support {method.capability}: {name}")
         return method
 
     def respond_now(self, exchange: ClientExchange) -> AnyResponse:

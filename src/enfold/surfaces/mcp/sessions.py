@@ -128,9 +128,9 @@ class Sessions:
             _log.warning("A session of %s ends for a newer one: they have %d", owner, len(own))
             self.close(_least_used(own))
         elif self._is_full():
-            _log.warning("A session of %s was refused: there are %d of others", owner, len(self._sessions))
+            _log.warning("A session of %s was refused: other callers have %d", owner, len(self._sessions))
             details = {"reason": "sessions", "retry_after": 60}
-            raise CallError("RESOURCE_EXHAUSTED", "There are too many sessions: try again later", details)
+            raise CallError("RESOURCE_EXHAUSTED", "Too many sessions: retry later", details)
 
     def _is_full(self) -> bool:
         return len(self._sessions) >= self._limits.sessions

@@ -169,7 +169,7 @@ class StdioChannel:
         try:
             exchange = self._exchange(message)
             if exchange.id in self._running:
-                raise ProtocolError(INVALID_REQUEST, "A request with this id is running already")  # noqa: TRY301  # told below like the others
+                raise ProtocolError(INVALID_REQUEST, "A request with this id is already running")  # noqa: TRY301  # told below like the others
         except ProtocolError as error:
             self.send(error_response(message.request_id, error))
             return
@@ -288,7 +288,7 @@ class MessageStreams:
         return [line for line in lines if line and not line.isspace()]
 
     def _skip(self) -> None:
-        message = f"A message is at most {self._line_bytes} bytes long: this one was ignored"
+        message = f"The message exceeds the limit of {self._line_bytes} bytes and was ignored"
         self.write(error_response(None, ProtocolError(INVALID_REQUEST, message)))
         self._rest, self._is_skipping = bytearray(), True
 
@@ -379,7 +379,7 @@ def _encoded(message: OutgoingMessage) -> bytes:
     try:
         return encode(message)
     except (TypeError, ValueError, RecursionError):
-        error = ProtocolError(INTERNAL_ERROR, "The result has no JSON form")
+        error = ProtocolError(INTERNAL_ERROR, "The result cannot be written as JSON")
         return encode(error_response(getattr(message, "id", None), error))
 
 

@@ -103,7 +103,7 @@ METHODS: Final = {
 def _tasks_of(server: MCPServer, exchange: ClientExchange) -> Tasks:
     tasks: Tasks | None = server.settings.tasks
     if tasks is None:
-        raise ProtocolError(METHOD_NOT_FOUND, f"This server has no tasks: {exchange.method}")
+        raise ProtocolError(METHOD_NOT_FOUND, f"Tasks are not enabled on this server: {exchange.method}")
     return tasks
 
 

@@ -156,10 +156,10 @@ def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
     if text is None or exchange.is_relayed:
         return text
     if not isinstance(text, str):
-        told = f"{SELECT_KEY} must be a text, as in items(id,title),total"
+        told = f"{SELECT_KEY} must be a string, as in items(id,title),total"
         raise invalid_argument(SELECT_KEY, "type", "string", told)
     if tool.output_schema_for(exchange.revision) is not None:
-        told = f"{tool.name} promises an outputSchema, which a selection would break: leave out {SELECT_KEY}"
+        told = f"{tool.name} has an outputSchema, which a selection would not match: omit {SELECT_KEY}"
         raise invalid_argument(SELECT_KEY, "constraint", "a tool without an outputSchema", told)
     return text
 

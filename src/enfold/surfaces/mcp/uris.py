@@ -100,7 +100,7 @@ class Addresses:
                 resource.uri = self._labelled(uri, resource)
         if len(owners) < len(offered):
             ids = " and ".join(resource.spec.id for resource in offered)
-            self.clashes.append(f"{uri:.200} is the URI of {ids}: only the first can be read by it")
+            self.clashes.append(f"{uri:.200} is the URI of several resources ({ids}): only the first can be read")
         elif len(owners) > 1:
             addresses = " and ".join(resource.uri for resource in offered)
             self.clashes.append(f"{uri:.200} is offered by {' and '.join(owners)}: read {addresses:.400}")

@@ -140,8 +140,8 @@ class AddressPolicy:
         is_plain = parts is not None and bool(parts.hostname) and parts.username is None and not parts.fragment
         if not (is_plain and place_of(url) is not None and self._allows_written(url)):
             raise denied(
-                f"{self._name} names an address for its login that is not used: {what} must be an https URL, "
-                "and not of a network that the server itself is not on"
+                f"The login of {self._name} was refused: the URL of {what} must use https, "
+                "and may only be in a private network if the server is in it, too"
             )
 
     def _allows_written(self, url: str) -> bool:
@@ -312,7 +312,9 @@ async def find_place(client: AuthorityClient, server_url: str, challenge: Challe
         async with asyncio.timeout(SECONDS):
             return await _find_place(client, server_url, challenge, issuer)
     except TimeoutError:
-        raise CallError("UNAVAILABLE", f"{_host(server_url)} did not name its authorization server in time") from None
+        raise CallError(
+            "UNAVAILABLE", f"{_host(server_url)} did not name its authorization server within the time limit"
+        ) from None
 
 
 async def _find_place(client: AuthorityClient, server_url: str, challenge: Challenge, issuer: str) -> TokenPlace:
@@ -323,7 +325,7 @@ async def _find_place(client: AuthorityClient, server_url: str, challenge: Chall
         advice = "ask its operator for one, and pass it as credentials"
         raise denied(f"{_host(server_url)} does not name its authorization server: {advice}")
     if not covers(resource.resource, server_url):
-        raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")
+        raise denied(f"{_host(server_url)} declares tokens for a different server, {resource.resource}")
     server = await _find_server(client, server_url, resource, issuer)
     needs_proof = challenge.wants_proof or bool(resource.dpop_bound_access_tokens_required)
     return TokenPlace(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
@@ -345,7 +347,7 @@ async def _find_server(
     named = [each for each in there if issuer in ("", each)]
     if not named:
         raise denied(
-            f"{_host(server_url)} takes tokens of {', '.join(there)}, and no more of {issuer}, where our client is known"
+            f"{_host(server_url)} takes tokens of {', '.join(there)}, but the client is registered at {issuer}: register it there"
         )
     for each in named[:MAX_SERVERS]:
         client.policy.check(each, "the authorization server")
@@ -360,7 +362,7 @@ async def _find_metadata(client: AuthorityClient, issuer: str, accepted: tuple[s
         found = await client.find(url, AuthorizationServer)
         if found is not None:
             if found.issuer not in accepted:
-                raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it is not used")
+                raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it was refused")
             _check_endpoints(client.policy, found)
             return found
     return None

@@ -61,7 +61,7 @@ async def log_in(
         place = await find_place(authority, server_url, challenge, auth.issuer)
         attempt = LoginAttempt(authority, auth, place, name)
         if tried == "login" and place.server.issuer == saved.issuer and not challenge.wants_more_scopes:
-            raise denied(f"{name} does not accept the token that {saved.issuer} gave for it")
+            raise denied(f"{name} does not accept the token that {saved.issuer} issued for it")
         saved = _of_same_issuer(attempt, saved)
         if tried == "nothing" and not challenge.wants_more_scopes:
             saved = await _refreshed(attempt, saved)
@@ -109,7 +109,7 @@ def _of_same_issuer(attempt: LoginAttempt, saved: Saved) -> Saved:
         # What one server knows about us is no business of another, and a user's own client id is of no use there.
         raise denied(
             f"{attempt.name} has moved from {saved.issuer} to {issuer}: register a client there, "
-            "and give its client_id together with that issuer"
+            "and pass its client_id together with that issuer"
         )
     return Saved()
 

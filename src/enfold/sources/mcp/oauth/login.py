@@ -118,7 +118,7 @@ class OAuthLogin:
         try:
             await self._run_shared(self._refresh)
         except CallError as error:
-            log.info("%s: the token is not renewed before its end: %s", self._name, error.message)
+            log.info("%s: the token could not be renewed before its expiry: %s", self._name, error.message)
 
     async def _renew(self, challenge: Challenge, refusal: Refusal) -> None:
         self._check_failed(challenge)
@@ -141,7 +141,7 @@ class OAuthLogin:
         """Ask for the same scopes only once."""
         if frozenset((*self._saved.scopes, *challenge.scopes)) in self._asked_scopes:
             wanted = " ".join(challenge.scopes) or "more"
-            raise denied(f"{self._name} wants the scope {wanted}, which was requested but not granted")
+            raise denied(f"{self._name} requires the scope {wanted}, which was requested but not granted")
 
     async def _run_shared(self, renewal: Callable[[], Awaitable[None]]) -> None:
         """Run a renewal, or wait for the one that runs already; who gives up waiting does not stop it."""
@@ -197,7 +197,7 @@ class OAuthLogin:
             self._store.save(self._url, saved)
             self._in_store = saved
         except OSError as error:
-            log.warning("The login at %s cannot be kept: %s", self._name, error.strerror)
+            log.warning("The login at %s cannot be stored: %s", self._name, error.strerror)
 
     def _use(self, saved: Saved) -> None:
         self._saved, tokens = saved, saved.tokens
@@ -215,6 +215,6 @@ class _LoginNeededError(CallError):
     """A user has to log in first; nothing else is wrong."""
 
     def __init__(self, name: str, challenge: Challenge, refusal: Refusal) -> None:
-        super().__init__("ACCESS_DENIED", f"{name} asks for a login", {"status": 401, "reason": "login"})
+        super().__init__("ACCESS_DENIED", f"{name} requires a login", {"status": 401, "reason": "login"})
         self.challenge = challenge
         self.refusal = refusal
