@@ -21,17 +21,14 @@ class BrokenReferenceError(LookupError):
     """A reference that leads nowhere, or to where it may not."""
 
 
-class DocumentResource:
+class DocumentResource(msgspec.Struct, frozen=True, eq=False):
     """What references without an address are relative to: a document, or a schema with an `$id` of its own."""
 
-    __slots__ = ("anchors", "is_root", "resolved", "root", "uri")
-
-    def __init__(self, uri: str, root: Any, *, is_root: bool = False) -> None:
-        self.uri = uri
-        self.root = root
-        self.is_root = is_root
-        self.anchors: dict[str, Any] = {}
-        self.resolved: dict[str, DocumentPlace] = {}
+    uri: str
+    root: Any
+    is_root: bool = False
+    anchors: dict[str, Any] = {}
+    resolved: dict[str, DocumentPlace] = {}
 
 
 class DocumentPlace(msgspec.Struct, frozen=True):

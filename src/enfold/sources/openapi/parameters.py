@@ -60,6 +60,12 @@ class Parameter(msgspec.Struct, frozen=True):
         """The key of a parameter: location and name, case-insensitive in headers."""
         return self.location, self.name.lower() if self.location == "header" else self.name
 
+    def written(self, value: Any) -> Any:
+        """Return the value of a parameter with `content` as text of its media type; that of any other as it is."""
+        if self.content_type is None:
+            return value
+        return strict_json(value) if is_json(self.content_type) else scalar_text(value)
+
 
 def read_parameters(library: Library, found: FoundOperation) -> list[Parameter]:
     """Read the parameters of an operation and its path item, and add one for each undeclared placeholder."""
@@ -174,17 +180,13 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
     """Return the text that replaces the placeholder of a path parameter."""
     escape = ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
-    if parameter.content_type is not None:
-        return escape(content_text(parameter.content_type, value))
-    return expand_path(parameter.name, value, parameter.style, parameter.explode, escape)
+    return expand_path(parameter.name, parameter.written(value), parameter.style, parameter.explode, escape)
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """Return the encoded pairs that a query parameter adds to the query string."""
-    escape = _encoder(parameter)
-    if parameter.content_type is not None:
-        return [(encode(parameter.name), escape(content_text(parameter.content_type, value)))]
-    pairs = expand_query(parameter.name, value, parameter.style, parameter.explode, escape)
+    written, escape = parameter.written(value), _encoder(parameter)
+    pairs = expand_query(parameter.name, written, parameter.style, parameter.explode, escape)
     # A required parameter is sent even where its value is empty.
     return pairs or ([(encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
 
@@ -193,29 +195,21 @@ def querystring_text(parameter: Parameter, value: Any) -> str:
     """Return the whole query string, written in the media type of a `querystring` parameter."""
     if parameter.content_type == "application/x-www-form-urlencoded":
         return form_text(value) if isinstance(value, dict) else scalar_text(value)
-    return encode(content_text(str(parameter.content_type), value))
+    return encode(parameter.written(value))
 
 
 def header_text(parameter: Parameter, value: Any) -> str | None:
-    if parameter.content_type is not None:
-        return content_text(parameter.content_type, value)
-    return expand_header(value, parameter.style, parameter.explode)
+    return expand_header(parameter.written(value), parameter.style, parameter.explode)
 
 
 def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
     """Return the cookies as `name=value`."""
-    if parameter.content_type is not None:
-        return [f"{parameter.name}={encode(content_text(parameter.content_type, value))}"]
-    escape = _encoder(parameter)
-    return expand_cookie(parameter.name, value, parameter.style, parameter.explode, escape)
+    written, escape = parameter.written(value), _encoder(parameter)
+    return expand_cookie(parameter.name, written, parameter.style, parameter.explode, escape)
 
 
 def _encoder(parameter: Parameter) -> Encode:
     return ENCODE_RESERVED[parameter.location] if parameter.allow_reserved else encode
-
-
-def content_text(content_type: str, value: Any) -> str:
-    return strict_json(value) if is_json(content_type) else scalar_text(value)
 
 
 Encode: TypeAlias = Callable[[str], str]

@@ -194,62 +194,54 @@ _PARTS: Final = ("username", "password", "client_id", "client_secret", "scopes",
 # --- applying -----------------------------------------------------------------------------------------------------
 
 
-class Security:
+class Security(msgspec.Struct, eq=False):
     """The credentials of a source, laid on requests as their operations require."""
 
-    def __init__(
-        self,
-        schemes: Mapping[str, Scheme],
-        credentials: Mapping[str, Credential],
-        tokens: TokenStore,
-        secrets: KnownSecrets,
-        namespace: str = "",
-    ) -> None:
-        self.tokens = tokens
-        self._schemes = schemes
-        self._credentials = credentials
-        self._secrets = secrets
-        self._namespace = namespace
-        self._assumed: dict[str, Scopes] = {}
+    schemes: Mapping[str, Scheme]
+    credentials: Mapping[str, Credential]
+    tokens: TokenStore
+    secrets: KnownSecrets
+    namespace: str
+    assumed: dict[str, Scopes] = {}  # sent where an operation says nothing of credentials
 
     def assume_if_unsaid(self, declared: Collection[Requirements]) -> list[Problem]:
         """Send every credential with every call where no operation asks for one, and some say nothing of it."""
         if None not in declared or any(names for requirements in declared for names in requirements or ()):
             return []
-        by_key = {self._schemes[name].key: name for name in reversed(list(self._credentials))}
-        self._assumed = {name: () for name in self._credentials if name in by_key.values()}
-        sent = [f"the document requires no credentials: that of {name} is sent anyway" for name in self._assumed]
+        by_key = {self.schemes[name].key: name for name in reversed(list(self.credentials))}
+        self.assumed = {name: () for name in self.credentials if name in by_key.values()}
+        sent = [f"the document requires no credentials: that of {name} is sent anyway" for name in self.assumed]
         return [Problem("security", each) for each in sent]
 
     def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> Mapping[str, Scopes]:
         """Return the first alternative with all credentials, and other schemes that fill a declared parameter."""
         if requirements is None:
-            return self._assumed
-        chosen = next((each for each in requirements if each and self._credentials.keys() >= each.keys()), {})
+            return self.assumed
+        chosen = next((each for each in requirements if each and self.credentials.keys() >= each.keys()), {})
         supplied = self.supplied(chosen)
-        others = {name: scopes for each in requirements for name, scopes in each.items() if name in self._credentials}
-        filling = {self._schemes[name].key: name for name in sorted(others, reverse=True)}
+        others = {name: scopes for each in requirements for name, scopes in each.items() if name in self.credentials}
+        filling = {self.schemes[name].key: name for name in sorted(others, reverse=True)}
         added = [name for place, name in filling.items() if place in declared and place not in supplied]
         return {**chosen, **{name: others[name] for name in added}}
 
     def supplied(self, names: Iterable[str]) -> set[ParameterKey]:
         """Return the parameters that the chosen schemes fill in."""
-        return {self._schemes[name].key for name in names}
+        return {self.schemes[name].key for name in names}
 
     def needs(self) -> list[SchemeNeed]:
         """Return each scheme of the document, with the variable that would fill it."""
         return [
-            SchemeNeed(name, scheme.kind, environment_name(name, self._namespace), name in self._credentials)
-            for name, scheme in self._schemes.items()
+            SchemeNeed(name, scheme.kind, environment_name(name, self.namespace), name in self.credentials)
+            for name, scheme in self.schemes.items()
         ]
 
     def refused(self, requirements: Requirements, sent: Collection[str]) -> tuple[str, dict[str, Any]]:
         """Return advice after a 401, as a sentence and as details; empty if the document has no schemes."""
         if sent:
             return f"the credential of {' and '.join(sent)} was refused", {"schemes": list(sent)}
-        wanted: Iterable[Iterable[str]] = requirements or [[name] for name in self._schemes]
-        lacking = [name for names in wanted for name in names if name not in self._credentials]
-        variables = {name: environment_name(name, self._namespace) for name in lacking}
+        wanted: Iterable[Iterable[str]] = requirements or [[name] for name in self.schemes]
+        lacking = [name for names in wanted for name in names if name not in self.credentials]
+        variables = {name: environment_name(name, self.namespace) for name in lacking}
         if not variables:
             return "", {}
         first, variable = next(iter(variables.items()))
@@ -261,9 +253,9 @@ class Security:
     async def add_to(self, request: Outgoing, chosen: Mapping[str, Scopes]) -> None:
         """Lay the credentials of the chosen schemes on a request; no argument of a caller takes their place."""
         for name, scopes in chosen.items():
-            scheme = self._schemes[name]
-            value = await self._value(scheme, self._credentials[name], scopes)
-            self._secrets.remember(value, f"credentials.{name}")
+            scheme = self.schemes[name]
+            value = await self._value(scheme, self.credentials[name], scopes)
+            self.secrets.remember(value, f"credentials.{name}")
             if scheme.location == "query":
                 request.query.append(f"{encode(scheme.parameter)}={encode(value)}")
             elif scheme.location == "cookie":
@@ -286,7 +278,7 @@ class Security:
         return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
 
     def _basic(self, user: str, password: str) -> str:
-        self._secrets.remember(password)
+        self.secrets.remember(password)
         return b64encode(f"{user}:{password}".encode()).decode()
 
 

@@ -48,30 +48,21 @@ _log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 
 
-class ImportedOperations:
+class ImportedOperations(msgspec.Struct, frozen=True, eq=False):
     """The operations of a document: an iterable of them, the report, and the client they share."""
 
-    def __init__(
-        self,
-        operations: list[Operation],
-        report: ImportReport,
-        client: ServiceClient,
-        name: str,
-        version: str,
-        definitions: DefinitionLedger | None = None,
-    ) -> None:
-        self.name = name
-        self.version = version  # of the document; "" where it has none
-        self._operations = operations
-        self._client = client
-        self._definitions = definitions or DefinitionLedger()
-        self.report = report
+    name: str
+    version: str  # of the document; "" where it has none
+    report: ImportReport
+    operations: list[Operation]
+    client: ServiceClient
+    definitions: DefinitionLedger
 
     def __iter__(self) -> Iterator[Operation]:
-        return iter(self._operations)
+        return iter(self.operations)
 
     def __len__(self) -> int:
-        return len(self._operations)
+        return len(self.operations)
 
     def __repr__(self) -> str:
         return f"<ImportedOperations {len(self)}>"
@@ -81,11 +72,11 @@ class ImportedOperations:
     @property
     def is_up(self) -> bool:
         """Whether the server could be reached when it was last asked for something."""
-        return not self._client.why
+        return not self.client.why
 
     @property
     def why(self) -> str:
-        return self._client.why
+        return self.client.why
 
     @property
     def skipped(self) -> list[Problem]:
@@ -94,11 +85,11 @@ class ImportedOperations:
     @property
     def changed(self) -> tuple[DefinitionChange, ...]:
         """The operations that were others when the document was read before, and what has changed of each."""
-        return self._definitions.latest_changes(self.name)
+        return self.definitions.latest_changes(self.name)
 
     @property
     def changes(self) -> int:
-        return self._definitions.count_changes(self.name)
+        return self.definitions.count_changes(self.name)
 
     @property
     def needs(self) -> list[str]:
@@ -107,11 +98,11 @@ class ImportedOperations:
 
     async def wake(self) -> None:
         """Look whether a server that could not be reached is back; CallError where it is not."""
-        await self._client.probe()
+        await self.client.probe()
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back when the server could not be reached, or can be again."""
-        self._client.watchers.append(callback)
+        self.client.watchers.append(callback)
 
     def keep_current(self, registry: OperationRegistry) -> None:
         """Be shown among the sources of a registry that has our operations; they never change."""
@@ -119,7 +110,7 @@ class ImportedOperations:
 
     async def aclose(self) -> None:
         """Close the connections; a client that the user gave stays open."""
-        await self._client.aclose()
+        await self.client.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,7 +172,8 @@ def from_openapi(
         extras=policy.extras or "keep",
         problems=problems,
     )
-    importer = _Importer(shared, namespace, msgspec.structs.replace(rules, policy=policy))
+    name = namespace or library.place().child("info").text("title")[:100] or "openapi"
+    importer = _Importer(shared, namespace, name, msgspec.structs.replace(rules, policy=policy))
     return importer.run(selection, shape, checked_middleware(middleware))
 
 
@@ -196,26 +188,19 @@ def _remember_credentials(secrets: KnownSecrets, credentials: Mapping[str, Crede
             secrets.remember(credential[-1], name, lasts=True)
 
 
-class _Importer:
+class _Importer(msgspec.Struct, frozen=True, eq=False):
     """Imports one document; a failure affects only its own operation."""
 
-    def __init__(
-        self,
-        shared: SharedByEndpoints,
-        namespace: str,
-        rules: Rules,
-    ) -> None:
-        self._shared = shared
-        self._namespace = namespace
-        self._name = namespace or shared.library.place().child("info").text("title")[:100] or "openapi"
-        self._rules = rules
-        self._definitions = rules.definitions
-        self._skipped: list[Problem] = []
+    shared: SharedByEndpoints
+    namespace: str
+    name: str
+    rules: Rules
+    skipped: list[Problem] = []
 
     def run(self, selection: Selection, shape: Shape, middleware: tuple[Middleware, ...]) -> ImportedOperations:
-        found = find_operations(self._shared.library, self._skipped)
+        found = find_operations(self.shared.library, self.skipped)
         blueprints = [each for each in map(self._read, found) if each is not None]
-        self._shared.problems.extend(self._shared.security.assume_if_unsaid([each.requirements for each in blueprints]))
+        self.shared.problems.extend(self.shared.security.assume_if_unsaid([each.requirements for each in blueprints]))
         parts = [(each, streams) for each in blueprints for streams in each.kinds]
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
         names = distinct_names(wanted)
@@ -230,41 +215,42 @@ class _Importer:
                 operations.append(shape.apply(operation, middleware))
                 found_by_id[operation.spec.id] = blueprint.found
         _check_unique(operations)
-        if self._definitions is not None:
-            self._record(self._definitions, found_by_id)
+        if self.rules.definitions is not None:
+            self._record(self.rules.definitions, found_by_id)
         imported = [operation.spec.id for operation in operations]
-        needs = self._shared.security.needs()
-        report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
-        version = self._shared.library.place().child("info").text("version")[:100]
-        return ImportedOperations(operations, report, self._shared.client, self._name, version, self._definitions)
+        needs = self.shared.security.needs()
+        report = ImportReport(imported, self.skipped, lambda: self._degraded(operations, blueprints), needs)
+        version = self.shared.library.place().child("info").text("version")[:100]
+        definitions = self.rules.definitions or DefinitionLedger()
+        return ImportedOperations(self.name, version, report, operations, self.shared.client, definitions)
 
     def _record(self, definitions: DefinitionLedger, found: Mapping[str, FoundOperation]) -> None:
-        components = self._shared.library.place().node.get("components")
+        components = self.shared.library.place().node.get("components")
         shared = definition_of("", components, components, "", is_mutation=False)
         defined = {own_id: _definition(each) for own_id, each in found.items()}
-        definitions.record(self._name, {**defined, f"{self._name} components": shared})
+        definitions.record(self.name, {**defined, f"{self.name} components": shared})
 
     def _read(self, found: FoundOperation) -> Blueprint | None:
         try:
-            return read_blueprint(self._shared, found)
+            return read_blueprint(self.shared, found)
         except (MalformedOperationError, BrokenReferenceError) as error:
-            self._skipped.append(Problem(found.title, str(error)))
+            self.skipped.append(Problem(found.title, str(error)))
         except (TypeError, AttributeError, KeyError, RecursionError) as error:
             # Unexpected content: skip this operation, not the whole document.
-            self._skipped.append(Problem(found.title, f"cannot be parsed: {error}"))
+            self.skipped.append(Problem(found.title, f"cannot be parsed: {error}"))
         return None
 
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
-        call = ServiceEndpoint(self._shared, blueprint, streams=streams)
+        call = ServiceEndpoint(self.shared, blueprint, streams=streams)
         found = blueprint.found
-        by_kind = call.has_several_answers and self._rules.policy.normalize in (None, "repair")
-        own_id = f"{self._namespace}.{name}" if self._namespace else name
-        is_held = self._definitions is not None and self._definitions.is_held(own_id)
+        by_kind = call.has_several_answers and self.rules.policy.normalize in (None, "repair")
+        own_id = f"{self.namespace}.{name}" if self.namespace else name
+        is_held = self.rules.definitions is not None and self.rules.definitions.is_held(own_id)
         is_query = found.method in _QUERIES and not is_held
         at_once = OperationType.QUERY if is_query else OperationType.MUTATION
         spec = OperationSpec(
             name=name,
-            namespace=self._namespace,
+            namespace=self.namespace,
             type=OperationType.SUBSCRIPTION if streams else at_once,
             title=found.place.text("summary") or None,
             description=described(found),
@@ -275,22 +261,22 @@ class _Importer:
             idempotent=found.method in IDEMPOTENT_METHODS,
             destructive=found.method == "DELETE",
             resumable=streams and found.method == "GET",
-            access_control=self._rules.access,
-            timeout=None if streams else self._rules.timeout,  # a stream lasts as long as it is listened to
+            access_control=self.rules.access,
+            timeout=None if streams else self.rules.timeout,  # a stream lasts as long as it is listened to
             meta=_meta(found, name, original),
         )
         handler = call.items if streams else call.answer_by_kind if by_kind else call.answer
         # A response that was repaired by its own schema must not be repaired by that of another.
-        policy = Policy(normalize="off").over(self._rules.policy) if by_kind else self._rules.policy
-        origin = Origin("openapi", self._name)
-        return Operation(self._rules.with_durability(spec), handler, policy=policy, origin=origin)
+        policy = Policy(normalize="off").over(self.rules.policy) if by_kind else self.rules.policy
+        origin = Origin("openapi", self.name)
+        return Operation(self.rules.with_durability(spec), handler, policy=policy, origin=origin)
 
     def _schema_or(self, make: Callable[[], Schema], found: FoundOperation, otherwise: Schema) -> Schema:
         """Make a schema late: a failure is reported, and does not break a whole listing."""
         try:
             return make()
         except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-            self._shared.problems.append(
+            self.shared.problems.append(
                 Problem(found.title, f"a schema cannot be read and is replaced with {{}}: {error}")
             )
             return otherwise
@@ -298,9 +284,9 @@ class _Importer:
     def _degraded(self, operations: list[Operation], blueprints: list[Blueprint]) -> list[Problem]:
         for operation in operations:
             _ = operation.spec.input_schema, operation.spec.output_schema
-        refused = {each.base: self._shared.servers.refusal(each.base) for each in blueprints}
+        refused = {each.base: self.shared.servers.refusal(each.base) for each in blueprints}
         servers = [Problem(base or "servers", why) for base, why in refused.items() if why is not None]
-        return [*servers, *self._shared.problems, *self._shared.inputs.problems, *self._shared.outputs.problems]
+        return [*servers, *self.shared.problems, *self.shared.inputs.problems, *self.shared.outputs.problems]
 
 
 def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:
@@ -348,12 +334,8 @@ class Loader:
         credentials: Iterable[Credential] = (),
     ) -> None:
         """Client, headers and credentials are used only for the server at `base_url`, or else for the document's own."""
-        limits = service.limits
+        self._service = service
         self._base_url = base_url
-        self._allow_hosts = service.allow_hosts
-        self._allow_files = service.allow_files
-        self._limits = msgspec.structs.replace(limits, response_bytes=limits.document_bytes)
-        self._client = service.client
         self._headers = headers
         self._credentials = credentials
         self._home = ""  # where the document came from; empty for one that came as data
@@ -384,16 +366,16 @@ class Loader:
             if refusal is not None:
                 raise BrokenReferenceError(refusal)
             return self._fetch(uri)
-        return self._read(_referred_file(uri, self._home, cast("tuple[Folder, ...]", self._allow_files)))
+        return self._read(_referred_file(uri, self._home, cast("tuple[Folder, ...]", self._service.allow_files)))
 
     def _reach(self) -> Reach:
         """Allow the document's own server; with a `base_url` elsewhere it gets none of the user's credentials."""
         own = place_of(self._home)
-        allowed = (*self._allow_hosts, *([f"{own[0]}://{own[1]}:{own[2]}"] if own else []))
+        allowed = (*self._service.allow_hosts, *([f"{own[0]}://{own[1]}:{own[2]}"] if own else []))
         return Reach(self._base_url or self._home, allowed)
 
     def _read(self, path: Path) -> bytes:
-        limit = self._limits.document_bytes
+        limit = self._service.limits.document_bytes
         with path.open("rb") as file:
             content = file.read(limit + 1)
         if len(content) > limit:
@@ -416,7 +398,8 @@ class Loader:
 
     async def _get(self, url: str) -> ReceivedResponse:
         reach = self._reach()
-        client = ServiceClient(reach, self._limits, self._client, self._headers)
+        limits = msgspec.structs.replace(self._service.limits, response_bytes=self._service.limits.document_bytes)
+        client = ServiceClient(reach, limits, self._service.client, self._headers)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 answer = await client.fetch(self._request(url))
@@ -433,7 +416,7 @@ class Loader:
     def _request(self, url: str, *headers: tuple[str, str]) -> Outgoing:
         origin, target = split_url(url)
         request = Outgoing("GET", origin, target, [], [("Accept", _ACCEPT), *headers], [])
-        if self._client is not None:
+        if self._service.client is not None:
             request.add_header("Connection", "close")  # the user's client is for another loop than this one
         return request
 
