@@ -257,16 +257,15 @@ def _usable(found: Iterable[Mapping[str, Any]]) -> Iterable[Key]:
     from joserfc.jwk import import_key
 
     for each in found:
-        if not algorithms_of(each) or each.get("use", "sig") != "sig" or _is_weak(each):
+        is_weak = (
+            each.get("kty") == "RSA" and len(str(each.get("n"))) * 6 < MIN_RSA_BITS
+        )  # base64: six bits a character
+        if is_weak or not algorithms_of(each) or each.get("use", "sig") != "sig":
             continue
         try:
             yield import_key({name: value for name, value in each.items() if name in _PUBLIC_FIELDS})
         except (JoseError, ValueError, TypeError, KeyError):
             continue
-
-
-def _is_weak(key: Mapping[str, Any]) -> bool:
-    return key["kty"] == "RSA" and len(str(key.get("n"))) * 6 < MIN_RSA_BITS  # base64 has six bits per character
 
 
 _PUBLIC_FIELDS: Final = frozenset({"kty", "kid", "alg", "use", "key_ops", "n", "e", "crv", "x", "y"})
@@ -474,13 +473,10 @@ def _resources(claims: Mapping[str, Any], place: str) -> dict[str, list[str]] | 
     found = _look_up(claims, place) if place else None
     if found is None:
         return None
-    if not isinstance(found, Mapping) or not all(_are_actions(actions) for actions in found.values()):
-        raise RefusedTokenError("claims", f"{place} is not a table of resources and actions")
-    return {str(name): list(actions) for name, actions in found.items()}
-
-
-def _are_actions(actions: Any) -> bool:
-    return isinstance(actions, list) and all(isinstance(action, str) for action in actions)
+    try:
+        return msgspec.convert(found, dict[str, list[str]])
+    except msgspec.ValidationError:
+        raise RefusedTokenError("claims", f"{place} is not a table of resources and actions") from None
 
 
 # --- fetching -----------------------------------------------------------------------------------------------------

@@ -498,53 +498,40 @@ async def _joining_peers(
     registry: OperationRegistry, address: str, *, insecure: bool = False, durable: bool = True
 ) -> AsyncIterator[OperationRegistry]:
     """Add the operations of running peers as soon as their server is reachable; until then it is not ready."""
-    registry.sources.enter(address_name(address), "calls", required=True)
-    joining = _Joining(registry, address, insecure=insecure, durable=durable)
-    task = asyncio.get_running_loop().create_task(joining.run())
+    name, joined, logged = address_name(address), asyncio.Event(), ""
+
+    async def join() -> None:
+        """Retry until the peers are there; a connection that is lost later is made again by its transport."""
+        while True:
+            try:
+                async with with_peers(registry, address, insecure=insecure, durable=durable):
+                    joined.set()
+                    if logged:
+                        _log.warning("%s is back", name)
+                    await asyncio.get_running_loop().create_future()  # until we are cancelled
+            except CallError as error:
+                if error.code == "ACCESS_DENIED":  # it is there, and something else is wrong
+                    log_loss(error.message, error.message)
+            await asyncio.sleep(RETRY_INTERVAL)
+
+    def log_loss(line: str, why: str) -> None:
+        nonlocal logged
+        if line != logged and not joined.is_set():
+            logged = line
+            _log.warning("%s", line)
+            registry.sources.enter(name, "calls", "down", why=why)
+
+    registry.sources.enter(name, "calls", required=True)
+    task = asyncio.get_running_loop().create_task(join())
     try:
-        await joining.wait()
+        try:
+            await asyncio.wait_for(joined.wait(), JOIN_TIMEOUT)
+        except TimeoutError:
+            log_loss(f"{name} is unavailable; retrying", "not answered yet")
         yield registry
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-class _Joining:
-    """Retries until the peers are there; a connection that is lost later is made again by its transport."""
-
-    def __init__(self, registry: OperationRegistry, address: str, *, insecure: bool, durable: bool) -> None:
-        self._registry = registry
-        self._address = address
-        self._how = {"insecure": insecure, "durable": durable}
-        self._name = address_name(address)
-        self._joined = asyncio.Event()
-        self._logged = ""
-
-    async def wait(self) -> None:
-        """Wait a moment for the peers; then log that they are away."""
-        try:
-            await asyncio.wait_for(self._joined.wait(), JOIN_TIMEOUT)
-        except TimeoutError:
-            self._log_loss(f"{self._name} is unavailable; retrying", "not answered yet")
-
-    async def run(self) -> None:
-        while True:
-            try:
-                async with with_peers(self._registry, self._address, **self._how):
-                    self._joined.set()
-                    if self._logged:
-                        _log.warning("%s is back", self._name)
-                    await asyncio.get_running_loop().create_future()  # until we are cancelled
-            except CallError as error:
-                if error.code == "ACCESS_DENIED":  # it is there, and something else is wrong
-                    self._log_loss(error.message, error.message)
-            await asyncio.sleep(RETRY_INTERVAL)
-
-    def _log_loss(self, line: str, why: str) -> None:
-        if line != self._logged and not self._joined.is_set():
-            self._logged = line
-            _log.warning("%s", line)
-            self._registry.sources.enter(self._name, "calls", "down", why=why)
 
 
 RELOAD_INTERVAL: Final = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -138,27 +138,17 @@ class Response:
         length = self.header("content-length") or ""
         if length.isdecimal() and int(length) > limit:
             raise response_too_large(limit)
-        next_chunk = self._raw.chunk if self.header("content-encoding") is None else _chunk_reader(self.chunks())
         parts: list[bytes] = []
         size = 0
-        while chunk := await next_chunk():
+        async for chunk in self.chunks():
             size += len(chunk)
             if size > limit:
                 raise response_too_large(limit)
             parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     async def close(self) -> None:
         await self._raw.close()
-
-
-def _chunk_reader(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes]]:
-    """Returns chunks, and an empty one at the end."""
-
-    async def following() -> bytes:
-        return await anext(chunks, b"")
-
-    return following
 
 
 PIECE: Final = 64 * 1024
