@@ -12,19 +12,25 @@ import msgspec
 from enfold.commands.shared.options import parse_options
 from enfold.envelope import local_envelope
 from enfold.errors import CallError, FormatError
-from enfold.formats import FORMATS, Verbs
+from enfold.formats import FORMATS
 from enfold.formats.conversion import Conversion, convert
 from enfold.log import printable, printable_json
 from enfold.runtime.registry import Registry
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Convert the input; raises a VALIDATION_ERROR if it is not in the stated format."""
+    """Convert the input; without a format it becomes a result: JSON as it is, or the text itself."""
     del registry
     options = parse_options(_parser(), words)
     try:
         text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
-        converted = _converted(text, options.source, FORMATS[options.target])
+        target = FORMATS[options.target]
+        value = text if options.source == "text" else _wire_value(text)
+        converted = (
+            Conversion(target.write(local_envelope(value, "")))
+            if options.source in ("text", "json")
+            else convert(value, FORMATS[options.source], target)
+        )
         wire = msgspec.json.encode(converted.wire).decode()
     except FormatError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
@@ -34,18 +40,6 @@ def run(words: list[str], registry: Registry | None) -> int:
         print(f"{options.target} cannot represent {printable(warning.path)}", file=sys.stderr)
     print(printable_json(wire))
     return 0
-
-
-def _converted(text: str, source: str, target: Verbs) -> Conversion:
-    """Convert the text; input without a format becomes a result: JSON as it is, or the text itself."""
-    if source == "text":
-        return Conversion(target.write(local_envelope(text, "")))
-    value = _wire_value(text)
-    return (
-        Conversion(target.write(local_envelope(value, "")))
-        if source == "json"
-        else convert(value, FORMATS[source], target)
-    )
 
 
 def _parser() -> ArgumentParser:

@@ -60,14 +60,9 @@ def run(words: list[str], registry: Registry | None) -> int:
         return _check_up(options)
     print(f"enfold {installed_version()}, Python {python_version()}")
     for extra, package in EXTRAS.items():
-        print(
-            f"  {extra:<10} {package:<17} {'installed' if find_spec(package) else f'missing: {_how_to_install(extra)}'}"
-        )
+        how = "pip install pydantic" if extra == "(models)" else install_command(extra)
+        print(f"  {extra:<10} {package:<17} {'installed' if find_spec(package) else f'missing: {how}'}")
     return 0
-
-
-def _how_to_install(extra: str) -> str:
-    return "pip install pydantic" if extra == "(models)" else install_command(extra)
 
 
 def _add_options(parser: ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import ArgumentParser
 
     from enfold.operations.idempotency import IdempotencyStore
     from enfold.tasks import Tasks
@@ -90,19 +90,15 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 
     options = parse_command("mcp", words, registry, "Serve operations as an MCP server over stdio.", add)
     if not options.install_json:
-        settings = {**_named_settings(options), **agent_settings(options, options.target)}
+        if options.format is not None:
+            find_format(options.format)  # which says what there is, where there is no such format
+        named = {"format": options.format, "tool_names": options.tool_names, "name": options.name}
+        settings = {name: value for name, value in named.items() if value is not None}
+        settings |= agent_settings(options, options.target)
         caller = local_caller(options.tokens)
         return _serve(options.target, identity=caller, recorder=recorder_of(options), **settings)
     print_json(_editor_entry(options.target, options.name))
     return 0
-
-
-def _named_settings(options: Namespace) -> dict[str, Any]:
-    """Return the settings that the options name; the others keep their defaults."""
-    if options.format is not None:
-        find_format(options.format)  # which says what there is, where there is no such format
-    named = {"format": options.format, "tool_names": options.tool_names, "name": options.name}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:

@@ -22,7 +22,7 @@ from enfold.app.siblings import Siblings, session_prefix
 from enfold.app.signals import HANGUP, Grace, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.app.sockets import Certificate, bind, check_certificate
 from enfold.app.worker_processes import Worker, run_workers
-from enfold.auth.tokens import AnyOf, is_loopback
+from enfold.auth.tokens import is_loopback
 from enfold.calls.protocol.connection import address_name
 from enfold.commands.nats import users_in
 from enfold.commands.shared.advice import missing_target
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from socket import socket
 
     from enfold.runtime.source_states import SourceState
-    from enfold.surfaces.introspection.calls import Payloads
     from enfold.tasks import Tasks
 
 
@@ -85,7 +84,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     _fill_in_address(options)
     if options.reload:
         program = ["-m", "enfold"] if registry is None else [sys.argv[0]]
-        return _run_reloading([sys.executable, *program, "serve", *(word for word in words if word != "--reload")])
+        command = [sys.executable, *program, "serve", *(word for word in words if word != "--reload")]
+        return _Supervisor(command).run()
     set_up_log(options.log_level, options.log_format)
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # report a port in use before anything is opened
@@ -135,14 +135,8 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     return opened(target, reloads=True, active=active, waits_for_optional=terms.is_primary)
 
 
-def _peers(options: Namespace) -> str | None:
-    """Return the address of the peers to serve as well."""
-    address: str | None = options.nats or options.hub
-    return address
-
-
 def _terms(options: Namespace) -> Terms:
-    if options.target is None and _peers(options) is None:
+    if options.target is None and not (options.nats or options.hub):
         raise missing_target("serve", besides="; to serve only peers, use --nats URL or --hub URL")
     tokens = token_verifier(options)
     is_local = is_loopback(options.host)
@@ -296,23 +290,22 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
         ):
             shared = None if terms.worker is None else terms.worker.folder
             registry.services.new_idempotency_store = partial(idempotency_store, settings, shared=shared)
-            app = _app(registry, terms, tasks)
-            await app.serve(
-                app.http(_http_settings(terms.options)),
-                listening,
-                _server_settings(terms),
-                grace,
-                worker=terms.worker,
-                ready=partial(_announce, registry, terms, listening),
+            app, options = _app(registry, terms, tasks), terms.options
+            http = HTTPSettings(
+                format=options.format,
+                title=options.title,
+                version=options.app_version,
+                console=not options.no_console,
+                max_body=options.max_body,
             )
-
-
-def _announce(registry: Registry, terms: Terms, listening: socket) -> None:
-    """Print the address, and report to the parent; of several processes, only the primary does."""
-    if terms.is_primary:
-        _announce_server(registry, terms, listening.getsockname()[1])
-        if terms.worker is not None:
-            terms.worker.notify_ready()
+            server = ServerSettings(
+                certificate=terms.certificate,
+                proxies=options.forwarded_allow_ips,
+                root_path=options.root_path,
+                grace=options.grace,
+            )
+            ready = partial(_announce, registry, terms, listening)
+            await app.serve(app.http(http), listening, server, grace, worker=terms.worker, ready=ready)
 
 
 def _task_settings(options: Namespace) -> TaskSettings:
@@ -348,12 +341,15 @@ def _state_line(source: SourceState) -> str:
 async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> AsyncIterator[Registry]:
     """Return the operations of the target and those of running peers, as tasks only where they look for tasks."""
     options = terms.options
-    address = _peers(options)
-    if address is None:
+    address = options.nats or options.hub
+    if not address:
         yield own
         return
-    registry = own if isinstance(own, OperationRegistry) else _copied(own)
-    if registry is not own:
+    registry = own
+    if not isinstance(registry, OperationRegistry):  # a view, in which others cannot be registered
+        application = own.application()
+        registry = OperationRegistry(title=application.name, version=application.version)
+        registry.register_all(own)
         registry.sources, registry.observers = own.sources, own.observers
     how = {"insecure": options.insecure, "durable": settings.of_peers or options.nats is None}
     if terms.is_primary:  # only the first start reports problems; a restarted worker continues without
@@ -362,14 +358,6 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
         peers = _joining_peers(registry, address, **how)
     async with peers:
         yield registry
-
-
-def _copied(own: Registry) -> OperationRegistry:
-    """Return a registry with the operations of a view, in which others can be registered."""
-    application = own.application()
-    registry = OperationRegistry(title=application.name, version=application.version)
-    registry.register_all(own)
-    return registry
 
 
 def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
@@ -393,39 +381,13 @@ def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
             **agent_settings(options, options.target),
         ),
     )
-    app.payloads = _payloads(options)
+    if options.keep_payloads:
+        from enfold.surfaces.introspection.calls import Payloads  # which a server without it can do without
+
+        app.payloads = Payloads()
     if worker is not None:
         registry.services.siblings = Siblings(worker)
     return app
-
-
-def _http_settings(options: Namespace) -> HTTPSettings:
-    return HTTPSettings(
-        format=options.format,
-        title=options.title,
-        version=options.app_version,
-        console=not options.no_console,
-        max_body=options.max_body,
-    )
-
-
-def _server_settings(terms: Terms) -> ServerSettings:
-    options = terms.options
-    return ServerSettings(
-        certificate=terms.certificate,
-        proxies=options.forwarded_allow_ips,
-        root_path=options.root_path,
-        grace=options.grace,
-    )
-
-
-def _payloads(options: Namespace) -> Payloads | None:
-    """Return the store of arguments and results; None unless the operator asks for it."""
-    if not options.keep_payloads:
-        return None
-    from enfold.surfaces.introspection.calls import Payloads  # which a server without it can do without
-
-    return Payloads()
 
 
 # --- the start: what is served, peers that join late, and `--reload` ------------------------------------------------
@@ -433,9 +395,12 @@ def _payloads(options: Namespace) -> Payloads | None:
 MAX_NAMES: Final = 8  # operations that the start names
 
 
-def _announce_server(registry: Registry, terms: Terms, port: int) -> None:
-    """Tell the address on stderr; by then clients can connect."""
-    host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
+def _announce(registry: Registry, terms: Terms, listening: socket) -> None:
+    """Print the address, and report to the parent; of several processes, only the primary does."""
+    if not terms.is_primary:
+        return
+    host, port = terms.options.host, listening.getsockname()[1]
+    host = f"[{host}]" if ":" in host else host
     scheme = "http" if terms.certificate is None else "https"
     base = f"{scheme}://{host}:{port}"
     lines = [
@@ -451,6 +416,8 @@ def _announce_server(registry: Registry, terms: Terms, port: int) -> None:
         "Press Ctrl-C to stop.",
     ]
     announce(lines)
+    if terms.worker is not None:
+        terms.worker.notify_ready()
 
 
 def _title(registry: Registry, terms: Terms) -> str:
@@ -464,7 +431,8 @@ def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[st
     if tokens is None:
         yield "tokens", "none: everyone who can reach this address may call"
     else:
-        yield "tokens", counted(len(tokens), "identity", "identities") + _from_issuers(tokens)
+        issuers = f", and tokens of {_first_names([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
+        yield "tokens", counted(len(tokens), "identity", "identities") + issuers
     is_closed = tokens is not None and not terms.options.allow_anonymous
     free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
     yield "open", _first_names(free) if free else "nothing without a token" if is_closed else "nothing"
@@ -476,10 +444,6 @@ def _access_lines(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[st
             "blocked",
             f"{_first_names(guarded)}: access rules apply, but callers have no identity. Pass --tokens FILE",
         )
-
-
-def _from_issuers(tokens: AnyOf) -> str:
-    return f", and tokens of {_first_names([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
 
 
 def _first_names(names: list[str]) -> str:
@@ -538,13 +502,8 @@ RELOAD_INTERVAL: Final = 0.5
 DRAIN_TIMEOUT: Final = 10.0  # seconds that calls have to finish before a restart
 
 
-def _run_reloading(command: list[str]) -> int:
-    """Keep the command running until a signal ends it; one that fails waits for the next change."""
-    return _Supervisor(command).run()
-
-
 class _Supervisor:
-    """Starts the command again, and passes signals on to it."""
+    """Keeps a command running until a signal ends it; one that fails waits for the next change. Signals are passed on."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command

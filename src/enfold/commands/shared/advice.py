@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -44,17 +45,12 @@ def _targets_here(*, only_programs: bool) -> Iterator[str]:
     if _USUAL in names:
         yield _USUAL
     programs = sorted(name for name in names if name.endswith(".py"))[:_MAX_FILES]
-    yield from (name for name in programs if _names_us(Path(name)))
+    for name in programs:
+        with suppress(OSError), Path(name).open("rb") as text:
+            if b"enfold" in text.read(_MAX_READ):
+                yield name
     if not only_programs:
         yield from (name for name in _OTHERS if name in names)
-
-
-def _names_us(file: Path) -> bool:
-    try:
-        with file.open("rb") as text:
-            return b"enfold" in text.read(_MAX_READ)
-    except OSError:
-        return False
 
 
 _SERVE: Final = "enfold serve {target} serves HTTP, and MCP at /mcp; enfold mcp {target} serves MCP over stdio"

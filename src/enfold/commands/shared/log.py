@@ -98,7 +98,10 @@ class JSONLines(logging.Formatter):
             entry |= {"request_id": record.request_id} if hasattr(record, "request_id") else {}
         if record.exc_info:
             entry["stack"] = self.formatException(record.exc_info)[-MAX_ENTRY:]
-        return printable_json(msgspec.json.encode(_without_lone_surrogates(entry)).decode())
+        # Exceptions may contain unpaired surrogates, which UTF-8 lacks.
+        texts = {name: value for name, value in entry.items() if isinstance(value, str)}
+        entry |= {name: text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
+        return printable_json(msgspec.json.encode(entry).decode())
 
 
 def write_calls(registry: Registry, options: Namespace) -> None:
@@ -121,11 +124,3 @@ def _clock(seconds: float) -> str:
 
 def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03}Z"
-
-
-def _without_lone_surrogates(entry: dict[str, Any]) -> dict[str, Any]:
-    """Make every text of an entry encodable as UTF-8: exceptions may contain unpaired surrogates."""
-    return {
-        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-        for name, value in entry.items()
-    }

@@ -15,6 +15,7 @@ import msgspec
 from enfold.calls.protocol.connection import address_name
 from enfold.commands.shared.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
+from enfold.middleware.idempotency_store import KEEP, MemoryIdempotencyStore
 from enfold.operations.spec import sha256
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
     folder: Path
     store: str | None = None  # None by default
     terms: dict[str, Any] = {}
-    keep_results: float | None = None  # seconds that outcomes are kept for idempotency keys
+    keep_results: float = KEEP  # seconds that outcomes are kept for idempotency keys
     replicas: int | None = None  # how many nodes of NATS keep each entry
     has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
     may_be_durable: bool = False  # whether sources that come later have durable operations
@@ -117,7 +118,7 @@ def _named_settings(target: Target | None, store: str | None) -> TaskSettings:
         Path(config.folder),
         store or named,
         terms,
-        config.idempotency.get("keep"),
+        config.idempotency.get("keep", KEEP),
         config.nats.get("replicas"),
         has_servers=any(source.kind == "mcp" for source in config.sources),
         may_be_durable=any("durable" in source.entry for source in config.sources),
@@ -249,7 +250,7 @@ def shared_results(transport: KeepingTransport, settings: TaskSettings) -> NATSI
     """Return the idempotency store that all workers of a NATS server share."""
     from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore  # only NATS needs it
 
-    return NATSIdempotencyStore(transport, replicas=settings.replicas, **_result_terms(settings))
+    return NATSIdempotencyStore(transport, replicas=settings.replicas, keep=settings.keep_results)
 
 
 def idempotency_store(settings: TaskSettings, *, shared: str | None = None) -> IdempotencyStore | None:
@@ -260,16 +261,14 @@ def idempotency_store(settings: TaskSettings, *, shared: str | None = None) -> I
     """
     if settings.is_remote and not settings.of_peers:
         return None
-    terms, file = _result_terms(settings), _results_file(settings)
+    file = _results_file(settings)
     if file is None and shared is not None:
         file = Path(shared, "idempotency.db")
     if file is None:
-        from enfold.middleware.idempotency_store import MemoryIdempotencyStore
-
-        return MemoryIdempotencyStore(**terms)
+        return MemoryIdempotencyStore(keep=settings.keep_results)
     from enfold.middleware.sqlite_store import SQLiteIdempotencyStore
 
-    return SQLiteIdempotencyStore(file, **terms)
+    return SQLiteIdempotencyStore(file, keep=settings.keep_results)
 
 
 def _results_file(settings: TaskSettings) -> Path | None:
@@ -286,22 +285,17 @@ def _results_file(settings: TaskSettings) -> Path | None:
     return path.with_name(f"idempotency-{sha256(settings.target.encode())[:8]}.db")
 
 
-def _result_terms(settings: TaskSettings) -> dict[str, Any]:
-    return {} if settings.keep_results is None else {"keep": settings.keep_results}
-
-
 def task_terms(settings: TaskSettings) -> dict[str, Any]:
     """Return the settings of tasks that do not depend on the store."""
     from enfold.tasks.store import TaskLimits
 
-    given = settings.terms.get("secret")
+    terms, given = settings.terms, settings.terms.get("secret")
     if given is not None and len(given) < SHORTEST_SECRET:
         raise CallError("VALIDATION_ERROR", f"tasks.secret must have at least {SHORTEST_SECRET} characters")
     # One that is kept is made when the first handle is signed.
-    limits = {name: value for name, value in settings.terms.items() if name in TaskLimits.__struct_fields__}
-    terms: dict[str, Any] = {"at_once": settings.terms["at_once"]} if "at_once" in settings.terms else {}
     secret = given.encode() if given is not None else partial(_kept_secret, settings.path)
-    return {**terms, "limits": TaskLimits(**limits), "secret": secret}
+    at_once = {"at_once": terms["at_once"]} if "at_once" in terms else {}
+    return {**at_once, "limits": msgspec.convert(terms, TaskLimits), "secret": secret}
 
 
 def _kept_secret(store: Path) -> bytes:
