@@ -159,11 +159,12 @@ class _FileReader:
         except (ValueError, AttributeError, TypeError) as error:
             sentence = str(error) if isinstance(error, ValueError) else '"auth" must be a table, or a list of tables'
             raise self._wrong(("auth",), sentence) from None
-        return tuple(self._with_keys_beside(table) for table in tables)
-
-    def _with_keys_beside(self, table: Entry) -> Entry:
-        keys = table.get("jwks", "")
-        return table if not keys or "://" in keys else {**table, "jwks": str(FilePath(self._folder, keys))}
+        return tuple(
+            {**table, "jwks": str(FilePath(self._folder, table["jwks"]))}
+            if table.get("jwks") and "://" not in table["jwks"]
+            else table
+            for table in tables
+        )
 
     def read_json(self, text: str) -> Config:
         try:
@@ -201,7 +202,10 @@ class _FileReader:
             entry = _translate_entry(entry)
         kind = self._kind(entry, path, is_strict=is_strict)
         self._check_table(entry, {**COMMON, **BY_KIND[kind]}, path, is_strict=is_strict)
-        self._check_access(entry, path)
+        try:
+            read_access(entry.get("access"))
+        except ValueError as error:
+            raise self._wrong((*path, "access"), str(error)) from None
         self._check_select(entry, path)
         for other in ("command", "credentials"):
             if "auth" in entry and other in entry:
@@ -227,7 +231,8 @@ class _FileReader:
         for name, value in table.items():
             place = (*path, name)
             if name not in keys:
-                if is_strict or _is_misspelt(name, keys):
+                is_misspelt = name not in _EDITORS and nearest(name, keys, 0.8) is not None
+                if is_strict or is_misspelt:  # editors have more keys, which are not checked
                     raise self._unknown(place, tuple(keys))
                 continue
             if not keys[name].takes(value):
@@ -237,12 +242,6 @@ class _FileReader:
                 # Editors have their own keys for a login; the other tables are ours.
                 for below_it in value if keys[name].is_list else [value]:
                     self._check_table(below_it, below, place, is_strict=is_strict or name != "auth")
-
-    def _check_access(self, entry: Entry, path: Path) -> None:
-        try:
-            read_access(entry.get("access"))
-        except ValueError as error:
-            raise self._wrong((*path, "access"), str(error)) from None
 
     def _check_select(self, entry: Entry, path: Path) -> None:
         """Check `select`, whose grammar a JSON Schema cannot express."""
@@ -277,11 +276,6 @@ class _FileReader:
 
     def _wrong_syntax(self, error: Exception, text: str) -> CallError:
         return self._wrong_at(*split_syntax_error(error, text))
-
-
-def _is_misspelt(name: str, keys: Keys) -> bool:
-    """Whether a key of an editor's entry is nearly one of ours; other keys are not checked."""
-    return name not in _EDITORS and nearest(name, keys, 0.8) is not None
 
 
 def _translate_entry(entry: Entry) -> Entry:

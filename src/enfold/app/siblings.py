@@ -202,18 +202,14 @@ class _HolderEndedError(ConnectionError):
 async def listen_to_siblings(worker: Worker, app: ASGIApp, report: SelfReport) -> AsyncIterator[None]:
     """Serve what siblings forward and ask, while the block runs."""
     path, answer = Path(worker.socket_of(worker.number)), partial(_answer_sibling, app, report)
-    await asyncio.to_thread(_remove, path)  # of the one before us, which died
+    with suppress(OSError):
+        await asyncio.to_thread(path.unlink)  # of the one before us, which died
     listening = asyncio.ensure_future(_keep_listening(path, answer, await _start_server(path, answer)))
     try:
         yield
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 async def _start_server(path: Path, answer: Callable[..., Any]) -> asyncio.Server:

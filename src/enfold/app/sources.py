@@ -51,9 +51,8 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
     from enfold.sources.options import Selection  # where a configuration changes
 
     entry = source.entry
-    falls_back = (
-        "access" not in entry and source.kind == "functions"
-    )  # to rules of the functions, which are unknown here
+    # Without rules in the file, those of the functions apply, which are unknown here.
+    falls_back = "access" not in entry and source.kind == "functions"
     if changed - _CHOICE or ("access" in changed and falls_back):
         return
     selection = Selection(**_given(entry, ("include", "exclude")))
@@ -63,7 +62,7 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
             yield operation.replace(spec=operation.spec.replace(**access))
 
 
-def _given(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _given(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the values of an entry under these names."""
     return {name: entry[name] for name in names if name in entry}
 
@@ -158,18 +157,16 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
 
 
 def load_middleware(targets: Iterable[str], config: Config) -> list[Middleware]:
-    return [_load_one_middleware(target, config) for target in targets]
+    loaded: list[Middleware] = []
+    for target in targets:
+        from enfold.sources.functions import load_object  # loaded with the first program
 
-
-def _load_one_middleware(target: str, config: Config) -> Middleware:
-    from enfold.sources.functions import load_object  # loaded with the first program
-
-    try:
-        middleware: Middleware = load_object(_located(target, config))
-        check_middleware(middleware)
-    except Exception as error:  # importing a program may raise anything
-        raise CallError("VALIDATION_ERROR", f"{config.path}: the middleware {target}: {error}") from error
-    return middleware
+        try:
+            loaded.append(load_object(_located(target, config)))
+            check_middleware(loaded[-1])
+        except Exception as error:  # importing a program may raise anything
+            raise CallError("VALIDATION_ERROR", f"{config.path}: the middleware {target}: {error}") from error
+    return loaded
 
 
 def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operation:
@@ -243,9 +240,7 @@ def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth
     from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
 
     scopes = table.get("scopes", ())
-    common = {
-        name: table[name] for name in ("client_id", "client_secret", "key_id", "algorithm", "issuer") if name in table
-    }
+    common = _given(table, ("client_id", "client_secret", "key_id", "algorithm", "issuer"))
     common["scopes"] = tuple(scopes.split() if isinstance(scopes, str) else scopes)
     common["store"] = None if logins.folder is None else FileStore(logins.folder)
     if "private_key_file" in table:
@@ -256,7 +251,7 @@ def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth
     if grant == "jwt_bearer":
         # Assertions expire within minutes; the platform writes the next one to the same file.
         return AssertionLogin(**common, assertion=partial(_read, place, table.get("assertion_file", "")))
-    page = {name: table[name] for name in ("client_metadata_url", "redirect_port", "redirect_uri") if name in table}
+    page = _given(table, ("client_metadata_url", "redirect_port", "redirect_uri"))
     return UserLogin(**common, **page, open_url=logins.open_url)
 
 

@@ -87,23 +87,18 @@ def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOpe
     root = Path(folder)
     if not root.is_dir():
         raise TargetError(f"{folder} is not a folder")
-    files = _python_files(root)
-    return FoundOperations(each for path in files for each in _scan_file(path, root, namespace, options))
+    shown = [path.relative_to(root) for path in sorted(root.rglob("*.py"))]
+    files = [path for path in shown if not any(part.startswith(("_", ".")) for part in path.parts)]
+    return FoundOperations(each for path in files for each in _scan_file(root, path, namespace, options))
 
 
-def _scan_file(path: Path, root: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
-    module = load_file(str(path))
+def _scan_file(root: Path, path: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
+    module = load_file(str(root / path))
     registries = [value for value in vars(module).values() if isinstance(value, Registry)]
     if registries:
         return [operation for registry in registries for operation in registry]
-    parts = [part for part in (namespace, *path.relative_to(root).with_suffix("").parts) if part]
+    parts = [part for part in (namespace, *path.with_suffix("").parts) if part]
     return from_functions(module, namespace=".".join(parts), **options)
-
-
-def _python_files(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*.py")):
-        if not any(part.startswith(("_", ".")) for part in path.relative_to(root).parts):
-            yield path
 
 
 def load_target(target: str) -> Registry:

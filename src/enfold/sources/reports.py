@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -114,20 +114,13 @@ def _text(part: Any) -> bytes:
         return b""
 
 
-class _Changes:
-    """The changes of one source."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.latest: deque[DefinitionChange] = deque(maxlen=MAX_TOLD)
-
-
 class DefinitionLedger:
     """The definitions of all operations that sources have had, whether they still have them or not."""
 
     def __init__(self) -> None:
         self._known: dict[str, Definition] = {}  # by operation id
-        self._changes: dict[str, _Changes] = {}  # by source
+        self._counts: Counter[str] = Counter()  # of changes, by source
+        self._latest: dict[str, deque[DefinitionChange]] = {}
         self._kept = 0  # characters of all texts
 
     def is_held(self, operation_id: str) -> bool:
@@ -160,12 +153,10 @@ class DefinitionLedger:
 
     def latest_changes(self, source: str) -> tuple[DefinitionChange, ...]:
         """Return the last changes of a source, newest first: the operation, what changed, and both texts."""
-        changes = self._changes.get(source)
-        return () if changes is None else tuple(changes.latest)
+        return tuple(self._latest.get(source, ()))
 
     def count_changes(self, source: str) -> int:
-        changes = self._changes.get(source)
-        return 0 if changes is None else changes.count
+        return self._counts[source]
 
     def _changed_parts(self, operation_id: str, new: Definition) -> str:
         known = self._known.get(operation_id)
@@ -182,9 +173,9 @@ class DefinitionLedger:
             "\n".join(text for text, is_other in zip(each.texts, differs, strict=False) if is_other)
             for each in (known, new)
         )
-        changes = self._changes.setdefault(source, _Changes())
-        changes.count += 1
-        changes.latest.appendleft(DefinitionChange(operation_id, what, time.time_ns() // 1_000_000, before, after))
+        self._counts[source] += 1
+        change = DefinitionChange(operation_id, what, time.time_ns() // 1_000_000, before, after)
+        self._latest.setdefault(source, deque(maxlen=MAX_TOLD)).appendleft(change)
 
 
 ById: TypeAlias = Mapping[str, Operation]

@@ -70,7 +70,10 @@ class KnownSecrets:
     def remember(self, secret: str, name: str = "", *, lasts: bool = False) -> None:
         """Remember a password, key or token; logs the name of one that is too short to be redacted."""
         if len(secret) < SHORTEST:
-            self._warn_short(secret, name)
+            if secret and name and name not in self._warned:
+                self._warned.add(name)
+                told = "%s: the secret %s has fewer than %d characters and is not redacted"
+                _log.warning(told, self.owner or "A source", name, SHORTEST)
             return
         known = self._lasting if lasts else self._changing
         if secret in self._lasting or secret in known:
@@ -83,12 +86,6 @@ class KnownSecrets:
         }
         self._texts = tuple(sorted(every.items(), key=lambda pair: -len(pair[0])))  # one may be part of another
         self._bytes = tuple((text.encode(), mask.encode()) for text, mask in self._texts)
-
-    def _warn_short(self, secret: str, name: str) -> None:
-        if secret and name and name not in self._warned:
-            self._warned.add(name)
-            told = "%s: the secret %s has fewer than %d characters and is not redacted"
-            _log.warning(told, self.owner or "A source", name, SHORTEST)
 
     def remember_named(self, values: Mapping[str, Any], place: str = "", *, lasts: bool = True) -> None:
         """Remember the values among these arguments, headers or variables whose names say that they are secret.

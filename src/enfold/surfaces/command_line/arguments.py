@@ -188,7 +188,7 @@ def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO, spec: Operat
             name, value = _read_named(_option(text, fields) if kind == "option" else text, stdin, fields)
             named.setdefault(fields.path(name), []).append(value)
     # What is given whole comes before its fields.
-    for path in sorted(named, key=lambda path: not any(_is_below(other, path) for other in named)):
+    for path in sorted(named, key=len):
         values = named[path]
         fields.put(whole, path, values[0] if len(values) == 1 else values)
     return {name: fields.item_or_array(value, (name,)) for name, value in whole.items()}
@@ -234,10 +234,6 @@ def _option(text: str, fields: _Fields) -> str:
     if not equals:
         raise wrong(f"--{name} needs a value")
     return text
-
-
-def _is_below(path: Path, other: Path) -> bool:
-    return len(path) > len(other) and path[: len(other)] == other
 
 
 class _Fields:

@@ -24,7 +24,8 @@ def operation_help(spec: OperationSpec, caller: str = "call") -> str:
     lines = [f"{spec.id} ({spec.type.value})"]
     if spec.description:
         lines += ["", spec.description]
-    lines += ["", f"usage: {caller} {spec.id}{_synopsis(schema)}"]
+    synopsis = [f" {name}=…" if is_required else f" [{name}=…]" for name, _, is_required in fields_of(schema)]
+    lines += ["", f"usage: {caller} {spec.id}{''.join(synopsis)}"]
     rows = list(islice(_rows(schema, schema, 0, (id(schema.get("properties")),)), _MAX_ROWS))
     if rows:
         width = min(max(len(left) for left, _ in rows), 60)
@@ -36,10 +37,6 @@ def operation_help(spec: OperationSpec, caller: str = "call") -> str:
     if words:
         lines += ["", "example:", f"  {caller} {spec.id} {' '.join(words)}"]
     return "\n".join(lines)
-
-
-def _synopsis(schema: dict[str, Any]) -> str:
-    return "".join(f" {name}=…" if is_required else f" [{name}=…]" for name, _, is_required in fields_of(schema))
 
 
 def _spellings(schema: dict[str, Any]) -> str:
@@ -182,7 +179,8 @@ def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
 
 def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
     """Return a short name of a type: `integer`, `"low" | "high"`, `array of string`."""
-    name = _name_of(part)
+    reference = part.get("$ref") if isinstance(part, dict) else None
+    name = reference.rpartition("/")[2] if isinstance(reference, str) else ""  # `Address` for `#/$defs/Address`
     part = opened(part, root)
     if "const" in part:
         return _json(part["const"])
@@ -200,12 +198,6 @@ def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
     if isinstance(kind, list):
         return " | ".join(str(each) for each in kind)
     return name if name and kind == "object" else str(kind)
-
-
-def _name_of(part: Any) -> str:
-    """Return the name of a referenced type: `Address` for `#/$defs/Address`."""
-    reference = part.get("$ref") if isinstance(part, dict) else None
-    return reference.rpartition("/")[2] if isinstance(reference, str) else ""
 
 
 _LIMITS: Final = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypedDict, Unpack
 
 import msgspec
 
-from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_of, to_wire
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope, error_of, to_wire
 from enfold.errors import CallError, code_row, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import printable, printable_json, printable_lines
@@ -58,7 +58,7 @@ def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unp
             return call
         call.context.inline = True  # A `def` runs in this thread, and without an event loop.
         code: int = drive(
-            registry.lifetime.during(shell.told(call)), call.needs_loop or registry.needs_loop(call.spec.id)
+            registry.lifetime.during(shell.run(call)), call.needs_loop or registry.needs_loop(call.spec.id)
         )
     except (CallError, KeyboardInterrupt) as error:
         return shell.tell(error)
@@ -70,7 +70,7 @@ async def run_command_line(registry: Registry, arguments: Sequence[str], **optio
     shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
-        return call if isinstance(call, int) else await registry.lifetime.during(shell.told(call))
+        return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
     except CallError as error:
         return shell.tell(error)
 
@@ -125,7 +125,11 @@ class Shell:
         if "--request" in words.options:
             return self._prepare_tool_request(words)
         if words.operation is None:
-            return self._help_with_calls(words)
+            if not words.help:
+                first = next((spec.id for spec in self._registry.visible(self._identity)), "OPERATION")
+                raise wrong(f"call needs an operation, as in: {self._caller} {first}")
+            print(USAGE.replace("usage: call", f"usage: {self._caller}"), file=self._out)
+            return 0
         spec = self._registry.find(words.operation, self._identity)
         if words.help:
             from enfold.surfaces.command_line.help import operation_help
@@ -133,13 +137,6 @@ class Shell:
             print(printable_lines(operation_help(spec, self._caller)), file=self._out)
             return 0
         return self._prepare_call(words.for_arguments(lambda: flags_of(spec)), spec)
-
-    def _help_with_calls(self, words: Words) -> int:
-        if not words.help:
-            first = next((spec.id for spec in self._registry.visible(self._identity)), "OPERATION")
-            raise wrong(f"call needs an operation, as in: {self._caller} {first}")
-        print(USAGE.replace("usage: call", f"usage: {self._caller}"), file=self._out)
-        return 0
 
     def _prepare_call(self, words: Words, spec: OperationSpec) -> PreparedCall:
         chosen = find_format(words.options.get("--format", DEFAULT_FORMAT))
@@ -227,15 +224,11 @@ class Shell:
             is_stored="--store" in words.options,
         )
 
-    async def told(self, call: PreparedCall) -> int:
-        """Run it, and tell a failure at once: what runs on under an idempotency key is waited for afterwards."""
-        try:
-            return await self.run(call)
-        except CallError as error:
-            return self.tell(error)
-
     async def run(self, call: PreparedCall) -> int:
-        """Run it, write what comes, and give the exit code."""
+        """Run it, write what comes, and give the exit code.
+
+        A failure is told at once: what runs on under an idempotency key is waited for afterwards.
+        """
         observers = self._registry.observers
         watch = observers.begin(lambda: SpanStart(f"call {call.spec.id}", "internal")) if observers.is_on else None
         try:
@@ -243,6 +236,8 @@ class Shell:
         except BaseException as error:
             if watch is not None:
                 watch.fail(error)
+            if isinstance(error, CallError):
+                return self.tell(error)
             raise
         finally:
             if watch is not None:
@@ -309,8 +304,9 @@ class Shell:
             self._save(call, envelope, call.output)
         elif not envelope.is_error or call.write_error is not None:  # otherwise reported below, like every failure
             self._print(call.write(envelope))
-        if envelope.warnings:
-            self._print_warnings(envelope.warnings)
+        for warning in envelope.warnings:
+            times = f" ({warning.count} times)" if warning.count > 1 else ""
+            print(f"warning: {printable(warning.sentence)}{times}", file=self._messages)
         if call.is_verbose:
             print(f"meta: {printable(encode_failure(to_wire(envelope)['meta']).decode())}", file=self._messages)
         if not envelope.is_error:
@@ -326,12 +322,6 @@ class Shell:
         data = call.write(envelope) + b"\n" if found is None else found
         Path(file).write_bytes(data)
         print(f"{Path(file)}: {len(data)} bytes", file=self._messages)
-
-    def _print_warnings(self, warnings: Iterable[ResultWarning]) -> None:
-        """Print a line for each repair of a result and for each mismatch with its schema."""
-        for warning in warnings:
-            times = f" ({warning.count} times)" if warning.count > 1 else ""
-            print(f"warning: {printable(warning.sentence)}{times}", file=self._messages)
 
     def _print(self, text: bytes) -> None:
         """Print one line for a program; at a terminal, several if one would be long."""

@@ -31,17 +31,18 @@ def is_terminal(*streams: TextIO) -> bool:
 class TerminalPeer:
     """The caller of an operation, who is asked at the terminal what it asks."""
 
+    capabilities: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+    session = None
+    meta: Mapping[str, Any] = {}
+    answers: Mapping[str, Any] = {}
+
     def __init__(self, stdin: TextIO, messages: TextIO, line: ProgressLine | None = None) -> None:
         """`line` is removed while the user is asked."""
         self._stdin = stdin
         self._messages = messages
         self._line = line
-        self.capabilities: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}}
         self.client: object = self
-        self.session = None
-        self.meta: Mapping[str, Any] = {}
         self.memory: dict[str, Any] = {}
-        self.answers: Mapping[str, Any] = {}
         self.asked: dict[str, int] = {}
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
@@ -52,18 +53,15 @@ class TerminalPeer:
         if method != "elicitation/create":
             raise MissingCapabilityError((method.partition("/")[0],))
         with nullcontext() if self._line is None else self._line.paused():
-            return self._answer(params)
-
-    def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._write(f"{printable(str(params.get('message', '')))}\n")
-        try:
-            if params.get("mode") == "url":
-                self._write(f"  {printable(str(params.get('url', '')))}\n")
-                agreed = self._field("done", {"type": "boolean"}, is_required=True)
-                return {"action": "accept" if agreed else "decline"}
-            return self._form(params.get("requestedSchema"))
-        except EOFError:
-            return {"action": "cancel"}
+            self._write(f"{printable(str(params.get('message', '')))}\n")
+            try:
+                if params.get("mode") == "url":
+                    self._write(f"  {printable(str(params.get('url', '')))}\n")
+                    agreed = self._field("done", {"type": "boolean"}, is_required=True)
+                    return {"action": "accept" if agreed else "decline"}
+                return self._form(params.get("requestedSchema"))
+            except EOFError:
+                return {"action": "cancel"}
 
     def _form(self, schema: Any) -> dict[str, Any]:
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
