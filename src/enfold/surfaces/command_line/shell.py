@@ -227,7 +227,7 @@ class Shell:
     async def run(self, call: PreparedCall) -> int:
         """Run it, write what comes, and give the exit code.
 
-        A failure is told at once: what runs on under an idempotency key is waited for afterwards.
+        A failure is reported at once; what runs on under an idempotency key is awaited afterwards.
         """
         observers = self._registry.observers
         watch = observers.begin(lambda: SpanStart(f"call {call.spec.id}", "internal")) if observers.is_on else None
