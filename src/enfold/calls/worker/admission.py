@@ -21,14 +21,6 @@ from enfold.operations.idempotency import Owner
 from enfold.runtime.prepared import PreparedOperation
 
 
-class Served(msgspec.Struct, frozen=True):
-    """An operation looked up for all its calls, until the registry changes."""
-
-    operation_id: str
-    prepared: PreparedOperation
-    counts: OperationCounts
-
-
 class Counts(msgspec.Struct):
     """Requests received, and those not served."""
 
@@ -53,7 +45,8 @@ class ServedCall(msgspec.Struct, eq=False):
     """One request, kept as long as its caller may send control events."""
 
     request: Requested
-    served: Served
+    prepared: PreparedOperation
+    counts: OperationCounts
     identity: Identity | None
     peer: str | None
     owner: Owner  # the caller that its slot counts for
@@ -73,10 +66,6 @@ class ServedCall(msgspec.Struct, eq=False):
     @property
     def operation_id(self) -> str:
         return self.request.operation_id
-
-    @property
-    def prepared(self) -> PreparedOperation:
-        return self.served.prepared
 
     def abort(self) -> None:
         """Stop the call: set the flag that is checked after every publish, and cancel the task to be quicker.

@@ -41,7 +41,7 @@ from enfold.calls.protocol.transport import (
     offer_subject,
     operation_of,
 )
-from enfold.calls.worker.admission import STALL, AdmissionControl, Counts, OperationCounts, Served, ServedCall
+from enfold.calls.worker.admission import STALL, AdmissionControl, Counts, OperationCounts, ServedCall
 from enfold.calls.worker.answers import AnswerSender, Producer
 from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
 from enfold.envelope import ResponseEnvelope
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
 
 DRAIN: Final = 30.0
-MAX_SERVED: Final = 10_000  # cached lookups of callers and operations
 MAX_ENDED: Final = 256  # ended streams kept for resends of their last frames
 
 _log: Final = Log("enfold.calls")
@@ -98,8 +97,6 @@ class CallHandler:
         self._verify = verify
         self._record = record
         self._offers: dict[str, Subscription] = {}
-        self._served: dict[str, Served] = {}  # by the subject of a request
-        self._stop_watching: Callable[[], None] | None = None
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue = self._admission.queue
@@ -121,7 +118,6 @@ class CallHandler:
             if self._admission.authenticates:
                 self.registry.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
-            self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
     async def _install_store(self) -> None:
@@ -177,8 +173,6 @@ class CallHandler:
         for timer in (self._clock, self._pulse):
             if timer is not None:
                 timer.cancel()
-        if self._stop_watching is not None:
-            self._stop_watching()
         if self._control is not None:
             await self._control.close()
             self._control = None
@@ -240,34 +234,23 @@ class CallHandler:
 
     def _new_call(self, message: Message, request: Requested) -> ServedCall:
         """Check a request; raises the CallError that refuses it."""
-        now = monotonic()
-        served = self._served.get(message.subject) or self._prepare(message.subject)
-        prepared = served.prepared
-        if request.operation_id != served.operation_id:
+        now, operation_id = monotonic(), request.operation_id
+        prepared = self._guarded.prepared(operation_of(message.subject))
+        if prepared.id != operation_id:
             raise CallError("VALIDATION_ERROR", "The request does not match the subject it was sent to")
         deadline = self._admission.deadline(request, prepared.spec, now)
         identity = message.identity if self._verify is None else self._verify(message, request)
         if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
-            raise not_found(request.operation_id)
+            raise not_found(operation_id)
         if request.request_id in self._calls:
             raise CallError("VALIDATION_ERROR", "This request id is already in use")
         owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
-        call = ServedCall(request, served, identity, message.peer, owner, message.reply or "", deadline, now, now)
+        counts = self.operations.get(operation_id) or self.operations.setdefault(operation_id, OperationCounts())
+        reply = message.reply or ""
+        call = ServedCall(request, prepared, counts, identity, message.peer, owner, reply, deadline, now, now)
         if self._observers.is_on:
             call.headers, call.size = message.headers, len(message.data)
         return call
-
-    def _prepare(self, subject: str) -> Served:
-        """Look up an operation, cached until the registry changes."""
-        operation_id = operation_of(subject)
-        prepared = self._guarded.prepared(operation_id)
-        counts = self.operations.setdefault(operation_id, OperationCounts())
-        served = Served(operation_id, prepared, counts)
-        if len(self._served) >= MAX_SERVED:
-            self._served.clear()
-        if self._stop_watching is not None:
-            self._served[subject] = served
-        return served
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
         self._answers.send_soon(message.reply or "", failed(request.request_id, error))
@@ -290,7 +273,7 @@ class CallHandler:
         call.task = asyncio.get_running_loop().create_task(self._run(call))
 
     async def _run(self, call: ServedCall) -> None:
-        request, prepared = call.request, call.served.prepared
+        request, prepared = call.request, call.prepared
         request_id = request.request_id
         error: CallError | None = None
         observers = self._observers
@@ -346,8 +329,8 @@ class CallHandler:
             context.unused_key = checked_key(request.idempotency_key, call.identity, vouched=vouched)
         if request.provenance is not None:
             context.invocation = Invocation(provenance=request.provenance)
-        if self._record is not None and not call.served.prepared.is_stream:
-            context.recording = self._record(call.served.prepared.spec, request.provenance, call.identity)
+        if self._record is not None and not call.prepared.is_stream:
+            context.recording = self._record(call.prepared.spec, request.provenance, call.identity)
         return context
 
     async def _stream(self, call: ServedCall, watch: Watch | None) -> None:
@@ -385,7 +368,7 @@ class CallHandler:
         raise asyncio.CancelledError
 
     def _finish(self, call: ServedCall, error: CallError | None) -> None:
-        counts = call.served.counts
+        counts = call.counts
         counts.requests += 1
         counts.seconds += monotonic() - call.arrived_at
         if error is not None:
