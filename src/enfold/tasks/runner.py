@@ -25,7 +25,7 @@ from enfold.operations.outcomes import NeedsInput, envelope_of
 from enfold.operations.outcomes import Outcome as CallOutcome
 from enfold.operations.questions import EVERY_QUESTION, Question
 from enfold.runtime.registry import Registry
-from enfold.tasks.model import Order, Outcome, Task
+from enfold.tasks.model import Order, Task
 from enfold.tasks.store import (
     MAX_RESULT,
     Abandoned,
@@ -60,8 +60,6 @@ class Counted(msgspec.Struct):
     """What a runner has done."""
 
     started: int = 0
-    ended: int = 0
-    asked: int = 0
     fenced: int = 0  # attempts whose outcome did not count
 
 
@@ -382,9 +380,6 @@ class Runner:
                 is_told = True
                 await asyncio.sleep(PAUSE)
                 continue
-            else:
-                self.counted.asked += isinstance(ending, Asking)
-                self.counted.ended += isinstance(ending, Outcome)
             return
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -252,11 +251,10 @@ MAX_RECENT: Final = 64  # changed tasks that watchers get without a read
 class Waiter:
     """Waits for changes of one subject on its own event loop."""
 
-    def __init__(self, release: Callable[[Waiter], object]) -> None:
+    def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._is_woken = False
         self._future: asyncio.Future[None] | None = None
-        self._release = release
 
     def wake(self) -> None:
         self._is_woken = True
@@ -274,9 +272,6 @@ class Waiter:
         is_woken, self._is_woken = self._is_woken, False
         return is_woken
 
-    def close(self) -> None:
-        self._release(self)
-
 
 class Wakeups:
     """The waiters of one store, by subject, and the tasks that this process has just stored or read. Several loops may wait."""
@@ -290,19 +285,20 @@ class Wakeups:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def expect(self, subject: str) -> Waiter:
-        """A waiter that misses no change from now on; get it before you read the store, and close it."""
-        waiter = Waiter(partial(self._release, subject))
+    @contextmanager
+    def expect(self, subject: str) -> Iterator[Waiter]:
+        """A waiter that misses no change within the block; read the store inside of it."""
+        waiter = Waiter()
         with self._lock:
             self._waiting.setdefault(subject, {})[waiter] = None
-        return waiter
-
-    def _release(self, subject: str, waiter: Waiter) -> None:
-        with self._lock:
-            waiting = self._waiting.get(subject, {})
-            waiting.pop(waiter, None)
-            if not waiting:
-                self._waiting.pop(subject, None)
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                waiting = self._waiting[subject]
+                del waiting[waiter]
+                if not waiting:
+                    del self._waiting[subject]
 
     def recent(self, subject: str) -> Task | None:
         """Return the task of the last change; None if it has to be read."""
@@ -325,8 +321,7 @@ class Wakeups:
         `again` seconds.
         """
         seen: Task | None = None
-        waiter = self.expect(task_id)
-        try:
+        with self.expect(task_id) as waiter:
             is_woken = True
             while True:
                 recent = self.recent(task_id) if is_woken else None
@@ -339,8 +334,6 @@ class Wakeups:
                     if task.is_ended:
                         return
                 is_woken = await waiter.wait(_until_looked_at(task, again))
-        finally:
-            waiter.close()
 
     def wake(self, changes: Changes | None = None) -> None:
         """Wake the waiters of these subjects, or all of them; may be called from any thread."""

@@ -168,16 +168,13 @@ class TableTasks:
         return found
 
     async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
-        waiter = self._wakeups.expect(WORK)
-        try:
+        with self._wakeups.expect(WORK) as waiter:
             works = self._wakeups.works
             is_drained, self._drained = self._drained == (served, works), None
             claims = [] if is_drained else await self._claim_now(served(), n, but)
             if not claims and await waiter.wait(wait):
                 works = self._wakeups.works
                 claims = await self._claim_now(served(), n, but, self._wakeups.recent(WORK))
-        finally:
-            waiter.close()
         if claims and len(claims) < n and not but:
             self._drained = (served, works)
         return claims
