@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
-from enfold.calls import PendingRequestMap
+from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.events import Aborted, Requested, responded, write_event
 from enfold.calls.protocol.settings import NEVER
@@ -293,9 +293,9 @@ async def _pay(amount: int) -> int:
 @asynccontextmanager
 async def _answering_for(transport: Transport, registry: OperationRegistry) -> AsyncIterator[None]:
     """A peer that offers all these operations, whatever its token grants."""
-    announcer = Announcer(transport, "0123456789abcdef", lambda _: registry.list())
+    handler = CallHandler(registry, transport)
+    announcer = Announcer(transport, handler, lambda _: registry.list(), "shop", "1.0.0")
     await announcer.start()
-    await announcer.announce("up")
     yield
     await announcer.close()
 

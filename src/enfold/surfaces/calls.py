@@ -11,7 +11,7 @@ from enfold.calls.caller.remote import RemoteHandler
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport, TransportError
-from enfold.calls.worker.announcer import Announcer, MicroService
+from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
 from enfold.log import Log
 from enfold.operations import Identity, OperationSpec
@@ -74,8 +74,7 @@ class Serving:
         self.handler = handler
         self.refused: dict[str, str] = {}  # operations the transport does not let us offer, and why
         self._transport = transport
-        self._announcer = Announcer(transport, handler.boot, self._visible)
-        self._micro = MicroService(transport, handler, service, version)
+        self._announcer = Announcer(transport, handler, self._visible, service, version)
         self._stop_watching: Any = None
         self._change = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -96,8 +95,6 @@ class Serving:
         self._stop_watching = self.handler.registry.watch(self._change.set)
         await self._offer_all()
         await self._announcer.start()
-        await self._micro.start()
-        await self._announcer.announce("up")
         self._following = asyncio.create_task(self._follow())
 
     async def close(self, *, drain: bool = True) -> None:
@@ -108,7 +105,6 @@ class Serving:
         self._following.cancel()
         await asyncio.gather(self._following, return_exceptions=True)
         self._following = None
-        await self._micro.close()
         await self.handler.close(drain=drain)
         await self._announcer.close()
         await self.handler.registry.lifetime.stop()

@@ -1,9 +1,10 @@
-"""Answers discovery: lists the operations that the sender may call, and announces changes."""
+"""Answers discovery with the operations that the sender may call, and NATS service discovery (`nats micro`)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -30,23 +31,37 @@ from enfold.calls.worker.handler import CallHandler
 from enfold.operations import Identity, OperationSpec
 
 PART_BYTES: Final = 256 * 1024
+_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 Visible: TypeAlias = Callable[[Identity | None], Iterable[OperationSpec]]
 
 
 class Announcer:
-    """Answers discovery for one worker."""
+    """Tells edges and operators what one worker serves."""
 
-    def __init__(self, transport: Transport, boot: str, visible: Visible) -> None:
+    def __init__(
+        self, transport: Transport, handler: CallHandler, visible: Visible, service: str, version: str
+    ) -> None:
         self._transport = transport
-        self._boot = boot
+        self._handler = handler
+        self._boot = handler.boot
         self._visible = visible
+        self._about = {"name": _NAME.sub("_", service), "id": handler.boot, "version": version}
+        self._started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         self._subscriptions: list[Subscription] = []
         self._answering = Background()
 
     async def start(self) -> None:
+        """Answer discovery, and `nats micro` if the transport permits it; announce that the worker is up."""
         for subject in (discovery_subject("*"), discovery_subject("*", self._transport.name)):
             self._subscriptions.append(await self._transport.subscribe(subject, self._receive))
+        service = self._about["name"]
+        with suppress(TransportError):
+            for verb in ("PING", "INFO", "STATS"):
+                for place in ("", f".{service}", f".{service}.{self._boot}"):
+                    receive = partial(self._receive_micro, verb)
+                    self._subscriptions.append(await self._transport.subscribe(f"{SERVICES}.{verb}{place}", receive))
+        await self.announce("up")
 
     async def announce(self, state: Literal["up", "changed", "down"]) -> None:
         name = self._transport.name
@@ -57,6 +72,8 @@ class Announcer:
         for subscription in self._subscriptions:
             await subscription.close()
         await self.announce("down")
+
+    # discovery
 
     def _receive(self, message: Message) -> None:
         reply, rewritten = message.reply, self._transport.capabilities.rewrites_replies
@@ -83,51 +100,9 @@ class Announcer:
         for answer in answers:
             await try_publish(self._transport, reply, msgspec.json.encode(answer, enc_hook=str))
 
+    # NATS services
 
-def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
-    """Split the specs into parts small enough for any transport; at least one part."""
-    parts: list[list[dict[str, Any]]] = [[]]
-    size = 0
-    for spec in specs:
-        wire = spec.to_dict()
-        size += len(msgspec.json.encode(wire, enc_hook=str))
-        if size > PART_BYTES and parts[-1]:
-            parts.append([])
-            size = 0
-        parts[-1].append(wire)
-    return parts
-
-
-_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
-
-
-class MicroService:
-    """Answers NATS service discovery (`nats micro`), which is meant for operators."""
-
-    def __init__(self, transport: Transport, handler: CallHandler, service: str, version: str) -> None:
-        self._transport = transport
-        self._handler = handler
-        self._about = {"name": _NAME.sub("_", service), "id": handler.boot, "version": version}
-        self._started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        self._subscriptions: list[Subscription] = []
-        self._answering = Background()
-
-    async def start(self) -> None:
-        """Subscribe to each verb for all services, this service and this process, if the transport permits it."""
-        service, own = self._about["name"], f"{self._about['name']}.{self._about['id']}"
-        try:
-            for verb in ("PING", "INFO", "STATS"):
-                for subject in (f"{SERVICES}.{verb}", f"{SERVICES}.{verb}.{service}", f"{SERVICES}.{verb}.{own}"):
-                    receive = partial(self._receive, verb)
-                    self._subscriptions.append(await self._transport.subscribe(subject, receive))
-        except TransportError:
-            return
-
-    async def close(self) -> None:
-        for subscription in self._subscriptions:
-            await subscription.close()
-
-    def _receive(self, verb: str, message: Message) -> None:
+    def _receive_micro(self, verb: str, message: Message) -> None:
         # Only inboxes are answered, so that no sender can direct an answer at an operation.
         if message.signal is None and message.reply is not None and message.reply.startswith("_INBOX."):
             data = msgspec.json.encode(self._content(verb))
@@ -163,3 +138,17 @@ class MicroService:
             "processing_time": nanoseconds,
             "average_processing_time": nanoseconds // max(1, counts.requests),
         }
+
+
+def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
+    """Split the specs into parts small enough for any transport; at least one part."""
+    parts: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for spec in specs:
+        wire = spec.to_dict()
+        size += len(msgspec.json.encode(wire, enc_hook=str))
+        if size > PART_BYTES and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(wire)
+    return parts
