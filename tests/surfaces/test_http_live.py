@@ -137,6 +137,39 @@ async def test_only_the_caller_answers_and_a_stopping_server_refuses_what_waits(
                 assert (data["status"], data["headers"]["enfold-code"]) == (503, "UNAVAILABLE")
 
 
+async def test_a_client_that_leaves_with_the_response_has_not_aborted_the_call() -> None:
+    ops, codes, has_all = OperationRegistry("shop"), list[str](), asyncio.Event()
+
+    @ops.query
+    async def wait() -> int:
+        await asyncio.sleep(0.1)  # longer than it takes until clients are watched
+        return 1
+
+    ops.observe(lambda record: codes.append(record.code))
+    messages = iter([{"type": "http.request", "body": b"{}"}])
+
+    async def receive() -> Any:
+        message = next(messages, None)
+        if message is None:
+            await has_all.wait()
+        return message or {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if not message.get("more_body", True):
+            has_all.set()
+            for _ in range(10):  # what comes from the client now is seen before the server goes on
+                await asyncio.sleep(0)
+
+    headers = [(name.encode(), value.encode()) for name, value in EVENTS.items()]
+    path = {"path": "/functions/shop.wait", "raw_path": b"/functions/shop.wait", "query_string": b""}
+    app = to_http(ops)
+    async with living(app):
+        await app(
+            {"type": "http", "method": "POST", "headers": headers, "server": ("localhost", 8000), **path}, receive, send
+        )
+    assert codes == ["OK"]
+
+
 async def test_a_client_that_leaves_ends_the_call() -> None:
     ops, ended = OperationRegistry("shop"), asyncio.Event()
 

@@ -241,6 +241,7 @@ class Exchange(RequestWatcher, eq=False, kw_only=True):
         await self._begin(200, [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"), *headers])
 
     async def send_part(self, chunk: bytes, *, more: bool) -> None:
+        self.outlives_client = self.outlives_client or not more  # who has all of it may leave
         await self.send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _begin(self, status: int, headers: Sequence[Header]) -> None:
