@@ -21,7 +21,7 @@ _OTHER_SITES: Final = frozenset({b"cross-site", b"same-site"})
 
 _MAX_AGE: Final = b"600"
 _REQUEST_HEADERS: Final = (
-    b"Accept, Authorization, Content-Type, Enfold-Answers, Enfold-Format, Enfold-Select, Enfold-Timeout-Ms, Last-Event-ID, "
+    b"Accept, Authorization, Content-Type, Enfold-Answers, Enfold-Client, Enfold-Format, Enfold-Select, Enfold-Timeout-Ms, Last-Event-ID, "
     b"X-Request-Id, Enfold-Capture-Provenance, Idempotency-Key, Prefer, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 )
 _EXPOSED: Final = (

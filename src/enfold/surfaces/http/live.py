@@ -2,7 +2,8 @@
 
 `POST /functions/{id}` with `Accept: text/event-stream` alone. The last event, `response`, holds the status, headers and
 body that the call would have been answered with. `Enfold-Answers: elicitation` says which questions the client answers:
-it posts the answers to `/calls/{id}/input`, under the id that the event `started` names.
+it posts the answers to `/calls/{id}/input`, under the id that the event `started` names. `Enfold-Client` is a random
+name of the client's own: calls under the same one need not wait for each other where a server behind us asks questions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -28,6 +30,7 @@ from enfold.surfaces.responses import not_acceptable
 from enfold.surfaces.router import Page, Pages
 
 ANSWERS_HEADER: Final = b"enfold-answers"
+CLIENT_HEADER: Final = b"enfold-client"
 MAX_WAITING: Final = 1_000  # messages for a client that reads slowly; further ones are left out
 
 _EVENTS: Final = b"text/event-stream"
@@ -46,6 +49,7 @@ class LiveCalls:
         self._services = services
         self._heartbeat = heartbeat
         self._open: dict[str, LiveCall] = {}
+        self._clients: WeakValueDictionary[tuple[str | None, bytes], LiveClient] = WeakValueDictionary()
 
     async def follow(self, functions: Functions, route: Route, request: HTTPRequest) -> None:
         """Run an operation for a client that takes no JSON, and send what happens until it has ended."""
@@ -53,7 +57,7 @@ class LiveCalls:
             raise not_acceptable("application/json")
         siblings = self._services.siblings
         call_id = f"{'' if siblings is None else siblings.prefix}{new_request_id()}"
-        live = self._open[call_id] = LiveCall(request, _answered(request.headers))
+        live = self._open[call_id] = LiveCall(request, _answered(request.headers), self._client_of(request))
         request.notify, request.invocation = live.notify, Invocation(client=live)
         request.headers = {**request.headers, b"accept": b"application/json"}  # of the response in the last event
         try:
@@ -66,6 +70,13 @@ class LiveCalls:
         finally:
             del self._open[call_id]
             live.end()
+
+    def _client_of(self, request: HTTPRequest) -> LiveClient:
+        """The client that the request names, which only the same caller can name; one of its own otherwise."""
+        name, caller = request.headers.get(CLIENT_HEADER), request.identity
+        if not name:
+            return LiveClient()
+        return self._clients.setdefault((None if caller is None else caller.id, name), LiveClient())
 
     def stop(self) -> None:
         """Refuse the questions that wait for answers; the calls go on to their end."""
@@ -99,12 +110,17 @@ def _answered(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
     return {kind: _QUESTIONS[kind] for kind in kinds}
 
 
+class LiveClient:
+    """Who makes one followed call, or several under the same name."""
+
+
 class LiveCall:
     """One followed call; to its handler it is the client that may be asked."""
 
     session: ClientSession | None = None
 
-    def __init__(self, request: HTTPRequest, capabilities: Mapping[str, Any]) -> None:
+    def __init__(self, request: HTTPRequest, capabilities: Mapping[str, Any], client: LiveClient) -> None:
+        self.client = client
         self.capabilities = capabilities
         self.meta: Mapping[str, Any] = {}
         self.memory: dict[str, Any] = {}
@@ -116,10 +132,6 @@ class LiveCall:
         self._has_news = asyncio.Event()
         self._is_over = False
         self._sending: asyncio.Task[None] | None = None
-
-    @property
-    def client(self) -> object:
-        return self
 
     def belongs_to(self, identity: Identity | None) -> bool:
         own = self._request.identity

@@ -85,7 +85,7 @@ export async function documentOf(query) {
 
 const path = (id) => `functions/${encodeURIComponent(id)}`;
 const HEADERS = { "content-type": "application/json", "enfold-format": "annotated" };
-const LIVE = { accept: "text/event-stream", "enfold-answers": "elicitation" };
+const LIVE = { accept: "text/event-stream", "enfold-answers": "elicitation", "enfold-client": [...crypto.getRandomValues(new Uint32Array(4))].join("-") };
 
 // One call, with all that a person wants to see of its answer. `told` is called with what happens while it runs.
 export async function call(id, input, { signal, headers, told } = {}) {
