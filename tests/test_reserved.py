@@ -93,6 +93,28 @@ async def test_where_there_are_identities_anonymous_callers_see_nothing(anonymou
         assert (status, about["result"]["caller"]["id"]) == (200, "reader")
 
 
+@pytest.mark.parametrize(
+    ("settings", "ids"),
+    [
+        ({}, ["shop.bare", "shop.hours"]),
+        ({"tokens": Tokens({"r": READER})}, ["shop.hours"]),
+        ({"tokens": Tokens({"r": READER}), "allow_anonymous": True}, ["shop.bare", "shop.hours"]),
+    ],
+    ids=["without tokens", "closed", "open to anonymous callers"],
+)
+async def test_about_names_what_anonymous_callers_may_call(settings: dict[str, Any], ids: list[str]) -> None:
+    ops = OperationRegistry("shop")
+    ops.query(name="bare")(lambda: 1)
+    ops.query(name="hours", access=AccessControl(public=True))(lambda: 2)
+    ops.query(name="stock", access={"required_scopes": ["stock"]})(lambda: 3)
+    app = to_http(ops, **settings)
+    async with living(app):
+        _, about = await _get(app, "/functions/enfold.about", "r")
+        assert about["result"]["anonymous"] == {"operations": len(ids), "ids": ids}
+        answers = [(await _get(app, f"/functions/shop.{name}"))[0] for name in ("bare", "hours", "stock")]
+        assert answers == [200 if f"shop.{name}" in ids else 401 for name in ("bare", "hours", "stock")]
+
+
 async def test_an_mcp_app_without_tokens_is_not_open_below_a_server_that_has_some() -> None:
     ops = shop()
     app = to_http(ops, tokens=Tokens({"r": READER}), allow_anonymous=True, mounts={"/mcp": to_mcp(ops)})

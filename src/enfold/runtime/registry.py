@@ -292,9 +292,14 @@ class Registry(ABC):
         """Run a subscription. Yields an envelope with its own timestamp for each item."""
         return self.prepared(operation_id).subscribe(input, context)
 
-    def require_authentication(self) -> None:
-        """Record that a surface authenticates its callers, so that one mounted below it is not open to everyone."""
-        self.services.has_identities = True
+    def require_authentication(self, *, allow_anonymous: bool = False) -> None:
+        """Record that a surface authenticates its callers, so that one mounted below it is not open to everyone.
+
+        With `allow_anonymous`, it also serves operations without access rules to callers without a token.
+        """
+        services = self.services
+        services.admits_anonymous = allow_anonymous or (services.has_identities and services.admits_anonymous)
+        services.has_identities = True
         self.reserved.refresh()
 
     def observe(self, observer: Observer) -> Callable[[], None]:

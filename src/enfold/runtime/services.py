@@ -34,6 +34,7 @@ class Services:
     """The services of one registry and its views. The registry makes them and passes them on; it uses none itself."""
 
     __slots__ = (
+        "admits_anonymous",
         "dependencies",
         "gauges",
         "grace",
@@ -64,6 +65,7 @@ class Services:
             None  # how a surface lists an operation to models, as JSON
         )
         self.has_identities = False  # whether a surface has callers with identities
+        self.admits_anonymous = True  # whether callers without one may call more than what is declared public
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}  # numbers of this moment, such as tasks by state
 
     def open_idempotency_store(self) -> IdempotencyStore:

@@ -98,7 +98,7 @@ def to_http(
         pages = TaskPages(tasks)
     introduce(registry, surface_paths(mounts or {}), recorder, tasks)
     if tokens is not None:
-        registry.require_authentication()
+        registry.require_authentication(allow_anonymous=allow_anonymous)
     hosts = Hosts(allowed_hosts, allowed_origins)
     authentication = Authentication(registry, tokens, hosts, allow_anonymous=allow_anonymous)
     streams = Streams(authentication, registry.observers, settings.heartbeat)

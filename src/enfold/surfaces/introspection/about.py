@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,8 @@ from enfold.runtime.reserved import ADMIN, reserved_operation
 from enfold.runtime.source_states import DefinitionChange, Problem, SourceEvent, SourceState, SourceTable
 from enfold.search.signatures import estimate_tokens
 from enfold.version import installed_version
+
+MAX_ANONYMOUS: Final = 50
 
 
 class SurfaceAddress(msgspec.Struct, frozen=True):
@@ -33,6 +35,13 @@ class CallerSummary(msgspec.Struct, frozen=True):
     on_behalf_of: str | None = None
 
 
+class AnonymousAccess(msgspec.Struct, frozen=True):
+    """What callers without a token may call."""
+
+    operations: int
+    ids: list[str]  # the first of them
+
+
 class About(msgspec.Struct, frozen=True):
     """This program, and who asks."""
 
@@ -41,6 +50,7 @@ class About(msgspec.Struct, frozen=True):
     caller: CallerSummary | None
     formats: list[str]
     operations: int  # those that the caller may call
+    anonymous: AnonymousAccess
 
 
 def about_operations(registry: Registry) -> Iterable[Operation]:
@@ -53,9 +63,16 @@ def about_operations(registry: Registry) -> Iterable[Operation]:
             caller=None if identity is None else _caller_summary(identity),
             formats=list(FORMATS),
             operations=len(registry.visible(identity)),
+            anonymous=_anonymous_access(registry),
         )
 
     yield reserved_operation(about, "enfold.about", scopes=())
+
+
+def _anonymous_access(registry: Registry) -> AnonymousAccess:
+    is_open = registry.services.admits_anonymous
+    ids = [spec.id for spec in registry.visible(None) if is_open or spec.access_control.public]
+    return AnonymousAccess(len(ids), ids[:MAX_ANONYMOUS])
 
 
 def _caller_summary(identity: Identity) -> CallerSummary:
