@@ -322,7 +322,7 @@ class TableTasks:
 
     def _holder(self) -> str:
         """Return the name under which this process holds tasks."""
-        return "this"
+        return "this process"
 
     def _is_ours(self, task: Task) -> bool:  # noqa: ARG002  # for stores of several processes
         """Whether only this process works on the task, or may begin to."""

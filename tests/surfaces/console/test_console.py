@@ -250,7 +250,7 @@ def test_tasks_show_how_far_they_are_take_answers_and_are_cancelled(browser: Bro
         expect(page.locator(".heading .chip")).to_have_text("completed")
         expect(page.locator(".tree", has_text="Hello Ann")).to_be_visible()
         timeline = page.locator(".timeline")
-        for words in ("Attempt 1", "ended with a question", "Your <b>name</b>?", "Ann", "Attempt 2", "completed"):
+        for words in ("Attempt 1", "it asked a question", "Your <b>name</b>?", "Ann", "Attempt 2", "Completed"):
             expect(timeline).to_contain_text(words)
         page.get_by_role("button", name="Run again").click()  # a new task, which asks again
         expect(page.locator(".heading .chip")).to_have_text("waiting for an answer")

@@ -1,12 +1,12 @@
 // The server as an agent sees it: search instead of a list, one operation described, and a result narrowed to some fields.
 
 import { value } from "./api.js";
-import { address, chip, copied, count, empty, failed, h, heading, long, note, searchbox, show, status, to } from "./dom.js";
+import { address, bring, chip, copied, count, empty, failed, h, heading, long, note, searchbox, show, status, to } from "./dom.js";
 import { write } from "./json.js";
 
 export async function agentsPage(place, [chosen], { query }) {
   const told = status(), list = h("ul.rows.found-list", { "aria-label": "What the agent finds" }), beside = h("div.beside", { "aria-live": "polite" });
-  const search = searchbox("Search as an agent", "What should be done? For example: order something", query.get("q"), later);
+  const search = searchbox("Search as an agent", "Describe a task, for example: order something", query.get("q"), later);
   let timer = null, turn = 0;
   const remember = () => address(chosen ? `agents/${encodeURIComponent(chosen)}` : "agents", { q: search.value });
   function later() { clearTimeout(timer); timer = setTimeout(find, 120); }
@@ -17,9 +17,9 @@ export async function agentsPage(place, [chosen], { query }) {
       const answer = await value("enfold.operations.search", { query: search.value });
       if (mine !== turn) return;
       const saved = Math.max(0, Math.round((1 - answer.tokens / Math.max(answer.list_tokens, 1)) * 100));
-      show(told, chip(`≈ ${long(answer.tokens)} tokens`, "good"), ` for this answer of search_operations, instead of ≈ ${long(answer.list_tokens)} for the list of ${count(answer.tools, "tool")}${saved ? ` (${saved} % less)` : ""}.`);
+      show(told, chip(`≈ ${count(answer.tokens, "token")}`, "good"), ` for this answer of search_operations, instead of ≈ ${long(answer.list_tokens)} for the list of ${count(answer.tools, "tool")}${saved ? ` (${saved} % less)` : ""}.`);
       show(list, answer.found.map((each) => h("li", { class: each.id === chosen ? "chosen" : null }, h("a", { href: `#/agents/${encodeURIComponent(each.id)}`, onclick(event) { event.preventDefault(); open(each.id); } }, h("span.id", each.id), h("code.signature", each.signature), h("span.words", each.description)))));
-      if (!answer.found.length) show(list, h("li.none", "Nothing was found. An agent would try other words: say what should be done."));
+      if (!answer.found.length) show(list, h("li.none", "No operations found. Describe the task in other words."));
     } catch (error) {
       if (mine === turn) show(list, h("li", failed(error, find)));
     }
@@ -30,7 +30,9 @@ export async function agentsPage(place, [chosen], { query }) {
     for (const each of list.children) each.classList.toggle("chosen", each.textContent.startsWith(id));
     try {
       const { description, tokens } = await value("enfold.operations.describe", { id });
-      if (chosen === id) show(beside, described(id, description, tokens));
+      if (chosen !== id) return;
+      show(beside, described(id, description, tokens));
+      bring(beside);
     } catch (error) {
       show(beside, failed(error));
     }

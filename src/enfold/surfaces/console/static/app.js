@@ -13,7 +13,7 @@ const PAGES = [
   ["sources", "Sources", "enfold.sources", READ],
   ["calls", "Calls", "enfold.calls", READ],
   ["agents", "Agents", "enfold.operations.search", READ],
-  ["runs", "Runs", "enfold.runs", `Runs are stored if the server was started with --provenance --store FILE. With authentication: ${READ}`],
+  ["runs", "Runs", "enfold.runs", "Runs are stored if the server was started with --provenance --store FILE. With authentication, a token with the scope enfold:read is required."],
   ["tasks", "Tasks", "enfold.tasks.list", "Tasks require a task store. With authentication, a token is required."],
 ];
 // What most people see first is here at once; every other page comes when it is opened, or when there is nothing else to do.
@@ -121,7 +121,7 @@ async function route() {
       if (!isFirst) main.focus({ preventScroll: true });
     } catch (error) {
       // A browser asks once for a module: where one was not to be had, all of them are asked for anew.
-      if (mine === turn) put(failed(error, error.code ? route : () => location.reload()));
+      if (mine === turn) put(h("div", rest.length > 0 && h("p.crumbs", h("a", { href: `#/${page}` }, title)), failed(error, error.code ? route : () => location.reload())));
     }
   }
   if (isList && !isFirst && !trouble) learnOperations().catch(() => {}); // others may have come meanwhile

@@ -1,6 +1,7 @@
 // Calls as they end, newest first: filters, a search that ranks, and one of them in full.
 
 import { follow } from "./api.js";
+import { lasting } from "./chart.js";
 import { address, button, bytes, chip, count, failed, filters, h, heading, moment, note, pairs, searchbox, select, show, table, to, took, when } from "./dom.js";
 import { dataView } from "./result.js";
 
@@ -12,7 +13,7 @@ export function callsPage(place, [wanted], { query }) {
   const told = note("Waiting for calls…");
   const search = searchbox("Filter calls", "Search by operation, caller, code, surface or request id", query.get("q"), draw);
   const result = select("Filter by result", RESULTS, query.get("result"), draw), surface = select("Filter by surface", [["", "All surfaces"]], "", draw);
-  const body = h("tbody"), trouble = h("div"), open = h("div", { "aria-live": "polite" });
+  const body = h("tbody"), grid = table("Calls", COLUMNS, body, "log"), list = h("div"), trouble = h("div"), open = h("div", { "aria-live": "polite" });
   const calls = [], surfaces = new Set();
   let fresh = [];
 
@@ -21,8 +22,10 @@ export function callsPage(place, [wanted], { query }) {
     wanted = each?.request_id;
     remember();
     show(open, each && one(each, () => { choose(null); link?.focus(); }));
+    mark();
     open.firstChild?.focus();
   }
+  const mark = () => { for (const each of body.children) each.classList.toggle("chosen", each.dataset.call === wanted); };
   const remember = () => address(wanted ? `calls/${encodeURIComponent(wanted)}` : "calls", { q: search.value, result: result.value, surface: surface.value });
   const words = () => search.value.toLowerCase().split(/\s+/).filter(Boolean);
   // The best come first: a call needs one of the words, and those with more of them, or with one in its operation, rank higher.
@@ -40,7 +43,6 @@ export function callsPage(place, [wanted], { query }) {
   }
   // New rows come above those that are there, which stay as they are, because one of them may have the focus.
   function arrive() {
-    body.querySelector(".none")?.parentElement.remove();
     body.prepend(...fitting(fresh).slice(-SHOWN).reverse().map(line));
     while (body.children.length > SHOWN) body.lastChild.remove();
     fresh = [];
@@ -50,8 +52,10 @@ export function callsPage(place, [wanted], { query }) {
   }
   function tell() {
     const number = fitting(calls).length;
+    mark();
     told.textContent = number === calls.length ? `The last ${count(number, "call")}` : `${number} of the last ${count(calls.length, "call")}`;
-    if (!number) show(body, h("tr", h("td.none", { colspan: String(COLUMNS.length) }, calls.length ? "No matching calls." : "No calls yet. Call an operation to see it here.")));
+    if (!number) show(list, h("p.none", calls.length ? "No matching calls. Try other words, or another filter." : "No calls yet. Call an operation to see it here."));
+    else if (!grid.isConnected) show(list, grid);
   }
   function learn(name) {
     if (surfaces.has(name)) return;
@@ -59,7 +63,7 @@ export function callsPage(place, [wanted], { query }) {
     surface.append(h("option", { value: name, selected: name === query.get("surface") }, name));
   }
   draw();
-  show(place, heading("Calls", told), filters(search, result, surface), trouble, open, table("Calls", COLUMNS, body, "log"));
+  show(place, heading("Calls", told), filters(search, result, surface), trouble, open, list);
   return { ended: follow("enfold.calls", {}, (call) => {
     if (calls.some((each) => each.time === call.time && each.request_id === call.request_id && each.operation === call.operation)) return; // who connects again gets the last ones again
     learn(call.surface);
@@ -85,8 +89,8 @@ function score(each, asked) {
 
 function row(each, go) {
   const [words, kind] = outcome(each.code);
-  return h("tr", h("td", when(each.time)), h("td", button(each.operation || "refused", go, "link id")), h("td", chip(WORDS[each.code] || words, kind)), h("td", each.code === "OK" ? "" : each.code),
-    h("td.end.lasting", took(each.duration_ms), h("meter", { min: "0", max: "4", value: String(Math.log10(Math.max(each.duration_ms, 1))), "aria-hidden": "true" })), h("td", each.caller || "anonymous"), h("td", each.surface), h("td.end", each.warnings || ""));
+  return h("tr", { "data-call": each.request_id }, h("td", when(each.time)), h("td", button(each.operation || "refused", go, "link id")), h("td", chip(WORDS[each.code] || words, kind)), h("td", each.code === "OK" ? "" : each.code),
+    h("td.end.lasting", took(each.duration_ms), lasting(each.duration_ms)), h("td", each.caller || "anonymous"), h("td", each.surface), h("td.end", each.warnings || ""));
 }
 
 function one(each, close) {

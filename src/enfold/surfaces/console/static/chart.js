@@ -17,6 +17,10 @@ export function bars(label, numbers, kind = "") {
     numbers.map((each, at) => each > 0 && svg("rect", { x: at * step + 0.5, width: Math.max(step - 1, 1), y: 43 - (each / most) * 41, height: Math.max((each / most) * 41, 2) })));
 }
 
+// How long a call took, on a scale from one millisecond to ten seconds on which each third is ten times the one before.
+export const lasting = (ms) => svg("svg", { viewBox: "0 0 100 4", preserveAspectRatio: "none", class: "chart lasted", "aria-hidden": "true" },
+  svg("rect", { width: 100, height: 4, class: "whole" }), svg("rect", { width: Math.min(Math.log10(Math.max(ms, 1)) * 25 + 1, 100), height: 4 }));
+
 // What lasted how long, as a strip: each part has a beginning and a kind.
 export function strip(label, parts, until) {
   const begin = parts[0][0], whole = Math.max(until - begin, 1);

@@ -38,6 +38,12 @@ export function address(page, chosen) {
   history.replaceState(history.state, "", `#/${page}${query && `?${query}`}`);
 }
 
+// What was asked for comes into view where it stands below what asked, as on a phone.
+export function bring(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  if (top > innerHeight - 120 || bottom < 60) element.scrollIntoView({ block: "start" });
+}
+
 export function announce(text) {
   document.getElementById("live").textContent = text;
 }
@@ -64,8 +70,13 @@ export function when(ms) {
   return h("time", { datetime: date.toISOString(), title: moment(ms) }, isToday ? date.toLocaleTimeString() : date.toLocaleString());
 }
 
-// A moment in full, with its time zone.
-export const moment = (ms) => new Date(ms).toLocaleString(undefined, { year: "numeric", month: "short", day: "numeric", hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
+// A moment in full, with its time zone; the year only of another one.
+export function moment(ms) {
+  const date = new Date(ms), year = date.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+  return date.toLocaleString(undefined, { year, month: "short", day: "numeric", hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
+}
+
+export const capital = (text) => text.replace(/^./u, (one) => one.toUpperCase());
 
 export const select = (label, options, chosen, onchange) => h("select", { "aria-label": label, onchange }, options.map(([value, words]) => h("option", { value, selected: value === (chosen || "") }, words)));
 export const TIMES = [["", "At any time"], ["3600000", "In the last hour"], ["86400000", "In the last day"], ["604800000", "In the last week"]];

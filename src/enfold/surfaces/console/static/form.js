@@ -123,7 +123,7 @@ const below = (path, name) => (path ? `${path}.${name}` : name);
 // What every field has: its name, whether it must be given, words about it, and a place for faults. Where null is something
 // else than nothing, a switch gives it; `part.begin` makes what is behind it.
 function framed(schema, at, part, control, ...inside) {
-  const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).join(" · ");
+  const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).map((each, place, all) => (all[place + 1] ? String(each).replace(/\.$/, "") : each)).join(" · ");
   const none = at.isNullable && h("input", { type: "checkbox", onchange: turn });
   const body = h("div", control, inside);
   const name = [h("span", at.title || String(at.name || schema.title || "input")), " ", at.title && [h("code.dim", at.name), " "], h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
@@ -163,7 +163,7 @@ function limits(schema) {
     const text = name === "pattern" ? limit : write(limit);
     return words.includes("#") ? words.replace("#", text).replace(/^(.*) 1 (.*)s$/, "$1 1 $2") : `${words} ${shortened(text, 200)}`;
   });
-  return texts.filter(Boolean).join(", ");
+  return texts.filter(Boolean).join(", ").replace(/^(from|above) (\S+), (to|below) /, "$1 $2 $3 ");
 }
 
 function choice(options, schema, at, isNullable) {
@@ -218,7 +218,7 @@ function text(schema, at) {
 function moment(schema, at) {
   const control = h("input", { type: "datetime-local", step: "1" });
   let came = null;
-  return framed(schema, { ...at, words: "in your own time zone" }, {
+  return framed(schema, { ...at, words: "in your time zone" }, {
     value: () => (!control.value ? undefined : control.value === came?.shown ? came.value : new Date(control.value).toISOString()),
     set(value) {
       const date = new Date(value ?? NaN);

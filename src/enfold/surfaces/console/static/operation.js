@@ -1,7 +1,7 @@
 // One operation: what it says of itself, a form, its answer, the same call for other clients, and its details.
 
 import { base, call, documentOf, stream, token, value } from "./api.js";
-import { announce, button, chip, copied, copyButton, count, empty, h, long, note, show, table, tabs } from "./dom.js";
+import { announce, bring, button, chip, copied, copyButton, count, empty, h, long, note, show, table, tabs } from "./dom.js";
 import { lost, read, schemaForm } from "./form.js";
 import { write } from "./json.js";
 import { answerView, briefly, failureView, from } from "./result.js";
@@ -59,7 +59,7 @@ export async function operationPage(place, [id], state) {
   // Where the answer stands below a long form, it comes to who asked.
   function present(...shown) {
     show(answer, shown);
-    if (answer.getBoundingClientRect().top > innerHeight - 120) answer.scrollIntoView({ block: "start" });
+    bring(answer);
   }
   async function go(asTask) {
     running?.abort();
@@ -194,7 +194,7 @@ function about(item, details, resolve, id) {
 
 function limitsOf(details) {
   const { scopes, any_scope: any, resource, timeout } = details;
-  const needs = [scopes.length > 0 && `all of: ${scopes.join(", ")}`, any.length > 0 && `one of: ${any.join(", ")}`, resource && `access to ${resource}`].filter(Boolean);
+  const needs = [scopes.length > 0 && scopes.join(" and "), any.length > 0 && `one of: ${any.join(", ")}`, resource && `access to ${resource}`].filter(Boolean);
   return h("dl.facts", [["Scopes", needs.join("; ") || (details.is_public ? "None: callers need no token" : "None")], ["Time limit", timeout == null ? "None" : `${timeout} s`], ["Can be repeated", details.idempotent ? "Yes: a second call changes nothing more" : "No: send an idempotency key to repeat a call safely"],
     ["As a task", { never: "No", optional: "Yes, on request", required: "Always" }[details.durable] || details.durable], ["Default fields", details.select || "All"]].map(([name, words]) => [h("dt", name), h("dd", words)]));
 }

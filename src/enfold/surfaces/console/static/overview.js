@@ -1,24 +1,24 @@
 // The server at a glance: what it serves, where and to whom, how its sources are, and what has happened lately.
 
-import { base, follow, token, value } from "./api.js";
+import { base, follow, value } from "./api.js";
 import { outcome } from "./calls.js";
 import { bars, tile } from "./chart.js";
-import { chip, count, failed, h, heading, long, note, pairs, show, to, took } from "./dom.js";
+import { chip, copyButton, count, failed, h, heading, long, note, pairs, show, to, took } from "./dom.js";
 
-const MINUTES = 30, MINUTE = 60_000, EVERY = 5000, MOST = 5000;
+const MINUTES = 30, MINUTE = 60_000, EVERY = 5000, MOST = 5000, MOST_OPEN = 20;
 
 export async function overviewPage(place, rest, state) {
-  const tiles = h("div.tiles"), sources = h("section"), trouble = h("div"), open = h("section");
+  const tiles = h("div.tiles"), sources = h("section"), trouble = h("div");
   const calls = [], ends = [], reaches = state.own;
   const places = { operations: h("div"), sources: h("div"), questions: h("div"), calls: h("div"), failures: h("div"), latency: h("div") };
-  show(place, heading(state.title || "Overview", state.about && chip(`Enfold ${state.about.version}`)), trouble, tiles, h("div.sides.wide", sources, h("section", h("h2", "Addresses"), addresses(state.about)), h("section", h("h2", "Who is calling"), caller(state)), open));
+  show(place, heading(state.title || "Overview", state.about && chip(`Enfold ${state.about.version}`)), trouble, tiles, h("div.sides.wide", reaches.has("enfold.sources.watch") && sources, h("section", h("h2", "Addresses"), addresses(state.about)), h("section", h("h2", "Who is calling"), caller(state)), h("section", h("h2", "Open to anonymous callers"), anonymous(state))));
   show(tiles, places.operations, reaches.has("enfold.sources.watch") && places.sources, reaches.has("enfold.tasks.list") && state.about?.caller && places.questions, reaches.has("enfold.calls") && [places.calls, places.failures, places.latency]);
   const changed = () => show(places.operations, tile("Operations", h("a", { href: "#/operations" }, long(state.operations.length)), kinds(state.operations)));
   changed();
   if (reaches.has("enfold.sources.watch")) ends.push(follow("enfold.sources.watch", {}, (found) => {
     const down = found.filter((each) => each.state !== "up");
     show(places.sources, tile("Sources up", h("a", { href: "#/sources", class: down.length ? "bad" : null }, `${found.length - down.length} of ${found.length}`), down.length ? `${down.map((each) => each.name).slice(0, 3).join(", ")} not up` : "All are up"));
-    show(sources, h("h2", "Sources"), h("ul.plain", found.slice(0, 50).map((each) => h("li", chip(each.state, { up: "good", down: "bad" }[each.state] || "warn"), " ", to("sources", each.name), h("span.dim", ` ${each.kind}, ${count(each.operations, "operation")}`), each.why && h("p.why", each.why)))));
+    show(sources, h("h2", "Sources"), h("ul.plain", [...down, ...found.filter((each) => each.state === "up")].slice(0, 50).map((each) => h("li", chip(each.state, { up: "good", down: "bad" }[each.state] || "warn"), " ", to("sources", each.name), h("span.dim", ` ${each.kind}, ${count(each.operations, "operation")}`), each.why && h("p.why", each.why)))));
   }, (error) => show(trouble, error && failed(error))));
   if (reaches.has("enfold.calls")) {
     let isDue = false;
@@ -42,7 +42,6 @@ export async function overviewPage(place, rest, state) {
     const timer = setInterval(ask, EVERY);
     ends.push(() => clearInterval(timer));
   }
-  anonymous(open, state);
   return { changed, ended: () => ends.forEach((end) => end()) };
 }
 
@@ -65,18 +64,24 @@ function kinds(operations) {
   return [["query", "queries"], ["mutation", "mutations"], ["subscription", "subscriptions"]].filter(([type]) => number(type)).map(([type, words]) => `${long(number(type))} ${number(type) === 1 ? type : words}`).join(", ") || "None yet";
 }
 
-const addresses = (about) => (about ? pairs(about.surfaces.map((each) => [each.name, h("code", /^[a-z/{]/i.test(each.address) && !each.address.includes(" ") ? decodeURI(new URL(each.address.replace(/^\//, ""), base).href) : each.address)])) : note("A token is required to see them."));
+function addresses(about) {
+  if (!about) return note("A token is required to see them.");
+  return h("ul.plain", about.surfaces.map(({ name, address }) => {
+    const isPath = /^[a-z/{]/i.test(address) && !address.includes(" "), whole = isPath ? decodeURI(new URL(address.replace(/^\//, ""), base).href) : address;
+    return h("li.address", h("span.dim", name), h("code", whole), isPath && copyButton("Copy", () => whole));
+  }));
+}
 
 function caller({ about, own }) {
   if (about?.caller) return pairs([["You", about.caller.id], ["On behalf of", about.caller.on_behalf_of], ["Scopes", about.caller.scopes.join(" ") || "none"]]);
-  return note(own.has("enfold.sources") && !token.get() ? "You call anonymously: this server has no authentication, or shows this page without." : "You call anonymously.");
+  return h("p", own.has("enfold.sources") ? "Anonymous: this server has no authentication." : "Anonymous: you call without a token.");
 }
 
-// What a caller without a token sees is asked for without one.
-async function anonymous(open, state) {
-  const answer = await fetch(new URL("openapi.json?outline=true", base), { credentials: "omit", cache: "no-store" }).catch(() => null);
-  const ids = answer?.ok ? Object.values((await answer.json()).paths).map(({ post }) => post.operationId) : [];
-  const isAll = ids.length > 0 && ids.length >= state.operations.length;
-  show(open, h("h2", "Open to anonymous callers"), h("p", ids.length ? [chip(isAll ? "everything" : count(ids.length, "operation"), "warn"), isAll ? " Every operation can be called without a token." : " These operations can be called without a token."] : "Nothing: every call needs a token."),
-    !isAll && h("ul.plain", ids.slice(0, 20).map((id) => h("li", to("operations", id, id, "id")))), !isAll && ids.length > 20 && note(`and ${ids.length - 20} more`));
+// Without a token the list of operations is the answer; with one, the server says what others can call.
+function anonymous({ about, operations }) {
+  const { operations: number, ids } = about?.anonymous || { operations: operations.length, ids: operations.map((each) => each.id) };
+  if (!number) return h("p", "Nothing: every call needs a token.");
+  if (about && number >= operations.length) return h("p", chip("everything", "warn"), " Every operation can be called without a token.");
+  return [h("p", chip(count(number, "operation"), "warn"), " can be called without a token."),
+    h("ul.plain", ids.slice(0, MOST_OPEN).map((id) => h("li", to("operations", id, id, "id")))), number > MOST_OPEN && note(`and ${long(number - MOST_OPEN)} more`)];
 }

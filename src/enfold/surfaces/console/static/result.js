@@ -188,7 +188,7 @@ function isLarge(value) {
   const waiting = [value];
   for (let seen = 0; waiting.length; ) {
     const each = waiting.pop();
-    if (++seen > 15) return true;
+    if (++seen > 40) return true;
     if (!isLeaf(each)) waiting.push(...Object.values(each).slice(0, 20));
   }
   return false;

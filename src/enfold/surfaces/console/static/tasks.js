@@ -1,14 +1,14 @@
 // The caller's tasks: a list with filters, and one task across the whole page, live: its input, attempts, questions and outcome.
 
 import { follow, value } from "./api.js";
-import { address, button, chip, count, empty, failed, filters, h, heading, moment, note, pairs, searchbox, select, show, status, table, TIMES, to, took, when } from "./dom.js";
+import { address, button, capital, chip, count, empty, failed, filters, h, heading, moment, note, pairs, searchbox, select, shortened, show, status, table, TIMES, to, took, when } from "./dom.js";
 import { write } from "./json.js";
 import { question } from "./question.js";
 import { dataView, tree } from "./result.js";
 
 const EVERY = 1000, PAGE = 50, MOST = 1000;
 const STATES = { working: ["working", "warn"], input_required: ["waiting for an answer", "warn"], completed: ["completed", "good"], failed: ["failed", "bad"], cancelled: ["cancelled", ""] };
-const ENDS = { asked: "ended with a question", worker_died: "its worker died", worker_stopped: "its worker stopped" };
+const ENDS = { asked: "it asked a question", worker_died: "its worker died", worker_stopped: "its worker stopped" };
 const COLUMNS = [["State"], ["Operation"], ["Task"], ["Progress"], ["Caller"], ["Started"], ["Attempts", true]];
 const isOver = (task) => ["completed", "failed", "cancelled"].includes(task.status);
 const stateChip = (task) => chip(...(STATES[task.status] || [task.status, ""]));
@@ -22,7 +22,7 @@ async function listPage(place, { query, about }) {
   const state = select("Filter by state", [["", "In any state"], ...Object.entries(STATES).map(([name, [words]]) => [name, words])], query.get("status"), again);
   const operation = searchbox("Filter by operation", "Operation", query.get("operation"), again), caller = searchbox("Filter by caller", "Caller", query.get("caller"), again, true);
   const since = select("Filter by time", TIMES, query.get("since"), again);
-  const byId = searchbox("Open a task by its id", "Task id", "", () => { location.hash = `#/tasks/${encodeURIComponent(byId.value.trim())}`; }, true);
+  const byId = searchbox("Open a task by its id", "Open a task by its id", "", () => { location.hash = `#/tasks/${encodeURIComponent(byId.value.trim())}`; }, true);
   const more = button("Show more", () => { limit += PAGE; again(); }, "more");
   let timer = null, isOpen = true, limit = PAGE, turn = 0;
 
@@ -61,8 +61,10 @@ async function listPage(place, { query, about }) {
 }
 
 const row = (task) => h("tr", h("td", stateChip(task)), h("td", to("tasks", task.task_id, task.operation, "id")), h("td.id", task.task_id.slice(0, 10)),
-  h("td", task.status === "working" && task.total ? bar(task) : null, task.message || ""), h("td", task.caller || "anonymous"), h("td", when(task.created)), h("td.end", task.attempts.length));
+  h("td", task.status === "working" && task.total ? bar(task) : null, isWaiting(task) ? shortened(questionOf(task), 60) : task.message || ""), h("td", task.caller || "anonymous"), h("td", when(task.created)), h("td.end", task.attempts.length));
 
+const isWaiting = (task) => task.status === "input_required";
+const questionOf = (task) => String(Object.values(task.questions)[0]?.params.message ?? "");
 const bar = (task) => h("progress", { max: task.total || 1, value: task.total ? task.progress : undefined, "aria-label": "Progress" });
 
 async function onePage(place, id, state) {
@@ -109,10 +111,10 @@ async function onePage(place, id, state) {
 // What happened, the oldest first: attempts, each with its worker, and questions with their answers.
 function timeline(task) {
   const first = task.attempts.length < 20 ? 1 : "…";
-  const events = [[task.created, "Started", task.caller || "anonymous", ""],
-    ...task.attempts.map((each, at) => [each.began, `Attempt ${first === 1 ? at + 1 : `−${task.attempts.length - at - 1}`}`, [`Worker ${each.worker}`, h("br"), each.ended == null ? "runs" : ["until ", moment(each.ended), `, ${took(each.ended - each.began)}: `, ENDS[each.reason] || each.reason]],
+  const events = [[task.created, "started", `By ${task.caller || "anonymous"}`, ""],
+    ...task.attempts.map((each, at) => [each.began, `attempt ${first === 1 ? at + 1 : `−${task.attempts.length - at - 1}`}`, [`Worker: ${each.worker}`, h("br"), each.ended == null ? "Running" : `Ended ${moment(each.ended)}, after ${took(each.ended - each.began)}: ${ENDS[each.reason] || each.reason}`],
       each.ended == null ? "warn" : { completed: "good", failed: "bad", worker_died: "bad" }[each.reason] || ""]),
-    ...task.exchanges.flatMap((each) => [[each.asked, "Question", each.message, "warn"], ...(each.answered == null ? [] : [[each.answered, "Answer", h("span.id", each.answer), "good"]])]),
+    ...task.exchanges.flatMap((each) => [[each.asked, "question", each.message, "warn"], ...(each.answered == null ? [] : [[each.answered, "answer", h("code", each.answer), "good"]])]),
     ...(isOver(task) ? [[task.updated, STATES[task.status][0], task.error?.message || "", STATES[task.status][1]]] : [])];
-  return h("ol.timeline", events.sort((one, other) => one[0] - other[0]).map(([time, title, words, kind]) => h("li", { class: kind }, h("strong", title), " ", moment(time), h("p", words))));
+  return h("ol.timeline", events.sort((one, other) => one[0] - other[0]).map(([time, title, words, kind]) => h("li", { class: kind }, h("strong", capital(title)), " ", h("span.small", moment(time)), h("p", words))));
 }
