@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any, Final, Literal
+
+import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.schema.budget import shared_budget, with_shared_budget
@@ -13,7 +14,6 @@ from enfold.schema.checks import CheckWriter, new_program
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.program import CheckMemo
 from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, read_nodes
-from enfold.schema.nodes.reference import ordered_key
 from enfold.schema.nodes.traits import Variants, decides_by_value, has_unevaluated, spans_whole_value
 from enfold.schema.nodes.values import detached_copy
 from enfold.schema.plain import is_plain
@@ -135,71 +135,34 @@ def repair(schema: dict[str, Any] | bool, value: Any, *, extras: Literal["strip"
     return compile_schema(schema).repair(value, extras)
 
 
-class _SeenSchema:
-    """A known schema object with copies of its outer levels, which reveal later changes."""
-
-    __slots__ = ("_outer", "_properties", "compiled", "schema")
-
-    def __init__(self, schema: dict[str, Any], compiled: Schema) -> None:
-        self.schema = schema
-        self.compiled = compiled
-        self._outer = dict(schema)
-        properties = schema.get("properties")
-        self._properties = dict(properties) if isinstance(properties, dict) else properties
-
-    def is_unchanged(self, schema: dict[str, Any]) -> bool:
-        return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
-
-
-_MAX_CACHED: Final = 512
-_known: Final[dict[int, _SeenSchema]] = {}
+_MAX_CACHED: Final = 1024
+_SHORT: Final = 10_000  # bytes up to which the text of a schema is its own key
+_known: Final[dict[bytes, Schema]] = {}
+_known_apart: Final[dict[bytes, Schema]] = {}
 
 
 def compile_schema(schema: Any) -> Schema:
-    """Compile a schema. Equal schemas share one compiled form, made from a copy.
-
-    A later change to the keys or properties of the dict is detected; for deeper changes pass a new dict.
-    """
-    known = _known.get(id(schema))
-    if known is not None and known.is_unchanged(schema):
-        return known.compiled
-    compiled = _compiled(_Key(schema))
-    if isinstance(schema, dict):
-        if len(_known) >= _MAX_CACHED:
-            _known.clear()
-        _known[id(schema)] = _SeenSchema(schema, compiled)
-    return compiled
+    """Compile a schema; equal schemas share one compiled form, made from a copy."""
+    return _compile_once(schema, _known)
 
 
 def compile_apart(schema: Any) -> Schema:
     """Compile a schema separately, for use in another thread."""
-    return _compiled_apart(_Key(schema))
+    return _compile_once(schema, _known_apart)
 
 
-class _Key:
-    """A schema compared by its canonical text."""
+def _compile_once(schema: Any, known: dict[bytes, Schema]) -> Schema:
+    try:
+        key = msgspec.json.encode(schema)  # the order of properties determines that of faults and defaults
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return Schema(detached_copy(schema))  # not JSON
+    if len(key) > _SHORT:
+        from hashlib import sha256  # slow to import
 
-    __slots__ = ("_text", "schema")
-
-    def __init__(self, schema: Any) -> None:
-        self.schema = schema
-        self._text = ordered_key(schema)  # the order of properties determines that of faults and defaults
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._text == other._text
-
-
-@lru_cache(maxsize=1024)
-def _compiled(key: _Key) -> Schema:
-    # The key stays in the cache and must not reference an object that the caller may change.
-    key.schema = detached_copy(key.schema)
-    return Schema(key.schema)
-
-
-@lru_cache(maxsize=64)
-def _compiled_apart(key: _Key) -> Schema:
-    key.schema = detached_copy(key.schema)
-    return Schema(key.schema)
+        key = sha256(key).digest()
+    compiled = known.get(key)
+    if compiled is None:
+        if len(known) >= _MAX_CACHED:
+            known.clear()
+        compiled = known[key] = Schema(detached_copy(schema))
+    return compiled

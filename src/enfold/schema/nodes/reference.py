@@ -9,10 +9,6 @@ import msgspec
 
 from enfold.json_pointer import follow, names, step
 from enfold.schema.keywords import VALUES
-from enfold.schema.plain import is_plain
-
-_MAX_TOKENS: Final = 200_000
-_SHORT: Final = 1_000  # bytes up to which the text of a schema is its own key
 
 
 class SchemaPlace(msgspec.Struct, frozen=True):
@@ -189,52 +185,10 @@ def digest(schema: Any) -> str:
     """Return a digest that is the same for equal schemas, independent of key order."""
     from hashlib import sha256  # slow to import
 
-    return sha256(_canonical(schema, is_ordered=False)).hexdigest()
+    try:
+        text = msgspec.json.encode(schema, order="sorted")
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can only escape
+        from json import dumps
 
-
-def ordered_key(schema: Any) -> bytes:
-    """Return a short key that is the same for equal schemas with the same key order."""
-    text = _canonical(schema, is_ordered=True)
-    if len(text) <= _SHORT:
-        return text
-    from hashlib import sha256
-
-    return sha256(text).digest()
-
-
-def _canonical(schema: Any, *, is_ordered: bool) -> bytes:
-    if is_plain(schema):
-        try:
-            return msgspec.json.encode(schema, order=None if is_ordered else "sorted")
-        except (ValueError, OverflowError):  # an unpaired surrogate, or an integer with too many digits
-            pass
-    return _token_by_token(schema, is_ordered=is_ordered)
-
-
-def _token_by_token(schema: Any, *, is_ordered: bool) -> bytes:
-    """Return a canonical form without recursion: each container is its size followed by its contents."""
-    tokens: list[str] = []
-    waiting: list[Any] = [schema]
-    while waiting:
-        if len(tokens) > _MAX_TOKENS:  # possibly a cycle: equal only to itself
-            return str(id(schema)).encode()
-        item = waiting.pop()
-        if isinstance(item, dict):
-            keys = list(item) if is_ordered else sorted(item, key=_token)
-            tokens.append(f"{{{len(keys)}")
-            tokens.extend(map(_token, keys))
-            waiting.extend(item[key] for key in reversed(keys))
-        elif isinstance(item, list | tuple):
-            tokens.append(f"[{len(item)}")
-            waiting.extend(reversed(item))
-        else:
-            tokens.append(_token(item))
-    return "\0".join(tokens).encode("utf-8", "surrogatepass")
-
-
-def _token(item: Any) -> str:
-    if type(item) is int:
-        return hex(item)  # decimal conversion is limited
-    if isinstance(item, str | float | bool | None):
-        return repr(item)
-    return f"{type(item).__name__} {id(item)}"  # not JSON: equal only to itself
+        text = dumps(schema, sort_keys=True).encode()
+    return sha256(text).hexdigest()
