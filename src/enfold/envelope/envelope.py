@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -390,32 +391,20 @@ _FOUND: Final = {
 def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     """Return the envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
     data, meta = envelope.data, envelope.meta
-    wire_meta = _META_WRITERS[meta.source](meta)
+    fields = zip(meta.__struct_encode_fields__, msgspec.structs.astuple(meta), strict=True)
+    wire = {"source": meta.source, **{name: value for name, value in fields if value is not UNSET}}
+    if isinstance(meta, HTTPResponseMeta):
+        wire["headers"] = public_headers(meta)
+        del wire["privateHeaders"]
+    elif isinstance(meta, MCPResponseMeta):
+        wire["content"] = [block.to_wire() for block in meta.content]
     if isinstance(data, bytes | bytearray | memoryview):
         import binascii
 
         data = binascii.b2a_base64(data, newline=False).decode()
         if isinstance(meta, HTTPResponseMeta):
-            wire_meta["dataEncoding"] = "base64"
-    return {"data": data, "meta": wire_meta}
-
-
-def _write_local(meta: LocalResponseMeta) -> dict[str, Any]:
-    return {"source": "local", "operationId": meta.operation_id, "timestamp": meta.timestamp}
-
-
-def _write_http(meta: HTTPResponseMeta) -> dict[str, Any]:
-    wire: dict[str, Any] = {
-        "source": "http",
-        "statusCode": meta.status_code,
-        "headers": public_headers(meta),
-        "contentType": meta.content_type,
-    }
-    if meta.event_type is not UNSET:
-        wire["eventType"] = meta.event_type
-    if meta.last_event_id is not UNSET:
-        wire["lastEventId"] = meta.last_event_id
-    return wire
+            wire["dataEncoding"] = "base64"
+    return {"data": data, "meta": wire}
 
 
 def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
@@ -425,22 +414,6 @@ def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
 
 def _is_private(name: str, listed: tuple[str, ...]) -> bool:
     return name in PRIVATE_HEADERS or name.startswith(PRIVATE_HEADER_PREFIX) or name in listed
-
-
-def _write_mcp(meta: MCPResponseMeta) -> dict[str, Any]:
-    wire: dict[str, Any] = {
-        "source": "mcp",
-        "isError": meta.is_error,
-        "content": [block.to_wire() for block in meta.content],
-    }
-    if meta.structured_content is not UNSET:
-        wire["structuredContent"] = meta.structured_content
-    if meta._meta is not UNSET:
-        wire["_meta"] = meta._meta
-    return wire
-
-
-_META_WRITERS: Final[dict[str, Any]] = {"local": _write_local, "http": _write_http, "mcp": _write_mcp}
 
 
 def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
@@ -492,55 +465,40 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
         return data
 
 
-def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
+def _read_meta(given: Mapping[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
     """Return the meta that a mapping describes, and warnings for unknown or malformed fields."""
-    source = fields["source"]
+    kind = _METAS[given["source"]]
+    known = _meta_fields(kind)
+    fields: dict[str, Any] = {}
     warned: list[ResultWarning] = []
+    for wire_name, (name, expected) in known.items():
+        if wire_name in given:
+            try:
+                fields[name] = msgspec.convert(given[wire_name], expected)
+            except msgspec.ValidationError:
+                warned.append(_warning_at("envelope_meta", "meta", wire_name))
+    if kind is LocalResponseMeta:
+        fields = {"operation_id": "", "timestamp": time.time_ns() // 1_000_000, **fields}
+    elif kind is HTTPResponseMeta:
+        fields["headers"] = _join_headers(fields.get("headers", {}).items())
+    else:
+        from enfold.envelope.content import content_block
 
-    def take(name: str, expected: Any, default: Any) -> Any:
-        if name not in fields:
-            return default
-        try:
-            return msgspec.convert(fields[name], expected)
-        except msgspec.ValidationError:
-            warned.append(_warning_at("envelope_meta", "meta", name))
-            return default
-
-    meta = _META_READERS[source](take)
-    if not fields.keys() <= _META_FIELDS[source]:
-        warned += [_warning_at("meta_extra", "meta", name) for name in fields if name not in _META_FIELDS[source]]
-    return meta, warned
-
-
-def _read_local(take: Any) -> LocalResponseMeta:
-    return LocalResponseMeta(take("operationId", str, ""), take("timestamp", int, time.time_ns() // 1_000_000))
-
-
-def _read_http(take: Any) -> HTTPResponseMeta:
-    return HTTPResponseMeta(
-        take("statusCode", int, 200),
-        _join_headers(take("headers", dict[str, str], {}).items()),
-        take("contentType", str, ""),
-        take("eventType", str, UNSET),
-        take("lastEventId", str, UNSET),
-    )
+        fields["content"] = tuple(map(content_block, fields.get("content", ())))
+    beside = ("source", "dataEncoding") if kind is HTTPResponseMeta else ("source",)
+    warned += [_warning_at("meta_extra", "meta", name) for name in given if name not in known and name not in beside]
+    return kind(**fields), warned
 
 
-def _read_mcp(take: Any) -> MCPResponseMeta:
-    from enfold.envelope.content import content_block
-
-    return MCPResponseMeta(
-        take("isError", bool, False),
-        tuple(content_block(block) for block in take("content", list[Any], [])),
-        take("structuredContent", Any, UNSET),
-        take("_meta", dict[str, Any], UNSET),
-    )
-
-
-_META_READERS: Final[dict[str, Any]] = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
-
-_META_FIELDS: Final[dict[str, set[str]]] = {
-    "local": {"source", *LocalResponseMeta.__struct_encode_fields__},
-    "http": {"source", "dataEncoding", *HTTPResponseMeta.__struct_encode_fields__} - {"privateHeaders"},
-    "mcp": {"source", *MCPResponseMeta.__struct_encode_fields__},
+_METAS: Final[dict[str, type[ResponseMeta]]] = {
+    "local": LocalResponseMeta,
+    "http": HTTPResponseMeta,
+    "mcp": MCPResponseMeta,
 }
+
+
+@cache
+def _meta_fields(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return the fields of a meta by their names on the wire, each with its attribute and type."""
+    fields = msgspec.structs.fields(kind)
+    return {each.encode_name: (each.name, each.type) for each in fields if each.name != "private_headers"}
