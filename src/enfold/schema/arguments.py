@@ -15,7 +15,6 @@ import msgspec
 from enfold.errors import CallError, DecodeError, Reason, nearest
 from enfold.schema import messages
 from enfold.schema.budget import shared_budget
-from enfold.schema.checks import evaluated_names
 from enfold.schema.compiled import Schema, compile_schema
 from enfold.schema.keywords import properties_of
 from enfold.schema.nodes import Node
@@ -24,11 +23,10 @@ from enfold.schema.nodes.traits import (
     Tag,
     branches,
     dependents,
-    item_node,
     kinds_of,
-    matching_nodes,
 )
 from enfold.schema.nodes.values import all_differ, bounds_of, is_member, readings
+from enfold.schema.repairs.bundle import Bundle, Pending
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
 
@@ -43,7 +41,7 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
     try:
         with shared_budget():
             compiled = compile_schema(schema)
-            return Coercion(Walk(compiled, 2 * MAX_STEPS)).convert(compiled.root, value)
+            return Coercion(Walk(compiled, 2 * MAX_STEPS)).convert(compiled.bundle(compiled.root), value)
     except (TooMuchWorkError, RecursionError):
         return value
 
@@ -63,7 +61,7 @@ def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
 def _find_faults(schema: Schema, value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
-        for fault in islice(Walk(schema).faults(schema.root, value), _MAX_FAULTS):
+        for fault in islice(Walk(schema).faults(schema.bundle(schema.root), value), _MAX_FAULTS):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
         pass  # report the faults found so far
@@ -174,9 +172,13 @@ class Walk:
     def __init__(self, schema: Schema, steps: int = MAX_STEPS) -> None:
         self._left = steps
         self._schema = schema
-        self.types = schema.variants.types
         # Results hold a reference to their value so that its identity stays unique.
         self._known: dict[tuple[int, int], tuple[Any, bool]] = {}
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuchWorkError
 
     def fits(self, node: Node, value: Any) -> bool:
         self.spend()
@@ -187,34 +189,56 @@ class Walk:
             self._known[key] = (value, self._schema.check_of(node)(value))
         return self._known[key][1]
 
-    def faults(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
+    def fits_all(self, bundle: Bundle, value: Any) -> bool:
+        return all(self.fits(node, value) for node in bundle.nodes)
+
+    def types(self, bundle: Bundle) -> frozenset[str]:
+        """Return the types that a bundle accepts, including its variants."""
+        return ALL_TYPES.intersection(*map(self._schema.variants.types, bundle.nodes))
+
+    def near(self, nodes: tuple[Node, ...], value: Any) -> list[Node]:
+        """Return the nodes that accept the type of a value."""
+        return [part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value))]
+
+    def taken(self, pending: Pending, value: Any) -> tuple[Node, ...]:
+        """Return the nodes that a conditional applies, or the variants that a value is valid for."""
+        if pending.kind == "if":
+            return tuple(branches(pending.node, lambda tested: self.fits(tested, value)))
+        if pending.kind == "dependentSchemas":
+            return tuple(dependents(pending.node, value))
+        return tuple(part for part in pending.variants if self.fits(part, value))
+
+    def tag(self, pending: Pending) -> Tag | None:
+        """Return the property with distinct values that selects one of the variants, if there is one."""
+        return next((tag for tag in self._schema.variants.tags(pending.node, pending.variants) if tag.values), None)
+
+    def faults(self, bundle: Bundle, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
         """Yield the faults of a value in the order of the schema, down to a maximum depth."""
         self.spend()
         if place.depth >= MAX_DEPTH:
             return
-        if node.never:
+        types = self.types(bundle)
+        wrong = next(
+            (part.enum for part in bundle.parts if not (part.enum is None or is_member(value, part.enum))), None
+        )
+        if any(part.never for part in bundle.parts):
             yield _forbidden(place)
-        elif (types := self.types(node)) != ALL_TYPES and types.isdisjoint(kinds_of(value)):
-            yield self._wrong_type(node, value, place)
-        elif node.enum is not None and not is_member(value, node.enum):
-            yield _broken(place, messages.one_of(node.enum), value)
+        elif types != ALL_TYPES and types.isdisjoint(kinds_of(value)):
+            yield self._wrong_type(bundle, value, place)
+        elif wrong is not None:
+            yield _broken(place, messages.one_of(wrong), value)
+        elif bundle.pending is not None:
+            yield from self._undecided_faults(bundle, bundle.pending, value, place)
         else:
-            yield from self._kind_faults(node, value, place)
-            yield from self._in_place(node, value, place)
+            yield from self._own_faults(bundle, value, place)
 
-    def spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise TooMuchWorkError
+    def describe(self, bundle: Bundle) -> str:
+        """Describe the values that a bundle accepts."""
+        members = next(filter(None, (self._members(node, 0) for node in bundle.nodes)), None)
+        return messages.types(self.types(bundle)) if members is None else messages.one_of(members)
 
-    def describe(self, node: Node) -> str:
-        """Describe the values that a node accepts."""
-        members = self._members(node, 0)
-        return messages.types(self.types(node)) if members is None else messages.one_of(members)
-
-    def tag(self, node: Node, variants: tuple[Node, ...]) -> Tag | None:
-        """Return the property with distinct values that selects one of these variants, if there is one."""
-        return next((tag for tag in self._schema.variants.tags(node, variants) if tag.values), None)
+    def _describe(self, node: Node) -> str:
+        return self.describe(self._schema.bundle(node))
 
     def _members(self, node: Node, depth: int) -> list[Any] | None:
         """Return all values that a node enumerates; None where it does not."""
@@ -232,169 +256,123 @@ class Walk:
         lists = [self._members(part, depth + 1) for part in node.all_of]
         return next((members for members in lists if members is not None), None)
 
-    def _wrong_type(self, node: Node, value: Any, place: ValuePlace) -> Fault:
-        return Fault(messages.path(place.keys), "type", self.describe(node), messages.type_name(value))
+    def _wrong_type(self, bundle: Bundle, value: Any, place: ValuePlace) -> Fault:
+        accepting = self.near(bundle.nodes, value)
+        refusing = next((node for node in bundle.nodes if node not in accepting), None)
+        expected = self.describe(bundle) if refusing is None else self._describe(refusing)
+        return Fault(messages.path(place.keys), "type", expected, messages.type_name(value))
 
-    def _kind_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
+    def _own_faults(self, bundle: Bundle, value: Any, place: ValuePlace) -> Iterator[Fault]:
         match value:
             case str():
-                yield from _string_faults(node, value, place)
+                yield from (fault for part in bundle.parts for fault in _string_faults(part, value, place))
             case list():
-                yield from self._array_faults(node, value, place)
+                yield from self._array_faults(bundle, value, place)
             case dict():
-                yield from self._object_faults(node, value, place)
+                yield from self._object_faults(bundle, value, place)
             case int() | float() if not isinstance(value, bool):
-                yield from _number_faults(node, value, place)
+                yield from (fault for part in bundle.parts for fault in _number_faults(part, value, place))
+        for part in bundle.parts:
+            if part.not_ is not None and self.fits(part.not_, value):
+                yield _broken(place, f"other than {self._describe(part.not_)}", value)
 
-    def _array_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
-        yield from _size_faults(node.min_items, node.max_items, "item", value, place)
-        yield from self._item_faults(node, value, place)
-        if node.unique and not all_differ(value):
-            yield _broken(place, "items that all differ")
-        if node.contains is not None:
-            yield from self._contains_faults(node, node.contains, value, place)
-
-    def _item_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
-        first = len(node.prefix)
-        if node.items is not None and node.items.never and len(value) > first:
-            yield _broken(place, f"at most {messages.count_of(first, 'item')}")
+    def _array_faults(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+        for part in bundle.parts:
+            yield from _size_faults(part.min_items, part.max_items, "item", value, place)
+            if part.items is not None and part.items.never and len(value) > len(part.prefix):
+                yield _broken(place, f"at most {messages.count_of(len(part.prefix), 'item')}")
         for index, item in enumerate(value):
-            part = item_node(node, index)
-            if part is not None and not part.never:
-                yield from self.faults(part, item, place.inside(index))
+            inside = bundle.item(index)
+            if inside.nodes and not any(node.never for node in inside.nodes):
+                yield from self.faults(inside, item, place.inside(index))
+        for part in bundle.parts:
+            if part.unique and not all_differ(value):
+                yield _broken(place, "items that all differ")
+            if part.contains is not None:
+                yield from self._contains_faults(part, part.contains, value, place)
 
     def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         found = sum(self.fits(wanted, item) for item in value)
         least = 1 if node.min_contains is None else node.min_contains
         if found < least:
-            yield _broken(place, f"at least {messages.count_of(least, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at least {messages.count_of(least, 'item')} of {self._describe(wanted)}")
         if node.max_contains is not None and found > node.max_contains:
-            yield _broken(place, f"at most {messages.count_of(node.max_contains, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at most {messages.count_of(node.max_contains, 'item')} of {self._describe(wanted)}")
 
-    def _object_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        yield from self._missing_or_wrong(node, value, place)
+    def _object_faults(self, bundle: Bundle, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        for name, member in bundle.members.items():
+            if name not in value:
+                if name in bundle.required:
+                    yield self._missing(bundle, name, place)
+            elif not member.is_refused:
+                yield from self.faults(bundle.child(name), value[name], place.inside(name))
         for name, item in value.items():
-            for part in self.other_nodes(node, name):
-                yield from self.faults(part, item, place.under(name))
-            if node.names is not None:
-                yield from self._name_faults(node.names, name, place)
-        yield from self._dependent_faults(node, value, place)
-        if node.unevaluated_properties is not None:
-            yield from self._leftover_faults(node, node.unevaluated_properties, value, place)
-        yield from _size_faults(node.min_properties, node.max_properties, "property", value, place)
+            self.spend()
+            found = bundle.members.get(name) or bundle.extra or bundle.property(name)
+            if found.is_forbidden:
+                yield _forbidden(place.under(name))
+            elif name not in bundle.members and found.nodes:
+                yield from self.faults(bundle.of(found.nodes), item, place.under(name))
+        for part in bundle.parts:
+            if part.names is not None:
+                yield from self._name_faults(self._schema.bundle(part.names), value, place)
+            for name, needed in part.dependent_required.items():
+                lacking = [each for each in needed if each not in value] if name in value else []
+                yield from (self._missing(bundle, each, place) for each in lacking)
+            yield from _size_faults(part.min_properties, part.max_properties, "property", value, place)
 
-    def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        required = dict.fromkeys(node.required)
-        for name, part in (node.properties or {}).items():
-            if name in value:
-                yield from self.faults(part, value[name], place.inside(name))
-            elif name in required:
-                yield self._missing(part, name, place)
-        for name in required:
-            if name not in value and name not in (node.properties or ()):
-                yield self._missing(None, name, place)
-
-    def _missing(self, node: Node | None, name: str, place: ValuePlace) -> Fault:
-        expected = "any value" if node is None else self.describe(node)
+    def _missing(self, bundle: Bundle, name: str, place: ValuePlace) -> Fault:
+        expected = self.describe(bundle.child(name))
         return Fault(messages.path((*place.keys, name)), "missing", expected)
 
-    def other_nodes(self, node: Node, name: str) -> list[Node]:
-        """Return the nodes for a property other than its declared one."""
-        self.spend()
-        matching = matching_nodes(node, name) if node.patterns else []
-        if matching or node.additional is None or name in (node.properties or ()):
-            return matching
-        return [node.additional]
+    def _name_faults(self, names: Bundle, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+        for name in value:
+            wrong = next(self.faults(names, name, place.again()), None)
+            if wrong is not None:
+                expected = f"a name that is {wrong.expected or 'known'}"
+                yield Fault(messages.path((*place.keys, name)), "constraint", expected)
 
-    def _name_faults(self, node: Node, name: str, place: ValuePlace) -> Iterator[Fault]:
-        wrong = next(self.faults(node, name, place.again()), None)
-        if wrong is not None:
-            expected = f"a name that is {wrong.expected or 'known'}"
-            yield Fault(messages.path((*place.keys, name)), "constraint", expected)
+    def _undecided_faults(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Iterator[Fault]:
+        """Decide what applies to the value; where no variant does, the one that the value most likely intends."""
+        taken = self.taken(pending, value)
+        fault: Fault | None = None
+        if pending.kind == "oneOf" and len(taken) > 1:
+            taken, fault = (), _broken(place, f"exactly one of {len(pending.variants)} forms", value)
+        elif pending.kind in ("anyOf", "oneOf") and not taken:
+            intended = self._intended(pending, value, place)
+            taken, fault = ((intended,), None) if isinstance(intended, Node) else ((), intended)
+        yield from self.faults(bundle.joined(pending, taken), value, place.again())
+        if fault is not None:
+            yield fault
 
-    def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        seen = evaluated_names(node, value, self.fits)
-        for name, item in value.items():
-            if name not in seen:
-                yield from self.faults(left, item, place.under(name))
-
-    def _dependent_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        for name, needed in node.dependent_required.items():
-            for each in needed if name in value else ():
-                if each not in value:
-                    yield self._missing(property_node(node, each), each, place)
-        for part in dependents(node, value):
-            yield from self.faults(part, value, place.again())
-
-    def _in_place(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
-        for part in node.all_of:
-            yield from self.faults(part, value, place.again())
-        if node.any_of and not any(self.fits(part, value) for part in node.any_of):
-            yield from self._union_faults(node, node.any_of, value, place)
-        if node.one_of:
-            yield from self._one_of_faults(node, value, place)
-        if node.not_ is not None and self.fits(node.not_, value):
-            yield _broken(place, f"other than {self.describe(node.not_)}", value)
-        for part in branches(node, lambda tested: self.fits(tested, value)):
-            yield from self.faults(part, value, place.again())
-
-    def _one_of_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
-        fitting = sum(self.fits(part, value) for part in node.one_of)
-        if fitting == 0:
-            yield from self._union_faults(node, node.one_of, value, place)
-        elif fitting > 1:
-            yield _broken(place, f"exactly one of {len(node.one_of)} forms", value)
-
-    def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Iterator[Fault]:
-        """Yield the faults for the variant that the value most likely intends."""
-        near = self.near(variants, value)
-        tag = self.tag(node, variants) if type(value) is dict and len(near) > 1 else None
+    def _intended(self, pending: Pending, value: Any, place: ValuePlace) -> Node | Fault:
+        """Return the variant that a value most likely intends, or the fault of its choice."""
+        near = self.near(pending.variants, value)
+        tag = self.tag(pending) if type(value) is dict and len(near) > 1 else None
         if not near:
-            yield self._wrong_type(node, value, place)
-        elif tag is not None:
-            yield from self._tagged_faults(tag, value, place)
-        elif self._members(node, 0) is not None:
-            yield _broken(place, self.describe(node), value)
-        else:
-            nearest = max(near, key=lambda part: self._closeness(part, value, place.depth))
-            yield from self.faults(nearest, value, place.again())
+            return self._wrong_type(self._schema.bundle(pending.node), value, place)
+        if tag is not None:
+            return self._tagged(tag, value, place.inside(tag.name))
+        if self._members(pending.node, 0) is not None:
+            return _broken(place, self._describe(pending.node), value)
+        return max(near, key=lambda part: self._closeness(self._schema.bundle(part), value))
 
-    def _closeness(self, node: Node, value: Any, depth: int) -> int:
+    def _tagged(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Node | Fault:
+        if tag.name not in value:
+            return Fault(messages.path(place.keys), "missing", messages.one_of(tag.values))
+        selected = tag.variant_for(value[tag.name])
+        return _broken(place, messages.one_of(tag.values), value[tag.name]) if selected is None else selected
+
+    def _closeness(self, bundle: Bundle, value: Any) -> int:
         """Count the parts of a value that fit a variant, minus missing and invalid ones."""
         self.spend()
-        inner = self._inner_nodes(node, value)
-        fitting = sum(1 if self.fits(part, item) else -1 for part, item in inner)
-        missing = sum(name not in value for name in node.required) if type(value) is dict else 0
-        parts = node.all_of if depth < MAX_DEPTH else ()
-        return fitting - missing + sum(self._closeness(part, value, depth + 1) for part in parts)
-
-    def _inner_nodes(self, node: Node, value: Any) -> list[tuple[Node, Any]]:
         if type(value) is list:
-            found = [(item_node(node, index), item) for index, item in enumerate(value)]
-            return [(part, item) for part, item in found if part is not None]
-        names = node.properties or {} if type(value) is dict else {}
-        return [(part, value[name]) for name, part in names.items() if name in value]
-
-    def near(self, variants: tuple[Node, ...], value: Any) -> list[Node]:
-        """Return the variants that accept the type of a value."""
-        return [part for part in variants if not self.types(part).isdisjoint(kinds_of(value))]
-
-    def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
-        inside = place.inside(tag.name)
-        if tag.name not in value:
-            yield Fault(messages.path(inside.keys), "missing", messages.one_of(tag.values))
-        elif (selected := tag.variant_for(value[tag.name])) is None:
-            yield _broken(inside, messages.one_of(tag.values), value[tag.name])
+            inner = [(bundle.item(index), item) for index, item in enumerate(value)]
         else:
-            yield from self.faults(selected, value, place.again())
-
-
-def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
-    """Return the node of a property, following references."""
-    if node.properties is not None and name in node.properties:
-        return node.properties[name]
-    parts = node.all_of if depth < _MAX_REFERENCES else ()
-    return next((found for part in parts if (found := property_node(part, name, depth + 1)) is not None), None)
+            names = bundle.members if type(value) is dict else {}
+            inner = [(bundle.child(name), value[name]) for name in names if name in value]
+        fitting = sum(1 if self.fits_all(part, item) else -1 for part, item in inner if part.nodes)
+        return fitting - (sum(name not in value for name in bundle.required) if type(value) is dict else 0)
 
 
 def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
@@ -442,28 +420,28 @@ class Coercion:
         self._walk = walk
         self._wrong = 0  # texts that could not be converted
         # Results hold a reference to their value so that its identity stays unique.
-        self._known: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._known: dict[tuple[Bundle, int], tuple[Any, Any]] = {}
 
-    def convert(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Any:
+    def convert(self, bundle: Bundle, value: Any, place: ValuePlace = ROOT) -> Any:
         self._walk.spend()
         if place.depth >= MAX_DEPTH:
             return value
         if type(value) is str:
-            return self._text(node, value, place)
+            return self._text(bundle, value, place)
         if type(value) is not list and type(value) is not dict:
             return value
-        key = (node.index, id(value))
+        key = (bundle, id(value))
         if key not in self._known:
-            self._known[key] = (value, self._container(node, value, place))
+            self._known[key] = (value, self._container(bundle, value, place))
         return self._known[key][1]
 
-    def _text(self, node: Node, text: str, place: ValuePlace) -> Any:
-        types = self._walk.types(node)
-        if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text)):
+    def _text(self, bundle: Bundle, text: str, place: ValuePlace) -> Any:
+        types = self._walk.types(bundle)
+        if types == _ONLY_TEXT or ("string" in types and self._walk.fits_all(bundle, text)):
             return text
-        converted = [self.convert(node, reading, place.again()) for reading in readings(text, types)]
+        converted = [self.convert(bundle, reading, place.again()) for reading in readings(text, types)]
         for reading in converted:
-            if self._walk.fits(node, reading):
+            if self._walk.fits_all(bundle, reading):
                 return reading
         self._wrong += 1
         if self._wrong > _MAX_WRONG:
@@ -471,49 +449,37 @@ class Coercion:
         # A value of the right type that violates a constraint gives the better message.
         return converted[0] if converted and "string" not in types else text
 
-    def _container(self, node: Node, value: Any, place: ValuePlace) -> Any:
-        value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
-        for part in self._parts(node, value):
-            value = self.convert(part, value, place.again())
-        for variants in (node.any_of, node.one_of):
-            if variants:
-                value = self._variant(node, variants, value, place)
-        return value
+    def _container(self, bundle: Bundle, value: Any, place: ValuePlace) -> Any:
+        pending = bundle.pending
+        if pending is None:
+            return self._items(bundle, value, place) if type(value) is list else self._properties(bundle, value, place)
+        value = self.convert(bundle.joined(pending, ()), value, place.again())
+        if pending.kind in ("anyOf", "oneOf"):
+            return self._variant(bundle, pending, value, place)
+        return self.convert(bundle.joined(pending, self._walk.taken(pending, value)), value, place.again())
 
-    def _items(self, node: Node, value: list[Any], place: ValuePlace) -> list[Any]:
-        converted = [
-            item if (part := item_node(node, index)) is None else self.convert(part, item, place.inside(index))
-            for index, item in enumerate(value)
-        ]
+    def _items(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> list[Any]:
+        converted = [self.convert(bundle.item(index), item, place.inside(index)) for index, item in enumerate(value)]
         return value if all(map(is_, converted, value)) else converted
 
-    def _properties(self, node: Node, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
-        converted = {name: self._property(node, name, item, place) for name, item in value.items()}
+    def _properties(self, bundle: Bundle, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
+        converted = {
+            name: self.convert(bundle.of(bundle.property(name).nodes), item, place.inside(name))
+            for name, item in value.items()
+        }
         return value if all(map(is_, converted.values(), value.values())) else converted
 
-    def _property(self, node: Node, name: str, item: Any, place: ValuePlace) -> Any:
-        named = (node.properties or {}).get(name)
-        for part in ([] if named is None else [named]) + self._walk.other_nodes(node, name):
-            item = self.convert(part, item, place.inside(name))
-        return item
-
-    def _parts(self, node: Node, value: Any) -> Iterator[Node]:
-        """Yield the nodes that apply unconditionally at the same location."""
-        yield from node.all_of
-        yield from dependents(node, value)
-        yield from branches(node, lambda tested: self._walk.fits(tested, value))
-
-    def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Any:
-        if any(self._walk.fits(part, value) for part in variants):
+    def _variant(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Any:
+        if self._walk.taken(pending, value):
             return value
-        near = self._walk.near(variants, value)
-        converted = [self.convert(part, value, place.again()) for part in near]
+        near = self._walk.near(pending.variants, value)
+        converted = [self.convert(bundle.joined(pending, (part,)), value, place.again()) for part in near]
         for part, candidate in zip(near, converted, strict=True):
             if self._walk.fits(part, candidate):
                 return candidate
         # Convert for the intended variant even if it does not fit, so that only the remaining faults are reported.
         if len(near) == 1:
             return converted[0]
-        tag = self._walk.tag(node, variants) if near and type(value) is dict else None
+        tag = self._walk.tag(pending) if near and type(value) is dict else None
         selected = None if tag is None else tag.variant_for(value.get(tag.name))
         return value if selected is None else converted[near.index(selected)]

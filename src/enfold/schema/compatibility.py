@@ -73,7 +73,9 @@ def incompatibilities(given: Any, taken: Any, *, ignores_extras: bool = False) -
     if problem is not None:
         return [Incompatibility("", f"cannot be compared: {problem}")]
     try:
-        return _Comparison(other, ignores_extras=ignores_extras).compare(one.whole(), other.root, "")[:MAX_REPORTED]
+        return _Comparison(other, ignores_extras=ignores_extras).compare(one.bundle(one.root), other.root, "")[
+            :MAX_REPORTED
+        ]
     except (_TooMuchError, RecursionError):
         return [Incompatibility("", "is too large to be compared")]
 

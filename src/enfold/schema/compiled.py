@@ -89,9 +89,9 @@ class Schema:
                 is_clean = False
             return Repaired(value) if is_clean else repaired(bundles, self.root, value, strip=bundles is self._strip)
 
-    def whole(self) -> Bundle:
-        """Return the bundle of the root."""
-        return self._keep.get((self.root,))
+    def bundle(self, node: Node) -> Bundle:
+        """Return the bundle of one node of the schema."""
+        return self._keep.alone(node)
 
     def check_of(self, node: Node) -> Callable[[Any], bool]:
         """Return the check of one node of the schema."""

@@ -53,7 +53,8 @@ class Property(msgspec.Struct, frozen=True):
     """How a bundle treats one property."""
 
     nodes: tuple[Node, ...]  # the nodes that apply to it
-    is_refused: bool  # forbidden by one schema and declared by none
+    is_forbidden: bool  # by one of the schemas
+    is_refused: bool  # forbidden, and declared by none
     is_unknown: bool  # undeclared, although other properties are declared
 
 
@@ -136,7 +137,7 @@ class Bundle:
             left_over = [part.unevaluated_properties for part in self.parts if part.unevaluated_properties is not None]
             is_forbidden = is_forbidden or any(node.never for node in left_over)
             nodes = [node for node in left_over if not node.never]
-        return Property(tuple(nodes), is_forbidden and not is_named, self.declares and not nodes)
+        return Property(tuple(nodes), is_forbidden, is_forbidden and not is_named, self.declares and not nodes)
 
     @cached_property
     def _by_name(self) -> dict[Any, list[Node]]:
