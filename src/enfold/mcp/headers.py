@@ -69,11 +69,9 @@ def check_headers(headers: Headers, message: RPCMessage, version: object) -> Non
     parameter = NAMED_BY.get(str(message.method))
     raw = headers.get(b"mcp-name")
     # Of the clients we know one leaves the name out when it speaks of tasks: only a wrong one is refused there.
-    if parameter is not None and (raw is not None or parameter != "taskId"):
-        _check_name(raw, message.params.get(parameter), parameter)
-
-
-def _check_name(raw: bytes | None, name: object, parameter: str) -> None:
+    if parameter is None or (raw is None and parameter == "taskId"):
+        return
+    name = message.params.get(parameter)
     # A request without a name is wrong in another way, which its method tells.
     if isinstance(name, str) and (raw is None or (raw != name.encode() and read_value(raw) != name)):
         raise _mismatch(f"Mcp-Name does not repeat the request's {parameter}")

@@ -119,7 +119,8 @@ def parse(text: bytes | bytearray) -> RPCMessage:
 def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessage]:
     """Parse the messages of an array, up to a maximum number."""
     try:
-        _check_count(text, most)
+        if len(_count(text)) > most:
+            raise ProtocolError(INVALID_REQUEST, f"An array may have at most {most} messages: send several arrays")
         parts = msgspec.json.decode(text, type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
         raise ProtocolError(INVALID_REQUEST, f"Not an array of messages: {error}") from None
@@ -137,11 +138,6 @@ class _CountedMessage(msgspec.Struct, frozen=True):
 
 
 _count: Final = msgspec.json.Decoder(list[_CountedMessage]).decode
-
-
-def _check_count(text: bytes | bytearray, most: int) -> None:
-    if len(_count(text)) > most:
-        raise ProtocolError(INVALID_REQUEST, f"An array may have at most {most} messages: send several arrays")
 
 
 def _id_of(text: bytes | bytearray) -> RequestId | None:

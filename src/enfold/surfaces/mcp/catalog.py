@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.envelope.content import ContentBlock
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY, encode
+from enfold.mcp.json_rpc import FORMAT_KEY, SHAPE_KEY, encode, fields_of
 from enfold.mcp.offers import tool_names
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import Identity, Operation, OperationSpec, OperationType, legal_names
@@ -73,22 +73,20 @@ class Catalog:
 
     def tool(self, name: str) -> MCPTool | None:
         """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
-        return self._tools.get(name) or (self._reserved_by_name.get(name) if name.startswith(RESERVED) else None)
+        return self._tools.get(name) or (self._reserved.get(name) if name.startswith(RESERVED) else None)
 
     def tools_in(self, namespace: str) -> list[MCPTool]:
         ids = {spec.id for spec in self._registry.list(namespace=namespace)}
-        return [tool for tool in (*self.tools, *self.reserved_tools) if tool.id in ids]
+        reserved = dict.fromkeys(self._reserved.values())
+        return [tool for tool in (*self.tools, *reserved) if tool.id in ids]
 
     @cached_property
-    def reserved_tools(self) -> list[MCPTool]:
-        """The operations of the namespace `enfold`, which are only listed on request."""
+    def _reserved(self) -> dict[str, MCPTool]:
+        """The operations of the namespace `enfold` by name and id, which are only listed on request."""
         names = tool_names(self._registry)
         ids = [spec.id for spec in self._registry.list(namespace=RESERVED) if spec.meta.get("tool", True)]
-        return [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
-
-    @cached_property
-    def _reserved_by_name(self) -> dict[str, MCPTool]:
-        return _by_name_and_id(self.reserved_tools)
+        tools = [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
+        return _by_name_and_id(tools)
 
     def prompt(self, name: str) -> Prompt | None:
         return self._prompts.get(name)
@@ -332,14 +330,9 @@ class MCPTool:
             return dict(facts["listed"])
         title = {"title": spec.title} if spec.title else {}
         hints = {**_hints(spec), **facts.get("annotations", {})}
-        kept: Listed = {name: facts[name] for name in ("icons", "_meta") if name in facts}
-        return {
-            "name": self.name,
-            **title,
-            "description": spec.description or spec.title or spec.id,
-            "annotations": hints,
-            **kept,
-        }
+        description = spec.description or spec.title or spec.id
+        kept = _kept(facts, "icons", "_meta")
+        return {"name": self.name, **title, "description": description, "annotations": hints, **kept}
 
 
 def _with_listed_pages(meta: Any, namespace: str, addresses: Addresses) -> Any:
@@ -397,45 +390,45 @@ def _collected(spec: OperationSpec) -> OperationSpec:
 # --- resources and prompts ----------------------------------------------------------------------------------------
 
 
-class Resource:
-    """An operation as a resource, or as a template of resources."""
+class _Listing:
+    """An operation that is listed under a name."""
 
     def __init__(self, spec: OperationSpec, name: str) -> None:
         self.spec = spec
         self.name = name
+
+    def text(self, revision: Revision) -> bytes:
+        return encode(_for_revision(self._listed(facts_of(self.spec)), revision))
+
+    def _listed(self, facts: Mapping[str, Any]) -> Listed:
+        raise NotImplementedError
+
+
+class Resource(_Listing):
+    """An operation as a resource, or as a template of resources."""
+
+    def __init__(self, spec: OperationSpec, name: str) -> None:
+        super().__init__(spec, name)
         self.own_uri: str = facts_of(spec)["uri"]  # what its source calls it
         self.uri = self.own_uri  # what it is listed as
         self.is_template = is_template(self.own_uri)
 
-    def text(self, revision: Revision) -> bytes:
-        return encode(self.listed(revision))
-
-    def listed(self, revision: Revision) -> Listed:
-        facts = facts_of(self.spec)
+    def _listed(self, facts: Mapping[str, Any]) -> Listed:
         named = {"uriTemplate" if self.is_template else "uri": self.uri}
         if "listed" in facts:  # by another server
-            return _for_revision({**facts["listed"], **named}, revision)
+            return {**facts["listed"], **named}
         kept = ("mimeType", "annotations", "icons", "_meta", *(() if self.is_template else ("size",)))
-        said = _words(self.spec) | {name: facts[name] for name in kept if name in facts}
-        return _for_revision({**named, "name": self.name, **said}, revision)
+        return {**named, "name": self.name, **_words(self.spec), **_kept(facts, *kept)}
 
 
-class Prompt:
+class Prompt(_Listing):
     """An operation as a prompt."""
 
-    def __init__(self, spec: OperationSpec, name: str) -> None:
-        self.spec = spec
-        self.name = name
-
-    def text(self, revision: Revision) -> bytes:
-        return encode(self.listed(revision))
-
-    def listed(self, revision: Revision) -> Listed:
-        facts = facts_of(self.spec)
+    def _listed(self, facts: Mapping[str, Any]) -> Listed:
         if "listed" in facts:  # by another server
-            return _for_revision({**facts["listed"], "name": self.name}, revision)
-        listed = {"name": self.name} | _words(self.spec) | {"arguments": _arguments(self.spec)}
-        return _for_revision(listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}, revision)
+            return {**facts["listed"], "name": self.name}
+        words = _words(self.spec)
+        return {"name": self.name, **words, "arguments": _arguments(self.spec), **_kept(facts, "icons", "_meta")}
 
 
 def _prompts(specs: list[OperationSpec], named_by: ToolNames) -> list[Prompt]:
@@ -457,14 +450,13 @@ def _arguments(spec: OperationSpec) -> list[Listed]:
     schema = spec.input_schema
     required = schema.get("required", [])
     return [
-        {"name": name, **_described(part), "required": name in required}
+        {"name": name, **_kept(fields_of(part), "title", "description"), "required": name in required}
         for name, part in schema.get("properties", {}).items()
     ]
 
 
-def _described(part: Any) -> Listed:
-    words = ("title", "description")
-    return {word: part[word] for word in words if word in part} if isinstance(part, dict) else {}
+def _kept(fields: Mapping[str, Any], *names: str) -> Listed:
+    return {name: fields[name] for name in names if name in fields}
 
 
 def _words(spec: OperationSpec) -> Listed:

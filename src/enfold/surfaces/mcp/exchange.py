@@ -264,17 +264,12 @@ class ClientExchange(msgspec.Struct, eq=False):
         if missing and self.is_stateless:
             return NeedsInput(missing)
         for key, question in missing.items():
-            self.answers[key] = await self._ask_now(question)
+            try:
+                self.answers[key] = await self.channel.request(question.method, question.params)
+            except ProtocolError as error:
+                message = f"The client refused {question.method}: {error.message}"
+                raise CallError("EXECUTION_ERROR", message, {"reason": "client", "status": error.code}) from None
         return {key: self.answers[key] for key in questions}
-
-    async def _ask_now(self, question: Question) -> dict[str, Any]:
-        try:
-            return await self.channel.request(question.method, question.params)
-        except ProtocolError as error:
-            details = {"reason": "client", "status": error.code}
-            raise CallError(
-                "EXECUTION_ERROR", f"The client refused {question.method}: {error.message}", details
-            ) from None
 
     def resource_updated(self, uri: str) -> None:
         self.changes.resource_updated(uri)
@@ -335,12 +330,9 @@ class Rounds:
     def questions(self, exchange: ClientExchange, needed: NeedsInput) -> InputRequired:
         """Build the result that asks the client and carries the state for the next round."""
         asked = {key: {"method": each.method, "params": each.params} for key, each in needed.questions.items()}
-        return InputRequired(input_requests=asked, request_state=self._seal(exchange))
-
-    def _seal(self, exchange: ClientExchange) -> str:
         caller, expires = _identity_id(exchange), time.time() + LIFETIME
         state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
-        return self._signer.sign(msgspec.json.encode(state))
+        return InputRequired(input_requests=asked, request_state=self._signer.sign(msgspec.json.encode(state)))
 
     def _open(self, token: str, exchange: ClientExchange) -> RequestState:
         content = self._signer.content_of(token) if len(token) <= MAX_STATE else None

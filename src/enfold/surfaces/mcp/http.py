@@ -222,7 +222,9 @@ class MCPApp:
         with RequestWatcher(request.receive, has_body=False), request.while_admitted(reply.end_stream):
             place = event_place(request.headers.get(b"last-event-id", b""))
             stream = None if place is None else session.streams.get(place[0])
-            if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
+            asked = None if stream is None else stream.identity
+            allowed_more = identity is not None and asked is not None and not grants_all_of(identity, asked)
+            if stream is not None and (stream.is_dropped or allowed_more):
                 stream = None  # it was dropped, or holds the answer to a token that allowed more
             if stream is not None and place is not None:
                 await reply.carry(stream, place[1])
@@ -244,10 +246,6 @@ class MCPApp:
             stop()
             if session.notifications is stream:
                 session.notifications = None
-
-
-def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
-    return identity is None or asked is None or grants_all_of(identity, asked)
 
 
 def _session(request: MCPRequest) -> HTTPSession:

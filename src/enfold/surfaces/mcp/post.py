@@ -196,7 +196,9 @@ class Post(msgspec.Struct, eq=False):
             await respond(self._request.send, 202)
             return
         try:
-            exchange = self._exchange(message, self._stateless_caller(message))
+            if VERSION_KEY in self._meta and CAPABILITIES_KEY in self._meta:
+                check_headers(self._request.headers, message, self._meta[VERSION_KEY])
+            exchange = self._exchange(message, read_caller(self._meta, self._request.endpoint.server.text_clients))
             if message.method == "subscriptions/listen":
                 await self._listen(exchange)
                 return
@@ -205,13 +207,6 @@ class Post(msgspec.Struct, eq=False):
             raise
         await self._finish(await self._request.endpoint.server.respond(exchange))
 
-    def _stateless_caller(self, message: RPCMessage) -> Caller:
-        """Return the client that the request describes; the headers must agree."""
-        meta = self._meta
-        if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
-            check_headers(self._request.headers, message, meta[VERSION_KEY])
-        return read_caller(meta, self._request.endpoint.server.text_clients)
-
     async def _listen(self, exchange: ClientExchange) -> None:
         """Send notifications of changes until the client disconnects, or the server stops."""
         stream, listening = EventStream(), self._request.endpoint.listening
@@ -219,7 +214,8 @@ class Post(msgspec.Struct, eq=False):
         stop = await self._request.endpoint.server.subscribe(exchange, stream.send)
         listening[stream] = self._request.endpoint.server.subscription_end(exchange)
         try:
-            with self._request.while_admitted(lambda: stream.send(_token_refusal(exchange), is_last=True)):
+            refusal = error_response(exchange.id, protocol_error(refused_token()))
+            with self._request.while_admitted(lambda: stream.send(refusal, is_last=True)):
                 await self._reply.carry(stream)
         finally:
             stop()
@@ -289,11 +285,6 @@ class Post(msgspec.Struct, eq=False):
             return None, Caller(find_revision(said) or UNSAID)
         session = self._request.endpoint.sessions.find(session_id, self._request.identity)
         return session, session
-
-
-def _token_refusal(exchange: ClientExchange) -> AnyResponse:
-    """Return the message that ends a stream whose token has become invalid."""
-    return error_response(exchange.id, protocol_error(refused_token()))
 
 
 def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:

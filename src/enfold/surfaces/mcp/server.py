@@ -306,8 +306,8 @@ class MCPServer:
         self, session: Session, identity: Identity | None, send: Callable[[OutgoingMessage], None]
     ) -> Callable[[], None]:
         """Notify a client that made a handshake of every change that it may know of; what is returned ends it."""
-        end = self.changes.listen(
-            ChangeListener(send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri))
+        listener = ChangeListener(
+            send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri)
         )
 
         def pass_on(source: str, params: dict[str, Any]) -> None:
@@ -316,13 +316,7 @@ class MCPServer:
             if is_wanted and self._sees_source(identity, source):
                 send(RPCNotification("notifications/message", {"logger": source, **params}))
 
-        end_logs = self.registry.sources.watch_logs(pass_on)
-
-        def end_all() -> None:
-            end()
-            end_logs()
-
-        return end_all
+        return _call_all(self.changes.listen(listener), self.registry.sources.watch_logs(pass_on))
 
     async def follow(self, match: ResourceMatch, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""

@@ -84,15 +84,13 @@ class StdioChannel:
         """Answer requests until one needs a handler; return the remaining lines, or None at the end of the input."""
         while (lines := self._streams.read()) is not None:
             for place, line in enumerate(lines):
-                if not self._answer_quickly(line):
+                try:
+                    is_handled = self._handle_quickly(parse(line))
+                except ProtocolError:
+                    is_handled = False
+                if not is_handled:
                     return lines[place:]
         return None
-
-    def _answer_quickly(self, line: bytes) -> bool:
-        try:
-            return self._handle_quickly(parse(line))
-        except ProtocolError:
-            return False
 
     def _handle_quickly(self, message: RPCMessage) -> bool:
         """Handle a message that needs no event loop; False where it needs one."""

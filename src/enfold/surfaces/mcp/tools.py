@@ -51,7 +51,9 @@ async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallToo
         if isinstance(outcome, NeedsInput):
             return outcome
         if isinstance(outcome, Deferred):
-            return _task_reference(server, exchange, outcome)
+            from enfold.surfaces.mcp.tasks import task_reference  # which needs asyncio
+
+            return task_reference(server, exchange, outcome.task)
         exchange.envelope = outcome
         result = write_result(server, exchange, tool, outcome, asked, truncated=truncated)
     except CallError as error:
@@ -122,12 +124,6 @@ async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool
 
 def _takes_tasks(exchange: ClientExchange) -> bool:
     return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
-
-
-def _task_reference(server: MCPServer, exchange: ClientExchange, deferred: Deferred) -> Result:
-    from enfold.surfaces.mcp.tasks import task_reference  # which needs asyncio
-
-    return task_reference(server, exchange, deferred.task)
 
 
 async def _collect(
