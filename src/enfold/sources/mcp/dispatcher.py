@@ -67,9 +67,6 @@ class ServerConnection(Protocol):
     def is_open(self) -> bool:
         """Whether another request may be sent."""
 
-    def agree(self, revision: Revision | None) -> None:
-        """Name this revision from now on."""
-
     async def send_call(self, call: OutgoingCall) -> None:
         """Send a request, whose answer may come later; LostError if the connection is lost."""
 
@@ -101,7 +98,7 @@ class Dispatcher:
         self.name = name
         self.limits = limits
         self.redact = (secrets or KnownSecrets()).redact_bytes
-        self.is_stateless = False  # whether the revision agreed on has no requests of servers
+        self.revision: Revision | None = None  # that requests name, once it is agreed on
         self.takes_turns = False  # whether questions do not name the call they belong to
         self._notice = notice
         self._source = source
@@ -113,6 +110,11 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
         self.on_loss: Callable[[str], None] = lambda _: None  # called with the reason when the connection is lost
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the server may send no requests, because it puts its questions in results."""
+        return self.revision is not None and self.revision.is_stateless
 
     # --- calls
 
@@ -280,9 +282,16 @@ class Dispatcher:
             if call is None and not self._possible_callers.keys(self._open_calls()):
                 self._notice(method, params)
         elif method == "notifications/subscriptions/acknowledged":
-            self._confirm(params)
+            request_id = fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY)
+            begun = self._waiting.get(request_id) if isinstance(request_id, int | str) else None
+            if begun is not None and begun.begun is not None:
+                begun.begun.set()
         elif method == "notifications/cancelled":
-            self._cancel_question(read_loosely(params, Cancelled))
+            cancelled = read_loosely(params, Cancelled)
+            for task in [
+                each for each, asked in self._questions.items() if cancelled and asked == cancelled.request_id
+            ]:
+                task.cancel()
         else:
             self._notice(method, params)
 
@@ -291,13 +300,6 @@ class Dispatcher:
         call = self._waiting.get(progress.progress_token)
         has_token = call is not None and "progressToken" in (call.params.meta or ())
         return call.caller if call is not None and has_token and stream_of in (None, call) else None
-
-    def _confirm(self, params: dict[str, Any]) -> None:
-        """Note that the server has confirmed a subscription."""
-        request_id = fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY)
-        call = self._waiting.get(request_id) if isinstance(request_id, int | str) else None
-        if call is not None and call.begun is not None:
-            call.begun.set()
 
     # --- questions
 
@@ -337,11 +339,6 @@ class Dispatcher:
 
     def _open_calls(self) -> list[OutgoingCall]:
         return [call for call in self._waiting.values() if call.can_ask and not call.answer.done()]
-
-    def _cancel_question(self, cancelled: Cancelled | None) -> None:
-        for task, asked_id in list(self._questions.items()):
-            if cancelled is not None and asked_id == cancelled.request_id:
-                task.cancel()
 
     async def _reply(
         self, message: RPCMessage, call: OutgoingCall | None, among: frozenset[CallKey], *, is_full: bool

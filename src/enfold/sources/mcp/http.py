@@ -17,7 +17,6 @@ from enfold.http_client.errors import status_error
 from enfold.http_client.urls import joined, same_place, split_url
 from enfold.mcp.headers import NAMED_BY, write_value
 from enfold.mcp.json_rpc import OutgoingMessage, ProtocolError, RPCRequest, encode
-from enfold.mcp.revisions import Revision
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent
 from enfold.sources.mcp.callers import OutgoingCall
 from enfold.sources.mcp.dispatcher import Dispatcher, LostError, closed_connection, message_too_large, read_rpc_error
@@ -270,13 +269,8 @@ class HTTPConnection:
         self._dispatcher = dispatcher
         dispatcher.connection = self
         self._limits = web.limits
-        self._revision: Revision | None = None
         self._session_id: str | None = None
         self.is_open = True
-
-    def agree(self, revision: Revision | None) -> None:
-        """From now on requests name this revision, or none."""
-        self._revision = revision
 
     async def send_call(self, call: OutgoingCall) -> None:
         """Post a request, and read the reply until the call has its answer."""
@@ -292,8 +286,7 @@ class HTTPConnection:
 
     def cancel(self, message: OutgoingMessage) -> None:
         """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
-        is_stateless = self._revision is not None and self._revision.is_stateless
-        if self.is_open and not is_stateless:
+        if self.is_open and not self._dispatcher.is_stateless:
             self._dispatcher.spawn(self.send(message))
 
     async def listen(self) -> None:
@@ -317,15 +310,15 @@ class HTTPConnection:
 
     def _common(self) -> dict[str, str]:
         headers = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
-        if self._revision is not None:
-            headers["mcp-protocol-version"] = self._revision.name
+        if self._dispatcher.revision is not None:
+            headers["mcp-protocol-version"] = self._dispatcher.revision.name
         if self._session_id is not None:
             headers["mcp-session-id"] = self._session_id
         return headers
 
     def _headers(self, call: OutgoingCall) -> dict[str, str]:
         headers = self._common()
-        if self._revision is not None and self._revision.is_stateless:
+        if self._dispatcher.is_stateless:
             headers["mcp-method"] = call.method
             name = getattr(call.params, NAMED_BY.get(call.method, "").replace("taskId", "task_id"), None)
             if name is not None:
@@ -478,9 +471,6 @@ class SSEConnection:
         dispatcher.connection = self
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_open = True
-
-    def agree(self, revision: Revision | None) -> None:
-        """This transport names no revision beside its messages."""
 
     async def open(self) -> None:
         """Open the stream, and wait for its first event."""

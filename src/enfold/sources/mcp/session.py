@@ -59,7 +59,6 @@ class UpstreamSession:
         self.connection = dispatcher.connection
         self.revision = revision
         self._dispatcher = dispatcher
-        dispatcher.is_stateless = revision.is_stateless
         dispatcher.takes_turns = not revision.is_stateless and not dispatcher.connection.has_call_streams
         self.capabilities = answer.capabilities
         self.instructions = answer.instructions or ""
@@ -373,7 +372,7 @@ async def _negotiate_from_handshake(dispatcher: Dispatcher) -> UpstreamSession:
 
 
 async def _discover(dispatcher: Dispatcher) -> UpstreamSession:
-    dispatcher.connection.agree(LATEST)
+    dispatcher.revision = LATEST
     try:
         answer = await _ask_for_versions(dispatcher)
     except ProtocolError as error:
@@ -392,17 +391,15 @@ async def _ask_for_versions(dispatcher: Dispatcher) -> DiscoverResult:
 
 
 async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSession:
-    connection = dispatcher.connection
-    connection.agree(None)
+    dispatcher.revision = None
     # All kinds of questions: they are passed on to the caller. In the newest revision each request names the caller's.
     params = Initialize(revision.name, dict(EVERY_QUESTION), _client_info())
     answer = read_loosely(await dispatcher.call("initialize", params), InitializeResult)
     if answer is None:
         raise ProtocolError(UNSUPPORTED_VERSION, "The server did not send a protocol version")
-    found = _revision(answer.protocol_version)
-    connection.agree(found)
-    await connection.send(RPCNotification("notifications/initialized"))
-    return UpstreamSession(dispatcher, found, answer)
+    dispatcher.revision = agreed = _revision(answer.protocol_version)
+    await dispatcher.connection.send(RPCNotification("notifications/initialized"))
+    return UpstreamSession(dispatcher, agreed, answer)
 
 
 def _revision(name: str) -> Revision:

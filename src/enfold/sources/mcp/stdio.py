@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
-from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.callers import OutgoingCall
 from enfold.sources.mcp.dispatcher import Dispatcher, LostError, message_too_large
 from enfold.sources.mcp.settings import Command
@@ -61,12 +60,10 @@ def _why_not(command: Command, error: Exception) -> str:
 
 def _environment(command: Command) -> dict[str, str]:
     """What a program needs to run, and what `env` gives it; the rest of our environment only on request."""
-    inherits = _is_foreign if command.inherit_env else _is_needed
-    return {**{name: value for name, value in os.environ.items() if inherits(name)}, **command.env}
-
-
-def _is_foreign(name: str) -> bool:
-    return not name.startswith(_OURS)
+    given = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    if not command.inherit_env:
+        given = {name: value for name, value in given.items() if _is_needed(name)}
+    return {**given, **command.env}
 
 
 def _is_needed(name: str) -> bool:
@@ -95,9 +92,6 @@ class StdioConnection(asyncio.SubprocessProtocol):
         self._is_output_closed = False  # when it has closed its output
         self._write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
         self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def agree(self, revision: Revision | None) -> None:
-        """This transport names no revision beside its messages."""
 
     async def send_call(self, call: OutgoingCall) -> None:
         """Send a request when the process has read enough of what came before; a caller who gives up earlier sends none."""

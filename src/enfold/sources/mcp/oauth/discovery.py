@@ -212,6 +212,14 @@ class AuthorityClient:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
+    async def find_first(self, urls: Iterable[str], type: type[T]) -> T | None:
+        """The first document that is at one of several addresses."""
+        for url in urls:
+            found = await self.find(url, type)
+            if found is not None:
+                return found
+        return None
+
     async def find(self, url: str, type: type[T]) -> T | None:
         """The document at an address; None where there is none of its kind."""
         self.policy.check(url, "its metadata")
@@ -318,7 +326,8 @@ async def find_place(client: AuthorityClient, server_url: str, challenge: Challe
 
 
 async def _find_place(client: AuthorityClient, server_url: str, challenge: Challenge, issuer: str) -> TokenPlace:
-    resource = await _find_resource(client, server_url, challenge)
+    urls = resource_metadata_urls(server_url, challenge.metadata_url)
+    resource = await client.find_first(urls, ProtectedResource)
     if resource is None:
         return await _find_older(client, server_url)
     if not resource.authorization_servers:
@@ -329,14 +338,6 @@ async def _find_place(client: AuthorityClient, server_url: str, challenge: Chall
     server = await _find_server(client, server_url, resource, issuer)
     needs_proof = challenge.wants_proof or bool(resource.dpop_bound_access_tokens_required)
     return TokenPlace(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
-
-
-async def _find_resource(client: AuthorityClient, server_url: str, challenge: Challenge) -> ProtectedResource | None:
-    for url in resource_metadata_urls(server_url, challenge.metadata_url):
-        found = await client.find(url, ProtectedResource)
-        if found is not None:
-            return found
-    return None
 
 
 async def _find_server(
@@ -358,21 +359,16 @@ async def _find_server(
 
 
 async def _find_metadata(client: AuthorityClient, issuer: str, accepted: tuple[str, ...]) -> AuthorizationServer | None:
-    for url in authorization_server_urls(issuer):
-        found = await client.find(url, AuthorizationServer)
-        if found is not None:
-            if found.issuer not in accepted:
-                raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it was refused")
-            _check_endpoints(client.policy, found)
-            return found
-    return None
-
-
-def _check_endpoints(policy: AddressPolicy, server: AuthorizationServer) -> None:
-    policy.check(server.token_endpoint, "the token endpoint")
-    for url in (server.authorization_endpoint, server.registration_endpoint):
+    found = await client.find_first(authorization_server_urls(issuer), AuthorizationServer)
+    if found is None:
+        return None
+    if found.issuer not in accepted:
+        raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it was refused")
+    client.policy.check(found.token_endpoint, "the token endpoint")
+    for url in (found.authorization_endpoint, found.registration_endpoint):
         if url:
-            policy.check(url, "the login page")
+            client.policy.check(url, "the login page")
+    return found
 
 
 async def _find_older(client: AuthorityClient, server_url: str) -> TokenPlace:

@@ -122,8 +122,10 @@ class OAuthLogin:
 
     async def _renew(self, challenge: Challenge, refusal: Refusal) -> None:
         self._check_failed(challenge)
-        if challenge.wants_more_scopes:
-            self._check_scopes(challenge)
+        wanted = frozenset((*self._saved.scopes, *challenge.scopes))
+        if challenge.wants_more_scopes and wanted in self._asked_scopes:
+            named = " ".join(challenge.scopes) or "more"
+            raise denied(f"{self._name} requires the scope {named}, which was requested but not granted")
         is_new = refusal.before not in (None, refusal.sent)  # and it was refused all the same
         await self._run_shared(lambda: self._log_in(challenge, self._came_by if is_new else "nothing", refusal.peer))
 
@@ -136,12 +138,6 @@ class OAuthLogin:
             error, _ = next(reversed(self._failed.values()))
         if error is not None:
             raise CallError(error.code, error.message, error.details)
-
-    def _check_scopes(self, challenge: Challenge) -> None:
-        """Ask for the same scopes only once."""
-        if frozenset((*self._saved.scopes, *challenge.scopes)) in self._asked_scopes:
-            wanted = " ".join(challenge.scopes) or "more"
-            raise denied(f"{self._name} requires the scope {wanted}, which was requested but not granted")
 
     async def _run_shared(self, renewal: Callable[[], Awaitable[None]]) -> None:
         """Run a renewal, or wait for the one that runs already; who gives up waiting does not stop it."""
