@@ -27,6 +27,13 @@ class Result(msgspec.Struct, rename="camel", kw_only=True):
         self.meta = meta if self.meta is UNSET else {**self.meta, **meta}
 
 
+class InputRequest(msgspec.Struct, frozen=True):
+    """One question for the client."""
+
+    method: str = ""
+    params: Object = {}
+
+
 class InputRequired(Result):
     """The questions that the client answers before the request goes on; the state comes back with the answers."""
 

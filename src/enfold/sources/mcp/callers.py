@@ -18,7 +18,8 @@ from msgspec import UNSET
 
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
-from enfold.mcp.messages import LogMessage, Params, Progress
+from enfold.mcp.messages import LogMessage, Params, Progress, read_loosely
+from enfold.mcp.results import InputRequest
 from enfold.operations import Context
 from enfold.operations.outcomes import NeedsInput, Suspension
 from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers
@@ -172,13 +173,11 @@ class MCPCaller:
 
 
 def _question(request: Any) -> Question:
-    fields = fields_of(request)
-    method, params = str(fields.get("method")), fields.get("params")
-    if method not in _CAPABILITIES:
-        raise ProtocolError(METHOD_NOT_FOUND, f"This client does not answer {method}")
-    found = params if isinstance(params, dict) else {}
-    is_url = method == "elicitation/create" and found.get("mode") == "url"
-    return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))
+    asked = read_loosely(request, InputRequest) or InputRequest()
+    if asked.method not in _CAPABILITIES:
+        raise ProtocolError(METHOD_NOT_FOUND, f"This client does not answer {asked.method}")
+    is_url = asked.method == "elicitation/create" and asked.params.get("mode") == "url"
+    return Question(asked.method, asked.params, ("elicitation", "url") if is_url else (_CAPABILITIES[asked.method],))
 
 
 def _with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
@@ -304,19 +303,18 @@ class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
         return self.caller is not None and self.method != LISTEN
 
 
-class PossibleCallers:
+class PossibleCallers(msgspec.Struct, eq=False):
     """The callers that a message of a server may be meant for when it names no call.
 
     An abandoned call counts until the server has answered it, and a task until its result has come: until then the
     server may still work on it, and ask for it. A server that never answers is waited for `held` seconds.
     """
 
-    def __init__(self, held: float) -> None:
-        self._held = held
-        self._abandoned: dict[object, _Abandoned] = {}  # by the ids of their requests
-        self._tasks: dict[object, MCPCaller] = {}  # by the id that the server gave the task
-        self._has_overflown = False
-        self._ended = asyncio.Event()
+    held: float
+    _abandoned: dict[object, _Abandoned] = {}  # by the ids of their requests
+    _tasks: dict[object, MCPCaller] = {}  # by the id that the server gave the task
+    _has_overflown: bool = False
+    _ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def note_abandoned(self, call: OutgoingCall) -> None:
         """Note that a caller gave up a call which the server has not answered."""
@@ -324,7 +322,7 @@ class PossibleCallers:
             self._has_overflown = True
         elif call.caller is not None:
             self._abandoned[call.id] = _Abandoned(call.caller.client, call.caller.can_be_asked)
-            asyncio.get_running_loop().call_later(self._held, self._abandoned.pop, call.id, None)
+            asyncio.get_running_loop().call_later(self.held, self._abandoned.pop, call.id, None)
 
     def note_answer(self, request_id: object) -> None:
         """Note that the server answered a request, which may have been abandoned."""
@@ -385,7 +383,7 @@ class _Abandoned(msgspec.Struct, frozen=True):
     can_be_asked: bool
 
 
-class Turns:
+class Turns(msgspec.Struct, eq=False):
     """Keeps the calls of different clients apart, so that it is known who a question is for.
 
     The calls of a client that can be asked wait, however long, until those of other such clients have ended. Callers
@@ -394,11 +392,10 @@ class Turns:
     and those of one client run side by side unless another waits.
     """
 
-    def __init__(self) -> None:
-        self._client: object | None = None  # whose turn it is
-        self._held: set[CallKey] = set()  # the calls and tasks of that client
-        self._is_asked = False  # that client, at this moment or before in its turn
-        self._waiting: deque[_Waiting] = deque()
+    _client: object | None = None  # whose turn it is
+    _held: set[CallKey] = set()  # the calls and tasks of that client
+    _is_asked: bool = False  # that client, at this moment or before in its turn
+    _waiting: deque[_Waiting] = msgspec.field(default_factory=deque)
 
     async def take(self, client: object | None, key: CallKey) -> None:
         """Wait for a turn, which `release` ends; what `close` is given is raised where the connection is lost first."""

@@ -97,7 +97,7 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
     session = await upstream.pool.session()
     renewed = upstream.pop_changed()
-    maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
+    maker = _Maker(upstream, options, session.revision.is_stateless)
     has = {kind: kind in options.content.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
         await maker.add_tools(await maker.list_items("tools/list", ToolList))
@@ -113,18 +113,17 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     return maker.imported(session.instructions, renewed)
 
 
-class _Maker:
+class _Maker(msgspec.Struct, eq=False):
     """Makes operations of lists; an entry that cannot be one is reported, and does not stop the others."""
 
-    def __init__(self, upstream: Upstream, options: Options, *, is_stateless: bool) -> None:
-        self._upstream = upstream
-        self._options = options
-        self._is_stateless = is_stateless
-        self._made: dict[str, Operation] = {}
-        self._completed: list[tuple[OperationSpec, Reference]] = []
-        self._skipped: list[Problem] = []
-        self._degraded: list[Problem] = []
-        self._definitions: dict[str, Definition] = {}
+    _upstream: Upstream
+    _options: Options
+    _is_stateless: bool
+    _made: dict[str, Operation] = {}
+    _completed: list[tuple[OperationSpec, Reference]] = []
+    _skipped: list[Problem] = []
+    _degraded: list[Problem] = []
+    _definitions: dict[str, Definition] = {}
 
     def imported(self, instructions: str, renewed: frozenset[str]) -> Imported:
         return Imported(

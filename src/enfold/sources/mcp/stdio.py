@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+import msgspec
+
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
@@ -24,6 +26,7 @@ EXIT_SECONDS: Final = 0.5  # for a process whose input was closed, which ends on
 SIGNAL_SECONDS: Final = 2.0  # for one that was asked to end by a signal
 MAX_STDERR: Final = 4000  # bytes at the end of it that are kept
 MAX_SHOWN: Final = 1000  # characters of it that are shown
+_EDGE: Final = 4096  # bytes at both ends of a line that is too long
 _OURS: Final = "ENFOLD_"  # settings and secrets of this process
 _NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
 _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
@@ -256,17 +259,14 @@ class StdioConnection(asyncio.SubprocessProtocol):
                 os.killpg(self._transport.get_pid(), number)
 
 
-class _Lines:
+class _Lines(msgspec.Struct, eq=False):
     """Cuts output into lines; of one that is too long only the beginning and the end are kept, to find the call they name."""
 
-    EDGE: Final = 4096
-
-    def __init__(self, limit: int, take: Callable[[bytes], None], refuse: Callable[[bytes, bytes], None]) -> None:
-        self._limit = limit
-        self._take = take
-        self._refuse = refuse
-        self._parts: list[bytes] = []
-        self._size = 0
+    _limit: int
+    _take: Callable[[bytes], None]
+    _refuse: Callable[[bytes, bytes], None]
+    _parts: list[bytes] = []
+    _size: int = 0
 
     def feed(self, data: bytes) -> None:
         *ended, rest = data.split(b"\n")
@@ -285,12 +285,12 @@ class _Lines:
         self._size += len(part)
         self._parts.append(part)
         if self._size > self._limit and len(self._parts) > 2:
-            self._parts = [self._parts[0], (b"".join(self._parts[-2:]))[-self.EDGE :]]
+            self._parts = [self._parts[0], (b"".join(self._parts[-2:]))[-_EDGE:]]
 
     def _end_line(self) -> None:
         parts, size = self._parts, self._size
         self._parts, self._size = [], 0
         if size > self._limit:
-            self._refuse(parts[0][: self.EDGE], parts[-1][-self.EDGE :])
+            self._refuse(parts[0][:_EDGE], parts[-1][-_EDGE:])
         elif parts:
             self._take(parts[0] if len(parts) == 1 else b"".join(parts))

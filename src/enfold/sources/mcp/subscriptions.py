@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import ProtocolError
@@ -18,14 +20,13 @@ UNSUBSCRIBE_SECONDS: Final = 2.0  # that a server may take to unsubscribe
 log: Final = Log("enfold.mcp")
 
 
-class ResourceSubscriptions:
+class ResourceSubscriptions(msgspec.Struct, eq=False):
     """Who follows which resource of a server; `open_session` gives the session on which it is subscribed to."""
 
-    def __init__(self, open_session: Callable[[], Awaitable[UpstreamSession]]) -> None:
-        self._open_session = open_session
-        self._followers: dict[str, list[_Follower]] = {}
-        self._sessions: dict[str, UpstreamSession] = {}  # on which each resource is subscribed to
-        self._subscribing = asyncio.Lock()
+    _open_session: Callable[[], Awaitable[UpstreamSession]]
+    _followers: dict[str, list[_Follower]] = {}
+    _sessions: dict[str, UpstreamSession] = {}  # on which each resource is subscribed to
+    _subscribing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     async def follow(self, uri: str) -> AsyncGenerator[str]:
         """The URI as soon as the server is subscribed to; then that of every change of it, or below it."""
@@ -88,13 +89,12 @@ class ResourceSubscriptions:
                         await session.unfollow(uri)
 
 
-class _Follower:
+class _Follower(msgspec.Struct, eq=False):
     """One follower; several changes of a resource that they have not read yet count as one."""
 
-    def __init__(self) -> None:
-        self._changes: dict[str, None] = {}
-        self._end: CallError | None = None
-        self._has_news = asyncio.Event()
+    _changes: dict[str, None] = {}
+    _end: CallError | None = None
+    _has_news: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def add_change(self, uri: str) -> None:
         self._changes[uri] = None

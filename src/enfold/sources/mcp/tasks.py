@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError
@@ -78,18 +79,17 @@ async def _cancel(send: Send, task_id: str) -> None:
             await send("tasks/cancel", AboutTask(task_id))
 
 
-class _PolledTask:
+class _PolledTask(msgspec.Struct, eq=False):
     """One task while it is waited for."""
 
-    def __init__(self, send: Send, name: str, task_id: str, caller: MCPCaller) -> None:
-        self._send = send
-        self._name = name
-        self._task_id = task_id
-        self._caller = caller
-        self._answered: set[str] = set()
-        self._message: str | None = None
-        self._steps = 0
-        self._failed_polls = 0
+    _send: Send
+    _name: str
+    _task_id: str
+    _caller: MCPCaller
+    _answered: set[str] = set()
+    _message: str | None = None
+    _steps: int = 0
+    _failed_polls: int = 0
 
     async def outcome(self, begun: TaskDetails) -> Object | CallError:
         task, interval, is_noted = begun, poll_seconds(begun.poll_interval_ms), False

@@ -28,7 +28,6 @@ from enfold.surfaces.mcp.uris import Addresses
 if TYPE_CHECKING:
     from enfold.mcp.headers import Mirror
     from enfold.schema.advertised import Packing
-    from enfold.schema.compiled import Schema
 
 
 ToolNames: TypeAlias = Literal["safe", "id"]
@@ -217,15 +216,12 @@ class MCPTool:
         is_packed = _is_of_a_document(self.spec) or self.is_imported
         return schema if schema is None or is_packed else self._schemas.output(schema)
 
-    def fits_output_schema(self, structure: Any) -> bool:
-        """Whether structured content is valid under the schema that clients are shown."""
-        return self._compiled_output_schema.check(structure)
-
     @cached_property
-    def _compiled_output_schema(self) -> Schema:
+    def fits_output_schema(self) -> Callable[[Any], bool]:
+        """Whether structured content is valid under the schema that clients are shown."""
         from enfold.schema.compiled import compile_schema  # with the first result that is kept although wrong
 
-        return compile_schema(msgspec.json.decode(encode(self.output_schema)))  # its definitions are JSON text
+        return compile_schema(msgspec.json.decode(encode(self.output_schema))).check  # its definitions are JSON text
 
     @property
     def _whole_output_schema(self) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from enfold.mcp.json_rpc import (
     RPCRequest,
 )
 from enfold.mcp.messages import LogMessage, Params, Progress, Resumable
-from enfold.mcp.results import InputRequired, Result
+from enfold.mcp.results import InputRequest, InputRequired, Result
 from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
 from enfold.mcp.tasks import StateSigner
 from enfold.observability.records import OK
@@ -329,7 +329,7 @@ class Rounds:
 
     def questions(self, exchange: ClientExchange, needed: NeedsInput) -> InputRequired:
         """Build the result that asks the client and carries the state for the next round."""
-        asked = {key: {"method": each.method, "params": each.params} for key, each in needed.questions.items()}
+        asked = {key: InputRequest(each.method, each.params) for key, each in needed.questions.items()}
         caller, expires = _identity_id(exchange), time.time() + LIFETIME
         state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
         return InputRequired(input_requests=asked, request_state=self._signer.sign(msgspec.json.encode(state)))

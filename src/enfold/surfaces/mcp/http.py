@@ -46,7 +46,7 @@ from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, MCPRequest, Post
 from enfold.surfaces.mcp.server import MCPServer, MCPSettings, code_of_protocol
-from enfold.surfaces.mcp.sessions import HTTPSession, event_place
+from enfold.surfaces.mcp.sessions import HTTPSession, Sessions, event_place
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
 
 _log: Final = Log("enfold.mcp")
@@ -79,7 +79,12 @@ def to_mcp(
     authentication = Authentication(
         registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
     )
-    return MCPApp(MCPEndpoint(server, authentication, max_body))
+    return MCPApp(_endpoint(server, authentication, max_body))
+
+
+def _endpoint(server: MCPServer, authentication: Authentication, max_body: int) -> MCPEndpoint:
+    sessions = Sessions(server.settings.limits, server.settings.session_prefix)
+    return MCPEndpoint(server, authentication, max_body, sessions)
 
 
 class MCPApp:
@@ -172,7 +177,7 @@ class MCPApp:
     def _public(self) -> MCPEndpoint:
         server = self._endpoint.server
         public = PublicServer(server.registry.public(), server.settings)
-        return MCPEndpoint(public, self._authentication, self._endpoint.max_body)
+        return _endpoint(public, self._authentication, self._endpoint.max_body)
 
     def _public_or_401(self) -> MCPEndpoint:
         """Return the public operations for a caller without a required token; raise 401 if there are none."""

@@ -72,19 +72,14 @@ STATUSES: Final = {
 }
 
 
-class MCPEndpoint:
+class MCPEndpoint(msgspec.Struct, eq=False):
     """What all requests to one server over HTTP share: its sessions, its open streams, its limits."""
 
-    __slots__ = ("authentication", "limits", "listening", "max_body", "server", "sessions")
-
-    def __init__(self, server: MCPServer, authentication: Authentication, max_body: int) -> None:
-        self.server = server
-        self.authentication = authentication
-        self.max_body = max_body
-        self.limits = server.settings.limits
-        self.sessions = Sessions(self.limits, server.settings.session_prefix)
-        # The open streams of `subscriptions/listen`, and the message that ends each.
-        self.listening: dict[EventStream, AnyResponse] = {}
+    server: MCPServer
+    authentication: Authentication
+    max_body: int
+    sessions: Sessions
+    listening: dict[EventStream, AnyResponse] = {}  # the open streams, and the message that ends each
 
     def stop(self) -> None:
         self.sessions.close_all()
@@ -257,7 +252,7 @@ class Post(msgspec.Struct, eq=False):
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "This revision does not support batches: send one message per request")
         answers: list[bytes] = []
-        size, limits = 0, self._request.endpoint.limits
+        size, limits = 0, self._request.endpoint.server.settings.limits
         for message in parse_batch(body, limits.batch_entries):
             self._meta = message.meta
             if not message.is_request:

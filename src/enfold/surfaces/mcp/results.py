@@ -268,11 +268,10 @@ def _json(data: Any) -> bytes:
         return b""
 
 
-class _Cutting:
+class _Cutting(msgspec.Struct):
     """Cuts one value, and notes where."""
 
-    def __init__(self) -> None:
-        self.places: list[dict[str, Any]] = []
+    places: list[dict[str, Any]] = []
 
     def cut(self, value: Any, room: float, path: str) -> Any:
         """Truncate the value to a number of bytes, as closely as its structure allows."""

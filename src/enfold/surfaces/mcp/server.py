@@ -60,7 +60,6 @@ from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Fo
 from enfold.surfaces.mcp.uris import ResourceMatch
 
 if TYPE_CHECKING:
-    from enfold.operations.operation import RecordedRun
     from enfold.provenance import Recorder
     from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
     from enfold.surfaces.mcp.tasks import TaskUpdates
@@ -331,8 +330,17 @@ class MCPServer:
         if IDEMPOTENCY_KEY in exchange.meta:
             context.unused_key = self.key_of(exchange)
         exchange.context = context
-        if self.may_record(exchange):
-            context.recording = exchange.recording = self._recording(exchange, spec, identity)
+        recorder: Recorder | None = self.settings.recorder
+        if recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta):
+            from enfold.provenance import options_from_meta  # only where calls may be recorded
+
+            context.recording = exchange.recording = recorder.begin(
+                options_from_meta(exchange.meta),
+                operation=spec,
+                adapter="mcp",
+                identity=identity.id if identity else "",
+                writer=find_format(exchange.meta.get(FORMAT_KEY, self.settings.format)),
+            )
         return context
 
     def key_of(self, exchange: ClientExchange) -> str:
@@ -343,22 +351,6 @@ class MCPServer:
         from enfold.operations.idempotency import checked_key  # few calls have a key
 
         return checked_key(key, exchange.identity, vouched=self.knows_callers)
-
-    def may_record(self, exchange: ClientExchange) -> bool:
-        """Whether the call may have to be recorded: its caller asks for it, or the operator wants every call recorded."""
-        recorder: Recorder | None = self.settings.recorder
-        return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
-
-    def _recording(
-        self, exchange: ClientExchange, spec: OperationSpec, identity: Identity | None
-    ) -> RecordedRun | None:
-        from enfold.provenance import options_from_meta
-
-        recorder: Recorder = self.settings.recorder
-        writer = find_format(exchange.meta.get(FORMAT_KEY, self.settings.format))
-        caller = identity.id if identity else ""
-        asked = options_from_meta(exchange.meta)
-        return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
     async def run(
         self, exchange: ClientExchange, spec: OperationSpec, arguments: dict[str, Any]

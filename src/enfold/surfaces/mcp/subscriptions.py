@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import aclosing
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, OutgoingMessage, RequestId, RPCNotification
+from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, OutgoingMessage, RequestId, RPCNotification, fields_of
 from enfold.mcp.messages import Params, Updated
 from enfold.mcp.results import TaskDetails
 from enfold.operations import Context
@@ -19,28 +19,20 @@ from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.catalog import Lists
 from enfold.surfaces.mcp.uris import with_prefix, without_prefix
 
+if TYPE_CHECKING:
+    import asyncio
+
 KINDS: Final = frozenset({"tools", "prompts", "resources"})
 
 
-class ChangeListener:
+class ChangeListener(msgspec.Struct, frozen=True, eq=False):
     """A client that is notified of changes: of which lists, of which resources, and under which subscription."""
 
-    __slots__ = ("_send", "id", "kinds", "may_be_told", "uris")
-
-    def __init__(
-        self,
-        send: Callable[[OutgoingMessage], None],
-        kinds: Collection[str],
-        uris: Collection[str],
-        id: RequestId | UnsetType = UNSET,
-        may_be_told: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        """`may_be_told` decides whether part of a followed resource may be named to the client."""
-        self._send = send
-        self.kinds = kinds
-        self.uris = uris
-        self.id = id
-        self.may_be_told = may_be_told
+    _send: Callable[[OutgoingMessage], None]
+    kinds: Collection[str]
+    uris: Collection[str]
+    id: RequestId | UnsetType = UNSET
+    may_be_told: Callable[[str], bool] = lambda _: False  # whether part of a followed resource may be named to it
 
     def notify(self, method: str, params: Params | TaskDetails | UnsetType = UNSET) -> None:
         if self.id is not UNSET:
@@ -108,12 +100,19 @@ class Following:
 
         `prefix` stands before what its source calls it.
         """
+        import asyncio
+
         followed = self._followed.get(uri)
         if followed is None:
-            followed = self._followed[uri] = _Followed(self._registry, self._updated, uri, operation_id, prefix)
+            started = asyncio.Event()
+            relay = asyncio.get_running_loop().create_task(self._relay(uri, operation_id, prefix, started))
+            followed = self._followed[uri] = _Followed(uri, relay, started)
         followed.clients += 1
         try:
-            await followed.wait_for_start()
+            async with asyncio.timeout(START_TIMEOUT):
+                await followed.started.wait()
+        except TimeoutError:
+            pass  # it goes on trying
         except BaseException:  # the client has left
             self._release(followed)
             raise
@@ -122,64 +121,44 @@ class Following:
     def stop(self) -> None:
         """Follow nothing any more."""
         for followed in self._followed.values():
-            followed.task.cancel()
+            followed.relay.cancel()
         self._followed = {}
 
     def _release(self, followed: _Followed) -> None:
         followed.clients -= 1
         if followed.clients == 0 and self._followed.get(followed.uri) is followed:
             del self._followed[followed.uri]
-            followed.task.cancel()
+            followed.relay.cancel()
 
-
-class _Followed:
-    """One resource that is followed at its source, and how many clients follow it here."""
-
-    def __init__(self, registry: Registry, updated: TellUpdate, uri: str, operation_id: str, prefix: str) -> None:
-        import asyncio
-
-        self._registry = registry
-        self._updated = updated
-        self.uri = uri
-        self._operation_id = operation_id
-        self._prefix = prefix
-        self.clients = 0
-        self._started = asyncio.Event()
-        self._failures = 0  # in a row
-        self.task = asyncio.get_running_loop().create_task(self._relay_changes())
-
-    async def wait_for_start(self) -> None:
-        import asyncio
-
-        try:
-            async with asyncio.timeout(START_TIMEOUT):
-                await self._started.wait()
-        except TimeoutError:
-            return  # it goes on trying
-
-    async def _relay_changes(self) -> None:
+    async def _relay(self, uri: str, operation_id: str, prefix: str, started: asyncio.Event) -> None:
         """Pass on changes until it is cancelled; a source that is gone may come back."""
         import asyncio
 
+        own_uri, failures = without_prefix(uri, prefix), 0  # in a row
         while True:
             try:
-                await self._relay_until_end()
+                # The caller's access was checked; the subscription itself has no caller.
+                async with aclosing(self._registry.subscribe(operation_id, {"uri": own_uri}, Context())) as changes:
+                    async for change in changes:
+                        failures = 0
+                        # The first says that it has begun; if not for the first time, something may have happened meanwhile.
+                        if started.is_set():
+                            changed = fields_of(change.data).get("uri")
+                            changed_uri = changed if isinstance(changed, str) else own_uri
+                            self._updated(uri, with_prefix(changed_uri, prefix))
+                        started.set()
             except CallError as error:
-                if not self._started.is_set():
-                    Log("enfold.mcp").warning("%s cannot be followed: %s", self.uri, error.message)
-            self._started.set()
-            await asyncio.sleep(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
-            self._failures += 1
+                if not started.is_set():
+                    Log("enfold.mcp").warning("%s cannot be followed: %s", uri, error.message)
+            started.set()
+            await asyncio.sleep(BACKOFF[min(failures, len(BACKOFF) - 1)])
+            failures += 1
 
-    async def _relay_until_end(self) -> None:
-        own_uri = without_prefix(self.uri, self._prefix)
-        # The caller's access was checked; the subscription itself has no caller.
-        async with aclosing(self._registry.subscribe(self._operation_id, {"uri": own_uri}, Context())) as changes:
-            async for change in changes:
-                self._failures = 0
-                # The first says that it has begun; if not for the first time, something may have happened meanwhile.
-                if self._started.is_set():
-                    changed = change.data.get("uri") if isinstance(change.data, dict) else None
-                    changed_uri = changed if isinstance(changed, str) else own_uri
-                    self._updated(self.uri, with_prefix(changed_uri, self._prefix))
-                self._started.set()
+
+class _Followed(msgspec.Struct, eq=False):
+    """One resource that is followed at its source, and how many clients follow it here."""
+
+    uri: str
+    relay: asyncio.Task[None]
+    started: asyncio.Event
+    clients: int = 0

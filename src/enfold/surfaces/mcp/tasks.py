@@ -179,14 +179,13 @@ def _error_of_protocol(error: CallError, task: Task) -> ErrorObject | UnsetType:
 # --- notifications -------------------------------------------------------------------------------------------------
 
 
-class TaskUpdates:
+class TaskUpdates(msgspec.Struct, eq=False):
     """The tasks that a client follows on its stream: which were granted, and their notifications once it is open."""
 
-    def __init__(self, server: MCPServer, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
-        self._server = server
-        self._exchange = exchange
-        self._handles = handles
-        self._watchers: list[asyncio.Task[None]] = []
+    _server: MCPServer
+    _exchange: ClientExchange
+    _handles: dict[str, TaskHandle]
+    _watchers: list[asyncio.Task[None]] = []
 
     @property
     def granted(self) -> list[str]:

@@ -102,7 +102,9 @@ async def _register(
     attempt: LoginAttempt, client_name: str, redirect_uri: str, scopes: tuple[str, ...]
 ) -> RegisteredClient:
     place = attempt.place
-    method = _method(place.server, is_documented=place.is_documented)
+    usual = ("client_secret_basic",) if place.is_documented else ()
+    supported = place.server.token_endpoint_auth_methods_supported or usual
+    method = next((method for method in _PREFERRED if method in supported), "none")
     document: dict[str, Any] = {
         "client_name": client_name,
         "redirect_uris": [redirect_uri],
@@ -119,23 +121,11 @@ async def _register(
     except GrantRefusedError as refused:
         advice = "register a client there, and pass its client_id"
         raise denied(f"{refused.host} refused to register a client ({refused.reason}): {advice}") from None
-    return _client(made, method, redirect_uri)
-
-
-def _client(made: _Registered, asked: str, redirect_uri: str) -> RegisteredClient:
-    method = made.token_endpoint_auth_method or asked
-    secret = made.client_secret or ""
-    if not secret:
-        method = "none"
-    until = made.client_secret_expires_at or 0.0
-    return RegisteredClient(
-        made.client_id, "" if method == "none" else secret, method, redirect_uri, until if secret else 0.0
-    )
-
-
-def _method(server: AuthorizationServer, *, is_documented: bool) -> str:
-    supported = server.token_endpoint_auth_methods_supported or (("client_secret_basic",) if is_documented else ())
-    return next((method for method in _PREFERRED if method in supported), "none")
+    if not made.client_secret:
+        return RegisteredClient(made.client_id, redirect_uri=redirect_uri)
+    method = made.token_endpoint_auth_method or method
+    secret = "" if method == "none" else made.client_secret
+    return RegisteredClient(made.client_id, secret, method, redirect_uri, made.client_secret_expires_at or 0.0)
 
 
 # --- grants -------------------------------------------------------------------------------------------------------
