@@ -488,6 +488,11 @@ def test_an_operation_without_files_takes_json_alone(client: Client) -> None:
     assert post(client, PNG, "application/octet-stream", "many").status == 415
 
 
+def test_a_line_of_a_file_that_only_begins_like_the_last_boundary_is_kept(client: Client) -> None:
+    content = PNG + b"\r\n--x--y\r\n--xy\r\n--x-"
+    assert post(client, form(FILE[: -len(PNG)] + content)).json == uploaded(content)
+
+
 def test_a_hostile_body_is_read_in_one_pass(client: Client) -> None:
     """Lines that only begin like the boundary do not end a part, however many there are."""
     lines = b"\r\n--xy" * 100_000

@@ -65,7 +65,7 @@ def _sections(body: bytes | bytearray, delimiter: bytes) -> Iterator[tuple[int, 
     while found != -1:
         after = found + len(delimiter)
         is_last = body.startswith(b"--", after)
-        following = after if is_last else _line_end(body, after)
+        following = _line_end(body, after + 2 if is_last else after)
         if following < 0:  # a line that only begins like the delimiter
             found = body.find(delimiter, after)
             continue
@@ -80,9 +80,11 @@ def _sections(body: bytes | bytearray, delimiter: bytes) -> Iterator[tuple[int, 
 
 
 def _line_end(body: bytes | bytearray, place: int) -> int:
-    """Return the place after a line break, which padding may precede; -1 where something else follows."""
+    """Return the place after a line break or the end, which padding may precede; -1 where something else follows."""
     while body.startswith((b" ", b"\t"), place):
         place += 1
+    if place == len(body):
+        return place
     return place + 2 if body.startswith(b"\r\n", place) else -1
 
 
