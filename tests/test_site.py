@@ -22,7 +22,7 @@ SOURCE = Path(enfold.__file__).parent
 # Modules with `__all__` that programs do not import: parts of a package that says itself what is public.
 INTERNAL = re.compile(
     r"enfold\.(schema|http_client)\b.*|enfold\.app\.(app|file)|enfold\.tasks\.model|enfold\.formats\.wrapper_schemas"
-    r"|enfold\.surfaces\.(responses|introspection|mcp\.results)|enfold\.sources\.reports"
+    r"|enfold\.surfaces\.(introspection|mcp\.results)|enfold\.sources\.reports"
 )
 
 

@@ -78,6 +78,23 @@ def code_row(code: str) -> Code:
 _IN_CODES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
+_PHRASES: Final = {
+    200: "OK",
+    413: "Content Too Large",  # as in RFC 9110, which older versions of Python do not know
+    422: "Unprocessable Content",
+    499: "Client Closed Request",
+}
+
+
+def status_phrase(status: int) -> str:
+    """Return the reason phrase of an HTTP status; empty for an unknown one."""
+    if status in _PHRASES:
+        return _PHRASES[status]
+    from http import HTTPStatus  # slow to import, and only for failures
+
+    return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
+
+
 def safe_code(code: str) -> str:
     """Return the code if it is safe in a header, label or log, otherwise UNKNOWN_ERROR."""
     return code if code in CODES or (0 < len(code) <= 128 and _IN_CODES.issuperset(code)) else "UNKNOWN_ERROR"

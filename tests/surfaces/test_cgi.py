@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -172,8 +171,7 @@ def test_the_length_bounds_the_body_and_without_it_the_end_does(app: Path) -> No
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(app: Path) -> None:
     reply = cgi(app, "/Add", b"{}", CONTENT_LENGTH="999999999999")
-    status = f"413 {HTTPStatus(413).phrase}"  # other words since Python 3.13
-    assert (reply.status, reply.headers["enfold-code"]) == (status, "PAYLOAD_TOO_LARGE")
+    assert (reply.status, reply.headers["enfold-code"]) == ("413 Content Too Large", "PAYLOAD_TOO_LARGE")
 
 
 def test_only_json_bodies_are_read(app: Path) -> None:

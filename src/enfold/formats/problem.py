@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, status_phrase
 from enfold.formats import result
 from enfold.json_pointer import escape
 
@@ -59,7 +59,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
     others = {name: value for name, value in error.details.items() if not faults or name not in _BY_ARGUMENT}
     return {
         "type": "about:blank",  # the title is then the phrase of the status; `code` says more
-        "title": _phrase(status),
+        "title": status_phrase(status) or "Error",
         "status": status,
         "detail": error.message,
         "code": error.code,
@@ -68,15 +68,6 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
         **({"details": others} if others else {}),
         **({} if error.request_id is None else {"request_id": error.request_id}),
     }
-
-
-def _phrase(status: int) -> str:
-    from http import HTTPStatus  # slow to import, and only for failures
-
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Client Closed Request" if status == 499 else "Error"
 
 
 def _faults(details: Mapping[str, Any]) -> list[dict[str, Any]]:

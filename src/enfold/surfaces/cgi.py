@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError, invalid_argument
+from enfold.errors import CallError, invalid_argument, status_phrase
 from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
@@ -235,7 +235,7 @@ async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[Response]) -> Res
 
 def _send(answer: Response, request: Request, out: BinaryIO) -> None:
     lines = [
-        f"Status: {answer.status} {_phrase(answer.status)}",
+        f"Status: {answer.status} {status_phrase(answer.status) or 'Error'}",
         f"Content-Type: {answer.media_type.decode()}",
         *(f"{name.decode().title()}: {value.decode('latin-1')}" for name, value in answer.headers),
         f"X-Request-Id: {request.known_id()}",
@@ -244,17 +244,6 @@ def _send(answer: Response, request: Request, out: BinaryIO) -> None:
     end = b"\n" if answer.media_type.endswith(b"json") else b""  # a file stays as it is
     out.write(head.encode("latin-1", "replace") + (b"" if request.method == "HEAD" else answer.body + end))
     out.flush()
-
-
-def _phrase(status: int) -> str:
-    if status == 200:
-        return "OK"
-    from http import HTTPStatus  # slow to load, and few requests fail
-
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Client Closed Request" if status == 499 else "Error"
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.runtime.reserved import is_reserved
 from enfold.schema.files import media_types
+from enfold.schema.structs import encode
 from enfold.search.finder import Finder, Found
 from enfold.surfaces.files import ResultFile, result_file
 from enfold.surfaces.request import (
@@ -47,7 +48,6 @@ from enfold.surfaces.request import (
 from enfold.surfaces.responses import (
     UNWRITABLE,
     check_length,
-    encode,
     encode_failure,
     encode_result,
     error_headers,

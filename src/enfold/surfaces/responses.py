@@ -116,9 +116,6 @@ def with_prefix(error: CallError, prefix: str) -> CallError:
     return told
 
 
-__all__ = ["UNWRITABLE", "encode", "encode_failure", "encode_result", "unwritable"]
-
-
 def encode_result(write: Callable[..., Any], envelope: ResponseEnvelope[Any], *beside: Any) -> bytes:
     """Encode a written envelope as JSON; a failure names the place in its data."""
     try:

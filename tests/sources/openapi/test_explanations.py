@@ -113,7 +113,10 @@ async def test_the_message_of_a_failed_call_says_why(
     assert (caught.value.code, caught.value.message) == (code, f"HTTP {status[:3]}: {WHY}")
 
 
-@pytest.mark.parametrize(("status", "why"), [("404 ", "Not Found"), ("499 ", "the server gave no reason")])
+NO_WORDS = [("404 ", "Not Found"), ("499 ", "Client Closed Request"), ("498 ", "the server gave no reason")]
+
+
+@pytest.mark.parametrize(("status", "why"), NO_WORDS)
 async def test_a_failure_without_words_has_the_usual_ones(
     serve: Serve, connect: Connect, http: Words, status: str, why: str
 ) -> None:

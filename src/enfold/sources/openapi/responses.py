@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.envelope import BODILESS, ResponseEnvelope, ResultWarning, http_envelope
-from enfold.errors import CallError
+from enfold.errors import CallError, status_phrase
 from enfold.http_client.errors import code_of, status_error
 from enfold.operations import ErrorSchema
 from enfold.sources.decoders import read_json
@@ -139,18 +139,15 @@ def to_error(answer: ReceivedResponse) -> CallError:
     content_type = answer.header("content-type") or ""
     return status_error(
         answer.status,
-        explanation(answer.content, content_type) or answer.reason or _phrase(answer.status),
+        explanation(answer.content, content_type)
+        or answer.reason
+        or status_phrase(answer.status)
+        or "the server gave no reason",
         reason=answer.reason,
         content_type=content_type,
         body=error_body(answer.content, content_type),
         retry_after=answer.header("retry-after"),
     )
-
-
-def _phrase(status: int) -> str:
-    from http import HTTPStatus  # slow to import, and only for failures
-
-    return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else "the server gave no reason"
 
 
 def error_body(content: bytes, content_type: str) -> Any:

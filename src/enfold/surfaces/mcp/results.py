@@ -16,10 +16,11 @@ from enfold.mcp.json_rpc import FORMAT_KEY, INTERNAL_ERROR, INVALID_PARAMS, SHAP
 from enfold.mcp.results import ToolResult
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import new_request_id
+from enfold.schema.structs import encode
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
 from enfold.surfaces.files import ResultFile, result_file
 from enfold.surfaces.mcp.catalog import MCPTool
-from enfold.surfaces.responses import UNWRITABLE, encode, encode_failure, unwritable
+from enfold.surfaces.responses import UNWRITABLE, encode_failure, unwritable
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.exchange import ClientExchange
