@@ -165,7 +165,7 @@ class App:
         await self.registry.lifetime.stop()
 
     def end_streams(self) -> None:
-        """End open streams and sessions, which would otherwise go on after the last request."""
+        """End open streams and sessions, which would otherwise stay open after the last request."""
         for surface in self._surfaces:
             surface.stop()
 

@@ -1,4 +1,4 @@
-"""The transport of one process, under its public name."""
+"""Public module of the transport within one process."""
 
 from enfold.calls.transports.memory import MemoryTransport
 

@@ -1,4 +1,4 @@
-"""The transport of many machines, under its public name, and its shared idempotency store."""
+"""Public module of the transport over NATS and its shared idempotency store."""
 
 from enfold.calls.transports.nats import NATSTransport
 from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore

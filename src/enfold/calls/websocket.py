@@ -1,4 +1,4 @@
-"""The hub and the transport of its clients, under their public names."""
+"""Public module of the hub and the transport of its clients."""
 
 from enfold.calls.transports.hub import WebSocketHub
 from enfold.calls.transports.websocket import WebSocketTransport

@@ -88,7 +88,7 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
 
 
 class ResultWarning(msgspec.Struct, frozen=True):
-    """A change made to a result, or a remaining mismatch. `old` and `new` never leave the process."""
+    """A change made to a result, or a remaining mismatch. `old` and `new` are never sent to callers."""
 
     code: str
     path: str

@@ -1,6 +1,6 @@
 """Wire formats of envelopes: sibling modules, each with `write`, `write_error` and `read`, imported on demand.
 
-A module also declares what surfaces have to know about its format; `Format` collects it.
+A module can declare more properties of its format for surfaces; `Format` collects them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Format `plain`: an object as it is, anything else as `{"result": v}`, as other frameworks write results.
+"""Format `plain`: an object without a wrapper, anything else as `{"result": v}`, as other frameworks write results.
 
 `{"result": 1}` may be an object or a wrapped 1. `shape` tells them apart; surfaces send it beside the result.
 """
@@ -27,7 +27,7 @@ write_error = result.write_error
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """Write an object as it is and anything else as format `result` does; items with a field `complete` are wrapped."""
+    """Write an object without a wrapper, anything else as in format `result`; items with a field `complete` are wrapped."""
     data = envelope.data
     if not isinstance(data, dict) or envelope.is_error or _looks_like_the_end(data, operation):
         return result.write(envelope, operation)

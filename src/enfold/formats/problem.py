@@ -98,7 +98,7 @@ def pointer(argument: str) -> str:
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """Read the value, or raise the error that problem details describe; any with a `code` or a `status` will do."""
+    """Read the value, or raise the error that problem details describe; a `code` or a `status` is sufficient."""
     if not isinstance(wire, Mapping) or not wire.keys() & {"code", "status", "title", "detail"}:
         return result.read(wire)
     code, detail = wire.get("code"), wire.get("detail") or wire.get("title")

@@ -67,7 +67,7 @@ _ERROR_TOOL: Final = "mcp"
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """Write the data as text and as a payload; a result that is a ToolEnvelope already is passed through."""
+    """Write the data as text and as a payload; a result that already is a ToolEnvelope is passed through."""
     own = _own_wire(envelope)
     if own is not None:
         return own

@@ -1,4 +1,4 @@
-"""The MCP protocol as values, and what handlers may offer and ask over it. No I/O; used by the source and the surface."""
+"""The MCP protocol as values, and functions for handlers that ask the client. No I/O; used by the source and the surface."""
 
 from enfold.mcp.offers import PromptMessage, completion
 from enfold.operations.questions import (

@@ -24,16 +24,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
-    """One message of a prompt: who says it, and a text or a content block."""
+    """One message of a prompt: its role, and a text or a content block."""
 
     content: ContentBlock | str
     role: Literal["user", "assistant"] = "user"
 
 
 def completion(registry: OperationRegistry, of: str, argument: str | None = None, **options: Any) -> Callable[[F], F]:
-    """Register a function that proposes values for an argument of a prompt or a resource of the same namespace.
+    """Register a function that suggests values for an argument of a prompt or a resource in the same namespace.
 
-    It may take `value` (what is typed so far), `argument` (its name) and `arguments` (the others), and gives texts.
+    It can take `value` (the text typed so far), `argument` (its name) and `arguments` (the others), and returns strings.
     """
     facts = {"of": of, "argument": argument}
     return registry.query(**with_facts("completion", facts, options))

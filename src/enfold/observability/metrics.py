@@ -1,7 +1,7 @@
 """Counts calls by operation, source and code, with their durations. `prometheus` writes the numbers.
 
 Untrusted names cannot grow the metrics: only existing operations have a row, at most 500 of them, within a limit on their
-text; all others count as `other`. Nor can they displace built-in and declared codes.
+text; all others count as `other`. They cannot displace built-in and declared codes, either.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ REFUSALS: Final = frozenset(
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A finished call as operators see it: never its arguments or result.
+    """The record of a finished call, without its arguments and result.
 
-    `operation` is empty if none was found; `code` is that of the error, or OK; sizes are those of bodies, None if unknown;
+    `operation` is empty if none was found; `code` is the error code, or OK; sizes are those of bodies, None if unknown;
     `items` is the number of a stream's items.
     """
 

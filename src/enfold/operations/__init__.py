@@ -1,4 +1,4 @@
-"""What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
+"""The parts of an operation: its spec, access rules and handler, and the context of a call."""
 
 from enfold.operations.access import OPEN, RESERVED_IDS, AccessControl, Identity, ReservedAccess, read_access
 from enfold.operations.context import Context, LogMessage, Progress, new_request_id

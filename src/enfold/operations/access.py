@@ -18,7 +18,7 @@ RESERVED_IDS: Final = frozenset({"owner", "local"})  # the owner's token, and th
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who calls, as the transport vouches for it."""
+    """The authenticated caller: an id with its scopes and resources."""
 
     id: str
     scopes: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ _SCOPES: Final = {"file": str | list[str], "expected": "scopes"}
 
 
 class AccessControl(msgspec.Struct, frozen=True):
-    """What a caller needs: all of the first scopes, one of the second, and the action on a resource."""
+    """Access rules: all of `required_scopes`, one of `required_scopes_any`, and the action on a resource."""
 
     required_scopes: Annotated[
         tuple[str, ...], Meta(description="the caller needs all of these scopes", extra=_SCOPES)
@@ -65,7 +65,7 @@ class AccessControl(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing at all is required."""
+        """Whether there are no access rules."""
         return not (self.required_scopes or self.required_scopes_any or self.resource_type)
 
     @property
@@ -75,7 +75,7 @@ class AccessControl(msgspec.Struct, frozen=True):
 
 
 class ReservedAccess(AccessControl, frozen=True):
-    """What operations of the namespace `enfold` require: an identity with these scopes, or nothing without authentication."""
+    """What operations of the namespace `enfold` require: an identity with these scopes; nothing if authentication is off."""
 
     has_identities: bool = True  # of the surface that serves it
 
@@ -97,7 +97,7 @@ OPEN: Final = AccessControl()
 
 
 def read_access(access: AccessControl | Mapping[str, Any] | None) -> AccessControl:
-    """Read access control as users write it; a wrong key or value is an error at registration."""
+    """Read access rules as users write them; raise ValueError for an unknown key or a wrong value."""
     if access is None:
         return OPEN
     if isinstance(access, AccessControl):

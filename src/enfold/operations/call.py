@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
-    """One call: which operation, with what input, under which context, and the surface it came in by."""
+    """One call: its operation, input and context, and the surface that received it."""
 
     operation: Operation
     input: Any  # a mapping of arguments, not validated yet
@@ -33,21 +33,21 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def client(self) -> Peer | None:
-        """The client that can be asked; None where the caller cannot be asked."""
+        """The client to which questions can be sent; None if the caller cannot be asked."""
         return self.context.invocation.client
 
     @property
     def task(self) -> RunningTask | None:
-        """The task that the call is run for; None in an ordinary call."""
+        """The task that this call runs for; None if the call is not a task."""
         return self.context.task
 
     @property
     def deadline(self) -> float | None:
-        """When the caller's time is over, by `time.monotonic()`; None where there is no limit."""
+        """The deadline of the caller, by `time.monotonic()`; None if there is none."""
         return self.context.deadline
 
     def replace(self, **changes: Any) -> Call:
-        """Return a copy with another `input` or `context`; the other fields say what was asked for, and stay as they are."""
+        """Return a copy with another `input` or `context`; the other fields cannot be replaced."""
         if changes.keys() - {"input", "context"}:
             raise TypeError(f"A middleware can replace the input and the context of a call, not {', '.join(changes)}")
         return msgspec.structs.replace(self, **changes)

@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):  # a child that went on with its parent's id
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a call is."""
+    """The progress of a call."""
 
     progress: float
     total: float | None = None
@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """What a handler says to its caller while it works."""
+    """A log message from a handler to its caller."""
 
     message: str
     level: str = "info"
@@ -98,7 +98,7 @@ class CallState(msgspec.Struct, eq=False):
 
 
 class Context:
-    """One call as its handler sees it: who asks, how long it may take, and a way to speak while it works."""
+    """One call as its handler sees it: the caller, the deadline, and ways to report progress and ask questions."""
 
     # What most calls leave as it is.
     idempotency_key: str | None = (
@@ -164,7 +164,7 @@ class Context:
 
     @property
     def deadline(self) -> float | None:
-        """When the time is over, by `time.monotonic()`; None where there is no limit."""
+        """The deadline, by `time.monotonic()`; None if there is none."""
         own = None if self.call is None else self.call.deadline
         if own is None or self._deadline is None:
             return self._deadline if own is None else own
@@ -172,7 +172,7 @@ class Context:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is the context of a handler, or of a call that a handler makes."""
+        """Whether this is the context of a handler, or of a call that a handler makes."""
         return self.call is not None or self._parent is not None
 
     @property
@@ -198,7 +198,7 @@ class Context:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time that the caller gave is over."""
+        """Whether the caller's deadline has passed."""
         return self._deadline is not None and self._deadline <= time.monotonic()
 
     def remaining(self) -> float | None:
@@ -208,7 +208,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has given up or the time is over: a `def` in a thread looks here now and then."""
+        """Whether the caller has cancelled or the deadline has passed. A `def` in a thread should check this regularly."""
         if self._cancelled or self.remaining() == 0.0:
             return True
         return any(context is not None and context.cancelled for context in (self._parent, self._origin))
@@ -227,11 +227,11 @@ class Context:
         return call.env
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Sent:
-        """Tell the caller how far the call is; without a listener nothing happens. It may be awaited."""
+        """Report progress to the caller, if the surface supports it. You can call or await it."""
         return self._send(Progress(progress, total, None if message is None else writable(message)))
 
     def log(self, message: str, level: str = "info", data: Any = None) -> Sent:
-        """Tell the caller something on the way. It may be awaited."""
+        """Send a log message to the caller, if the surface supports it. You can call or await it."""
         return self._send(LogMessage(writable(message), level, data))
 
     def _send(self, message: Progress | LogMessage) -> Sent:
@@ -244,7 +244,7 @@ class Context:
         return SENT
 
     def set_header(self, name: str, value: str) -> None:
-        """Send a header with the answer, where the surface has headers (HTTP and CGI); elsewhere nothing happens."""
+        """Add a header to the response over HTTP and CGI; other surfaces ignore it."""
         check_header(name, value)
         context = self
         while context._origin is not None:
@@ -257,12 +257,12 @@ class Context:
 
     @property
     def is_heard(self) -> bool:
-        """Whether anybody listens to progress and log messages."""
+        """Whether there is a listener for progress and log messages."""
         return self._notify is not None
 
     @property
     def preferences(self) -> Preferences:
-        """How the caller of an `mcp.request.v0.1` wants the answer; of another call, what is preferred by default."""
+        """The preferences of an `mcp.request.v0.1` for its response; for other calls, the defaults."""
         return self.invocation.preferences
 
     @property
@@ -287,7 +287,7 @@ class Context:
         return self.invocation.task
 
     def detach(self) -> None:
-        """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
+        """With `asks_first`, end the call here and run the handler again as a task; in the task, do nothing."""
         if self.task is None and self.accepts_task:
             from enfold.operations.outcomes import NeedsInput, Suspension  # only few handlers detach
 
@@ -295,7 +295,7 @@ class Context:
 
     @property
     def event_id(self) -> str | None:
-        """The id of the item that is yielded next, by which a client can resume."""
+        """The id of the item that is yielded next, from which a client can resume."""
         return self._event_id
 
     @event_id.setter
@@ -305,7 +305,7 @@ class Context:
             self._origin.event_id = value
 
     def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
-        """Begin a call: its context is this one, or, where another call has begun under it, a copy."""
+        """Begin a call with this context, or with a copy if another call has already begun with it."""
         context = self if self.call is None else self.copy()
         context.call = CallState(make_env, None if timeout is None else time.monotonic() + timeout)
         return context

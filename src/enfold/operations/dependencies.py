@@ -22,7 +22,7 @@ Dependencies: TypeAlias = "tuple[tuple[str, Provider], ...]"  # the provider of 
 
 
 class Depends(msgspec.Struct, Injected, frozen=True, eq=False):
-    """Fills in a parameter with what a provider gives: `pool: Annotated[Pool, Depends(get_pool)]`.
+    """Provides the value of a parameter: `pool: Annotated[Pool, Depends(get_pool)]`.
 
     A provider is a function, method or class; without one it is the annotated class. What follows its `yield` runs after
     the call or, with `scope="app"`, when the application stops. A call asks each provider once, unless `use_cache` is False.

@@ -24,7 +24,7 @@ _COROUTINE: Final = 0x0080  # of the flags of code
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where an operation comes from: the kind of source (functions, openapi, mcp, calls), and the name it has here."""
+    """The source of an operation: its kind (functions, openapi, mcp, calls) and its name."""
 
     kind: str = "functions"
     name: str = ""
@@ -34,7 +34,7 @@ FUNCTIONS: Final = Origin()
 
 
 class Operation(msgspec.Struct, frozen=True, eq=False):
-    """A spec and the handler that does it; a function's signature says how its arguments are read.
+    """A spec and its handler; the signature of a function determines how its arguments are read.
 
     Without a signature the handler is called as `handler(input, context)`.
     """
@@ -199,7 +199,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def is_coroutine_function(handler: Any) -> bool:
-    """Whether calling it gives a coroutine; `inspect` would know, and is slow to import."""
+    """Whether calling it returns a coroutine, without importing `inspect`, which is slow."""
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class NeedsInput(msgspec.Struct, frozen=True):
-    """The caller is to answer questions and call again; the handler then runs again from its beginning.
+    """The caller must answer questions and call again; the handler then runs again from its beginning.
 
-    Without questions the handler has asked all it had to ask (`context.detach()`), and runs again as a task.
+    Without questions, the handler has called `context.detach()`, and runs again as a task.
     """
 
     questions: Mapping[str, Question] = {}  # by the key under which each is answered
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """The call continues as a task, which its caller follows: one of this server, or of the server behind it."""
+    """The call continues as a task of this server or of an upstream server; its caller has a handle for it."""
 
     task: Task
 

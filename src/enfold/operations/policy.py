@@ -1,4 +1,4 @@
-"""How calls are treated: limits per caller, and what happens to results, arguments and errors."""
+"""Policies: limits per caller, and the treatment of results, arguments and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PayloadLog(Protocol):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How calls are treated; a field that is None is taken from the registry. Those with a description are in files, too."""
+    """How calls are treated. A field that is None is taken from the registry. Fields with a description are configuration keys."""
 
     normalize: Annotated[
         Normalize | None, Meta(description="what happens to results that do not match their schema")

@@ -26,7 +26,7 @@ EVERY_QUESTION: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A request to the client, and the capability it needs for it."""
+    """A question to the client, and the capability that the client needs for it."""
 
     method: str
     params: dict[str, Any]
@@ -147,7 +147,7 @@ def elicit(
     url: str | None = None,
     key: str | None = None,
 ) -> Awaitable[Answer]:
-    """Ask the user. `key` names the question; its default is a number. Asking again is a new question."""
+    """Ask the user. `key` identifies the question, by default with a number. Asking again creates a new question."""
     return _ask_one(context, key, elicitation(message, schema, url=url), _answer)
 
 
@@ -175,7 +175,7 @@ def client_capabilities(context: Context) -> Mapping[str, Any]:
 
 
 def remember(context: Context, key: str, make: Callable[[], T]) -> T:
-    """Return a JSON value that is made only once, however many rounds the call takes."""
+    """Return a JSON value that is created only once, however many rounds the call takes."""
     peer = peer_of(context)
     memory = {} if peer is None else peer.memory
     if key not in memory:
@@ -184,14 +184,14 @@ def remember(context: Context, key: str, make: Callable[[], T]) -> T:
 
 
 def resource_updated(context: Context, uri: str) -> None:
-    """Tell the clients that follow a resource that it has changed."""
+    """Notify the clients that are subscribed to a resource that it has changed."""
     peer = peer_of(context)
     if peer is not None:
         peer.resource_updated(uri)
 
 
 def close_stream(context: Context) -> None:
-    """Let go of the client's connection during long work; it comes back for the answer. Elsewhere nothing happens."""
+    """Close the client's connection during long work; the client reconnects for the response. No effect outside of such connections."""
     peer = peer_of(context)
     if peer is not None:
         peer.close_stream()

@@ -1,4 +1,4 @@
-"""The contract of one operation: its spec, the options it is written with, and its id."""
+"""The spec of an operation, its options, and its id."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ DEFAULT_TIMEOUT: Final = 60.0
 
 
 class OperationType(StrEnum):
-    """Reads (query), changes something (mutation), or gives a stream (subscription)."""
+    """Whether an operation reads (query), changes something (mutation), or returns a stream (subscription)."""
 
     QUERY = "query"
     MUTATION = "mutation"
@@ -128,7 +128,7 @@ class OperationType(StrEnum):
 
 
 class ErrorSchema(msgspec.Struct, frozen=True):
-    """A code the handler may raise of its own, what its details look like, and what it means on each surface."""
+    """An error code that an operation declares: the schema of its details, and its status, category and exit code."""
 
     code: str
     description: str = ""
@@ -146,7 +146,7 @@ class ErrorSchema(msgspec.Struct, frozen=True):
 
     @property
     def row(self) -> Code:
-        """The row of the table of codes, with what is declared here; a status that tells of no error is left out."""
+        """The row of the table of codes with the declared values; a status that is not an error is ignored."""
         status = self.http_status if self.http_status is not None and 400 <= self.http_status <= 599 else None
         declared = {
             "http_status": status,
@@ -159,9 +159,9 @@ class ErrorSchema(msgspec.Struct, frozen=True):
 
 
 class OperationSpec:
-    """The contract of one operation: an immutable value; schemas given as functions are made when first read.
+    """The description of an operation. It is immutable; schemas given as functions are created when first read.
 
-    The fields are what is kept; `SpecFields` says what may be given for each of them.
+    `SpecFields` lists the values that can be passed for each field.
     """
 
     id: str  # `namespace.name`, or the name alone
@@ -234,7 +234,7 @@ class OperationSpec:
         return json_digest(self.to_dict())
 
     def lies_in(self, namespace: str) -> bool:
-        """Whether it is in a namespace, or in one below it."""
+        """Whether the operation is in this namespace, or in one below it."""
         return self.namespace == namespace or self.namespace.startswith(f"{namespace}.")
 
     def declared_row(self, code: str) -> Code | None:

@@ -35,7 +35,7 @@ Fetch: TypeAlias = Callable[[str], Record | None]
 
 
 class CycleError(ValueError):
-    """Records that are their own ancestors."""
+    """The records have a cycle: a run is its own ancestor."""
 
     def __init__(self, run_ids: Iterable[str]) -> None:
         self.run_ids = tuple(run_ids)

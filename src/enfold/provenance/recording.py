@@ -140,7 +140,7 @@ class Recording(msgspec.Struct, eq=False):
     adopted: list[dict[str, Any]] = []  # their records, if created by other processes
 
     def nested(self) -> Recording:
-        """Return the recording of a nested call: this run is its parent, its result one of our inputs."""
+        """Return the recording of a nested call: this run is its parent, and its result becomes an input of this run."""
         return Recording(
             self.recorder,
             msgspec.structs.replace(self.options, parents=(self.run_id,)),
@@ -168,7 +168,7 @@ class Recording(msgspec.Struct, eq=False):
             self.run_id, self.is_kept = str(wire.get("run_id")), True
 
     def adopt(self, wire: Any) -> None:
-        """Store the record of a nested call from another process; others are ignored, malformed ones logged."""
+        """Store the record of a nested call from another process; unrelated records are ignored, malformed ones logged."""
         try:
             record = read_record(wire)
         except FormatError as error:

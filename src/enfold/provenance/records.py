@@ -39,7 +39,7 @@ class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Digest(_Wire, frozen=True):
-    """A hash over canonical content."""
+    """A digest of canonical content."""
 
     alg: Algorithm
     value: Hex

@@ -407,7 +407,7 @@ _here: Final[ContextVar[tuple[Override, ...]]] = ContextVar("enfold_overrides", 
 def override(provider: Callable[..., Any], replacement: Callable[..., Any]) -> Iterator[None]:
     """Call `replacement` instead of a provider inside the `with` block, on every surface of this process.
 
-    Where several overlap, code sees the override that it made itself, and otherwise the latest.
+    If several overlap, code uses its own override, or else the latest one.
     """
     for each in (provider, replacement):
         if not callable(each):

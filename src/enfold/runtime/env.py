@@ -37,10 +37,10 @@ def build_env(
     *,
     raise_on_error: bool = False,
 ) -> Env:
-    """Return the operations of a registry as a handler calls them: `env.namespace.operation(input)`.
+    """Return the operations of a registry in the form of `context.env`: `env.namespace.operation(input)`.
 
-    `enforce` checks access on every nested call; `namespaces` are the only ones that can be reached, with what lies
-    below them; `raise_on_error` raises where an MCP server's tool says that it failed.
+    `enforce` checks access on every nested call; `namespaces` limits it to these namespaces and those
+    below them; `raise_on_error` raises if an MCP tool reports an error.
     """
     reachable = None if namespaces is None else frozenset(namespaces)
     return Env(_Nesting(registry, context, enforce, reachable, raise_on_error), "")

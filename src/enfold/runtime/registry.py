@@ -655,8 +655,8 @@ class OperationRegistry(Registry):
     def middleware(self, middleware: M) -> M:
         """Wrap every call of this registry's operations: `@ops.middleware` above an `async def wrap(call, next)`.
 
-        The first one is the outermost, and that of an operation stands inside them all. Operations registered before it
-        are wrapped too.
+        The first one is the outermost; middleware of an operation is inside all of them. Operations registered before
+        are wrapped, too.
         """
         check_middleware(middleware)
         self._middleware = (*self._middleware, middleware)
@@ -665,12 +665,12 @@ class OperationRegistry(Registry):
         return middleware
 
     def on_start(self, hook: H) -> H:
-        """Run a function before the first call, on whatever surface: it opens what the operations need."""
+        """Run a function before the first call, on every surface, to open resources such as connection pools."""
         self.lifetime.add(start=hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
-        """Run a function after the last call: it closes what `on_start` opened."""
+        """Run a function after the last call, to close what `on_start` opened."""
         self.lifetime.add(stop=hook)
         return hook
 

@@ -25,7 +25,7 @@ REQUIRED: Final[frozenset[SourceKind]] = frozenset({"functions"})  # unless a so
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that could not be imported, and why."""
+    """Something that could not be imported, and the reason."""
 
     where: str
     why: str

@@ -34,8 +34,8 @@ _FIELDS: Final = frozenset({"data", "filename"})  # of an object that stands for
 class MediaType(msgspec.Struct, frozen=True):
     """The media type of bytes: `Annotated[bytes, MediaType("image/png")]`.
 
-    A result with a media type is sent as it is over HTTP to callers who ask for that type, and is an image, audio or
-    resource block over MCP. An argument may have a range, such as `image/*`.
+    Over HTTP, a result with a media type is sent unencoded to callers who accept that type. Over MCP it is an image, audio or
+    resource block. An argument may have a range, such as `image/*`.
     """
 
     name: str

@@ -70,7 +70,7 @@ class FoundOperations(list[Operation]):
 
     @property
     def report(self) -> ImportReport:
-        """The ids of the operations; what cannot be one raises when it is found."""
+        """The ids of the operations. A function that cannot be an operation raises when it is found."""
         from enfold.sources.reports import ImportReport
 
         return ImportReport(operation.spec.id for operation in self)
@@ -79,8 +79,8 @@ class FoundOperations(list[Operation]):
 def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOperations:
     """Find the operations of every Python file in a folder; each namespace is the file's name.
 
-    Files and folders that begin with `_` or `.` are left out; a registry found in a file gives its operations as
-    they are. `options` are those of `from_functions`.
+    Files and folders that begin with `_` or `.` are skipped; operations of a registry in a file are imported
+    unchanged. `options` are those of `from_functions`.
     """
     from pathlib import Path
 

@@ -282,7 +282,7 @@ class _FixedArguments:
 
 
 class OpenAPILimits(msgspec.Struct, frozen=True):
-    """What a source allows: sizes in bytes after decompression, and how often it tries again."""
+    """Limits of a source: sizes in bytes after decompression, and numbers of retries."""
 
     response_bytes: int = 32 * 1024 * 1024
     request_bytes: int = 32 * 1024 * 1024
@@ -298,7 +298,7 @@ Folder: TypeAlias = str | os.PathLike[str]
 
 
 class Service(msgspec.Struct, frozen=True):
-    """How the service of an OpenAPI document is reached. `client` is your own `httpx2.AsyncClient` or `httpx.AsyncClient`."""
+    """How to reach the service of an OpenAPI document. `client` is your own `httpx2.AsyncClient` or `httpx.AsyncClient`."""
 
     client: Any = None
     server_variables: Annotated[
@@ -332,7 +332,7 @@ def _limit(unit: str, description: str) -> Any:
 
 
 class MCPLimits(msgspec.Struct, frozen=True):
-    """How much a source accepts from its MCP servers, and how long it waits for them: sizes in bytes, times in seconds."""
+    """Limits of a source for its MCP servers: sizes in bytes, times in seconds."""
 
     message_bytes: Annotated[int, _limit("bytes", "of one message")] = 64 * 1024 * 1024
     connect: Annotated[float, _limit("seconds", "from the start of a server to the end of the handshake")] = 30.0

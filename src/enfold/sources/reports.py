@@ -21,7 +21,7 @@ MAX_LISTED: Final = 50
 
 
 class SchemeNeed(msgspec.Struct, frozen=True):
-    """What a person has to know to fill a security scheme: a variable, and whether a credential is there already."""
+    """A security scheme for the operator: the variable to set, and whether it already has a credential."""
 
     name: str
     kind: str

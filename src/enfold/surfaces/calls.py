@@ -1,4 +1,4 @@
-"""A registry served to the peers of a transport: its operations offered, described, and kept in step with it."""
+"""Serve a registry to the peers of a transport: offer and describe its operations, and follow its changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve_calls(
 ) -> Serving:
     """Serve a registry: `async with serve_calls(registry, transport):`, or `await` it and close it later.
 
-    `store` is the idempotency store (unless given, a bucket that all workers of NATS share, else memory), `verify` reads
+    `store` is the idempotency store (by default, a bucket that all workers on NATS share; otherwise memory), `verify` reads
     delegations, `recorder` records the runs of callers who ask for provenance.
     """
     handler = CallHandler(
@@ -68,7 +68,7 @@ def _begin(
 
 
 class Serving:
-    """A registry on a transport, from its first offer to its last answer."""
+    """A registry that is served on a transport."""
 
     def __init__(self, handler: CallHandler, transport: Transport, service: str, version: str) -> None:
         self.handler = handler
@@ -98,7 +98,7 @@ class Serving:
         self._following = asyncio.create_task(self._follow())
 
     async def close(self, *, drain: bool = True) -> None:
-        """Take no more calls, let those that run come to their end, and say goodbye."""
+        """Accept no more calls, let running calls finish, and announce the end to peers."""
         if self._following is None:
             return
         self._stop_watching()

@@ -1,4 +1,4 @@
-"""Operations as a CGI program: one request in the environment and on stdin, one answer on stdout, then the end."""
+"""Operations as a CGI program: it reads one request from the environment and stdin, and writes the response to stdout."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def to_cgi(
     stdin: BinaryIO | None = None,
     stdout: BinaryIO | None = None,
 ) -> int:
-    """Answer the request that a web server put into the environment. The exit code is always 0.
+    """Handle the request that a web server put into the environment. The exit code is always 0.
 
     `identify` says who is behind the name that the web server vouches for in `identity_variable`; `tasks` opens what runs
     operations that must be tasks, for as long as one of them is waited for.
@@ -92,7 +92,7 @@ def _span(request: Request) -> SpanStart:
 
 
 def refuse() -> int:
-    """Answer for a program that failed to start; the reason goes only to the web server's log."""
+    """Respond for a program that failed to start; the reason is only in the web server's log."""
     functions = Functions(OperationRegistry(), FunctionSettings(DEFAULT_FORMAT, 0, None), _DIALECT)
     request = _read_request(os.environ, sys.stdin.buffer, functions)
     failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))

@@ -182,7 +182,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 class FunctionSettings(msgspec.Struct, frozen=True):
-    """What the operator chose."""
+    """Settings of the MCP server."""
 
     format: str
     max_body: int

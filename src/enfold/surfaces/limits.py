@@ -13,7 +13,7 @@ from enfold.errors import CallError
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one server, named as in `[limits]` and after `--limit`.
 
-    Every field is a number that holds for the whole server. Limits per identity, operation or source belong in
+    Every field is a number that applies to the whole server. Limits per identity, operation or source belong in
     sub-tables beside them.
     """
 

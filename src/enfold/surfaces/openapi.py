@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of a registry: exactly what the HTTP surface answers. Pure: no server, no I/O."""
+"""The OpenAPI 3.1 document of a registry: exactly what the HTTP surface accepts and returns. No server, no I/O."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def to_openapi(
     version: str | None = None,
     has_tasks: bool = False,
 ) -> dict[str, Any]:
-    """Build the OpenAPI document for one caller: what this identity may call, or everything.
+    """Build the OpenAPI document of the operations that a caller may call, or of all operations.
 
-    `has_tasks` says that durable operations run as tasks for callers who ask for it.
+    With `has_tasks`, it describes how durable operations run as tasks.
     """
     operation, outline = excerpt.operation, excerpt.outline
     chosen = find_format(format)

@@ -1,6 +1,6 @@
-"""Durable calls: a handle at once, and work that survives the death of caller, edge and worker.
+"""Durable calls: they return a handle immediately and survive a crash of the caller, the edge and the worker.
 
-Stores are imported by name (`enfold.tasks.sqlite`, `enfold.tasks.nats`, `enfold.tasks.memory`): none is loaded here.
+Stores have their own modules (`enfold.tasks.sqlite`, `enfold.tasks.nats`, `enfold.tasks.memory`); none is imported here.
 """
 
 # Imports inside functions: nats-py is an extra, which tasks in a file or in memory do without.

@@ -1,4 +1,4 @@
-"""Tasks kept in the memory of one process: for tests, and where no file can be written. They end with it."""
+"""Tasks in the memory of one process: for tests, and if no file can be written. They are lost when it exits."""
 
 from __future__ import annotations
 

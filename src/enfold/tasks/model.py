@@ -104,7 +104,7 @@ class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task at one moment. `fence` names the attempt that holds it, and is empty while no worker does."""
+    """The state of a task at one moment. `fence` identifies the attempt that holds it; empty if no worker holds it."""
 
     order: Order
     updated: int
@@ -155,7 +155,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def message(self) -> str | None:
-        """How far it is, in words."""
+        """The progress as text."""
         if self.status is Status.CANCELLED:
             return "cancelled"
         if self.is_cancelling and not self.is_ended:

@@ -1,4 +1,4 @@
-"""Tasks kept on NATS JetStream: for many machines. They survive the failure of every process but the NATS servers.
+"""Tasks on NATS JetStream, for many machines. They survive the failure of every process except the NATS servers.
 
 The queue holds what is to be run until it is done; the bucket holds the state of every task under its owner. A worker
 claims by writing the state over the version it has read, and records in the same way: a late write is refused. Callers

@@ -111,7 +111,7 @@ class Runner:
         await self.stop()
 
     def start(self) -> None:
-        """Begin to claim tasks, on the running loop."""
+        """Start to claim tasks, on the running event loop."""
         if self._claiming is None or self._claiming.done():
             loop = asyncio.get_running_loop()
             self._record_within = None
@@ -120,13 +120,13 @@ class Runner:
 
     @property
     def is_running(self) -> bool:
-        """Whether it claims tasks on the loop that runs now."""
+        """Whether it claims tasks on the running event loop."""
         claiming = self._claiming
         return claiming is not None and not claiming.done() and claiming.get_loop() is asyncio.get_running_loop()
 
     @property
     def working(self) -> int:
-        """How many tasks run here now."""
+        """The number of tasks that run here now."""
         return len(self._attempts)
 
     async def stop(self, grace: float = 0.0) -> None:
@@ -205,7 +205,7 @@ class Runner:
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
         """Store a task, and start it if there is a free slot: storing and claiming together saves a write.
 
-        Only a task that may be retried: others are not started before their caller knows of them.
+        Only for tasks that may be retried: others are not started before their caller has the id.
         """
         begins = order.retries and self.is_running and self._has_room_for(order.owner)
         self._being_stored += begins

@@ -1,4 +1,4 @@
-"""Tasks kept in one SQLite file, shared by the processes of a machine. They survive the death of all of them.
+"""Tasks in a SQLite file that the processes of a machine share. They survive a crash of all of them.
 
 A process that runs tasks holds a lock file, which the kernel releases when the process dies. The others check it several
 times a second and take over; by the file's version they see what other processes have changed.
@@ -36,7 +36,7 @@ _HOLDERS: Final = "SELECT DISTINCT holder FROM tasks WHERE holder != ''"
 
 
 class SQLiteTasks(TableTasks):
-    """A file of tasks. `fsync="normal"` is faster, and may lose the last moments when the power fails."""
+    """A file of tasks. `fsync="normal"` is faster, but a power failure may lose the last tasks."""
 
     def __init__(self, path: Path | str, *, fsync: Literal["full", "normal"] = "full") -> None:
         """Create the file, and its folder, with the first task."""
@@ -52,7 +52,7 @@ class SQLiteTasks(TableTasks):
         self._missing: dict[str, float] = {}
 
     async def close(self) -> None:
-        """Let go of the file; what this process still held is for others."""
+        """Close the file; other processes take over tasks that this one still held."""
         await super().close()
         if self._lock is not None:
             self._lock.release()

@@ -67,16 +67,16 @@ class FencedError(Exception):
 
 
 class TaskStore(Protocol):
-    """Where tasks are kept. `owner` restricts results to this identity; None for administrators.
+    """Stores tasks. `owner` restricts results to this identity; None for administrators.
 
     A store that cannot be reached raises UNAVAILABLE with the reason `store`. All methods may be called concurrently.
-    Readers see a task as of now: ended at its deadline, which is then stored, and gone after `expires`.
+    Readers see the current state: a task ends at its deadline, and is gone after `expires`.
     """
 
     beat: float  # seconds between heartbeats of a worker, which also learns of cancellations
 
     async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
-        """Store a task, which is safe when this returns; with the same key and owner, the first one.
+        """Store a task durably; with a key that the owner has used before, return the first one.
 
         Another input under the same key is a VALIDATION_ERROR, more than the limits allow RESOURCE_EXHAUSTED.
         With `claims` a new task is also claimed, if the store can do both in one step: a Claim.
@@ -102,10 +102,10 @@ class TaskStore(Protocol):
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        """Send a heartbeat; returns whether the caller wants the task to end. FencedError if it is no longer ours."""
+        """Send a heartbeat; returns whether the caller wants the task to end. FencedError if another worker has taken it over."""
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
-        """Record how the attempt ended, once. FencedError if it is no longer ours."""
+        """Record how the attempt ended, once. FencedError if another worker has taken it over."""
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         """Send a signal to a task; returns the task after it."""
@@ -114,7 +114,7 @@ class TaskStore(Protocol):
         """Yield the task now and after every change, until it has ended or is gone."""
 
     async def expire(self) -> None:
-        """End what is over its deadline, and make room: forget what was kept long enough."""
+        """End tasks whose deadline has passed, and delete expired ones."""
 
     async def close(self) -> None: ...
 

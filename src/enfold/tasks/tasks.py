@@ -43,7 +43,7 @@ LAST_WORD: Final = 1.0  # seconds at most, in which the id of a task reaches who
 
 
 class Tasks:
-    """The durable operations of a registry. Unless `at_once` is 0, the process that orders tasks also runs them."""
+    """The durable operations of a registry. Unless `at_once` is 0, the process that starts tasks also runs them."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Tasks:
         await self.close()
 
     def begin(self) -> None:
-        """Begin to run what was ordered, here or elsewhere; the first `start` does so too."""
+        """Start to run queued tasks, of this process or others; the first `start` does this, too."""
         if self._works and not self.runner.is_running:
             self.runner.start()
 
     async def close(self, grace: float = 0.0) -> None:
-        """Run nothing any more, and close the store; what runs longer than `grace` seconds is given up."""
+        """Stop running tasks and close the store; tasks that run longer than `grace` seconds are abandoned."""
         if self.registry.services.tasks is self:
             self.registry.services.tasks = None
         await self.runner.stop(grace)
@@ -115,10 +115,10 @@ class Tasks:
         provenance: Mapping[str, Any] | None = None,
         select: str | None = None,
     ) -> TaskHandle:
-        """Order a task, which is stored when this returns; with a key that was used before, the first one.
+        """Start a task, which is stored when this returns; with a key that was used before, return the first one.
 
-        `answers` are those that the caller has given before it became a task; `capabilities` what the caller can be
-        asked, in MCP's words; `deadline` in seconds can only shorten; `select` is what of the result is wanted.
+        `answers` are those that the caller gave before the call became a task; `capabilities` are the questions that the caller
+        can answer, in MCP's terms; `deadline` in seconds can only shorten; `select` is the selection of fields.
         """
         return await self._submit(
             self._guarded.prepared(operation_id),
@@ -195,7 +195,7 @@ class Tasks:
         return partial(self._upstream.taken, operation_id, owner_of(identity))
 
     def offer_to_take(self, prepared: PreparedOperation, context: Context) -> None:
-        """Let a call hand over the task of another server, where nothing is to be done with its result here."""
+        """Let a call return the task of an upstream server as a handle, if its result needs no processing here."""
         if not prepared.is_wrapped and not context.asks_for_more:
             context.take_task = self.taker(prepared.id, identity=context.identity)
 
@@ -209,7 +209,7 @@ class Tasks:
         capabilities: Mapping[str, Any] | None = None,
         is_admitted: bool = False,
     ) -> TaskHandle:
-        """Order a task for a call that has come to a surface: what its context asks for goes with it.
+        """Start a task for a call of a surface, with the options of its context.
 
         `is_admitted`: access and limits have been checked for the call that becomes this task.
         """
@@ -226,7 +226,7 @@ class Tasks:
         )
 
     async def defer(self, operation_id: str, input: Mapping[str, Any], context: Context) -> Task:
-        """Order a task for a call that goes on as one: what its caller has answered goes with it."""
+        """Start a task for a call that continues as one, with the answers of its caller."""
         peer = context.invocation.client
         answers, capabilities = ({}, None) if peer is None else (peer.answers, peer.capabilities)
         handle = await self.order(
@@ -241,7 +241,7 @@ class Tasks:
     async def run(
         self, operation_id: str, input: Mapping[str, Any], context: Context
     ) -> ResponseEnvelope[Any] | NeedsInput:
-        """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
+        """Start a task and wait for it, for a caller without support for tasks; a TIMEOUT contains its id."""
         peer = context.invocation.client
         capabilities = {} if peer is None else peer.capabilities
         handle = await self.order(operation_id, input, context, capabilities=capabilities, is_admitted=True)
@@ -290,7 +290,7 @@ class Tasks:
         await self._upstream.cancel(task.operation, task.notes[SERVER_TASK])
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
-        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        """Return the envelope of a task that has ended, or raise its CallError."""
         if task.outcome is None:
             raise _not_found()
         try:
@@ -310,7 +310,7 @@ class Tasks:
     ) -> list[Task]:
         """List the caller's `wanted` tasks, newest first, without outcomes.
 
-        Without identities an id is a secret: no list.
+        Without identities, knowing the id gives access, so nothing is listed.
         """
         if identity is None:
             return []
@@ -351,11 +351,11 @@ class TaskHandle:
 
     @property
     def last(self) -> Task | None:
-        """The task as this handle has last seen it, without asking the store."""
+        """The last state that this handle has read, without reading the store."""
         return self._last
 
     async def state(self) -> Task:
-        """Return the task as it is now."""
+        """Return the current state of the task."""
         self._last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
         return self._last
 
@@ -386,14 +386,14 @@ class TaskHandle:
         return after
 
     async def result(self) -> ResponseEnvelope[Any]:
-        """Wait for the end; return the envelope, or raise the CallError."""
+        """Wait until the task has ended; return the envelope, or raise the CallError."""
         async for task in self.watch():
             if task.is_ended:
                 return self.outcome(task)
         raise _not_found()
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
-        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        """Return the envelope of a task that has ended, or raise its CallError."""
         return self._tasks.outcome(task)
 
 

@@ -1,7 +1,7 @@
 """One client per surface with the same verbs, for the tests of a registry. No sockets, no processes.
 
-`async with testing.http(registry) as client:` gives a client with `call`, `subscribe` and `list`; the other surfaces are
-opened alike. `testing.open_client("http", registry)` takes the surface by its name in `SURFACES`.
+`async with testing.http(registry) as client:` opens a client with `call`, `subscribe` and `list`; the other surfaces are
+opened in the same way. `testing.open_client("http", registry)` selects the surface by its name in `SURFACES`.
 """
 
 from __future__ import annotations

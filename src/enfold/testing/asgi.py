@@ -72,7 +72,7 @@ async def _pass_event(event: str, task: asyncio.Future[None], events: Any, answe
 
 
 class Conversation:
-    """One HTTP request while it is answered; it is sent at once."""
+    """One HTTP request and its response; it is sent immediately."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Conversation:
         self._events.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
     def leave(self) -> None:
-        """Close the connection, as a client that no longer waits."""
+        """Close the connection, as a client that disconnects."""
         self._events.put_nowait({"type": "http.disconnect"})
 
     async def began(self) -> Conversation:
@@ -266,7 +266,7 @@ _MCP_HEADERS: Final = {
 async def mcp(registry: Registry, *, revision: str = LATEST.name, **options: Any) -> AsyncIterator[MCPClient]:
     """Open a client of the MCP server, mounted as in `enfold serve`; `options` are those of `to_mcp`.
 
-    Tools go by their ids, as on the other surfaces, unless `tool_names` says otherwise.
+    Call tools by their ids, as on the other surfaces, unless you pass `tool_names`.
     """
     own = options.pop("tokens", None)
     callers = NamedCallers(own)

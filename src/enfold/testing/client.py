@@ -18,7 +18,7 @@ Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What came of one call: an envelope or an error, and the answer of the surface that held it."""
+    """The outcome of one call: an envelope or an error, and the surface's response."""
 
     envelope: ResponseEnvelope[Any] | None = None
     error: CallError | None = None
@@ -28,7 +28,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> Any:
-        """The data of a success; a failure is raised, so that no test takes it for None."""
+        """The data of a success; a failure is raised, so that a test cannot mistake it for None."""
         if self.error is not None:
             raise self.error
         return None if self.envelope is None else self.envelope.data
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def details(self) -> dict[str, Any]:
-        """The facts of a failure, where the surface and the format have a place for them."""
+        """The details of a failure, if the surface and the format contain them."""
         return {} if self.error is None else self.error.details
 
 
@@ -69,16 +69,16 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class Client(Protocol):
-    """The verbs of every client."""
+    """The methods of every client."""
 
     async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
-        """Call a query or mutation; a failure is a reply too."""
+        """Call a query or mutation; a failure is returned as a reply, too."""
 
     def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
         """Yield the items of a subscription; raise its failure. Surfaces without streams collect them first."""
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
-        """Return the ids of the operations that this caller sees."""
+        """Return the ids of the operations that are visible to this caller."""
 
 
 class SurfaceClient(ABC):

@@ -31,7 +31,7 @@ Join: TypeAlias = Callable[[Identity | None], Transport]
 
 @asynccontextmanager
 async def direct(registry: Registry) -> AsyncIterator[DirectClient]:
-    """Open a client of the registry itself, with its access rules; what `on_start` opens is closed at the end."""
+    """Open a client of the registry itself, with its access rules; `on_stop` runs when it is closed."""
     await registry.lifetime.start()
     try:
         yield DirectClient(registry)
@@ -72,7 +72,7 @@ async def calls(
 ) -> AsyncIterator[CallsClient]:
     """Open a client of the call protocol: a worker, and a peer for each caller; `options` are those of `serve_calls`.
 
-    They meet on a bus in memory. A worker on another `transport` needs `join`, which gives the transport of a caller.
+    They use a bus in memory. For another `transport`, pass `join`, which returns the transport of a caller.
     """
     bus = MemoryTransport("worker", has_identities=True)
     if transport is not None and join is None:

@@ -46,7 +46,7 @@ MAX_GONE: Final = 10_000  # operations remembered without workers
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """How often peers are asked what they serve, and how much is kept of one peer; more is dropped, counted and logged."""
+    """How often peers are asked what they serve, and limits per peer; what exceeds them is dropped, counted and logged."""
 
     refresh: float = 5.0  # seconds between two rounds
     patience: float = 1.0  # seconds that a peer may take to answer

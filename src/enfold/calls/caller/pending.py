@@ -118,8 +118,8 @@ class PendingRequestMap:
     ) -> ResponseEnvelope[Any]:
         """Call a query or mutation; raises the CallError it ends with. `deadline` is in Unix milliseconds.
 
-        A failed call is retried only if it certainly did not start or is `idempotent`. An `idempotency_key` is no reason to
-        retry: whether the workers share a store is not known here.
+        A failed call is retried only if it certainly did not start or is `idempotent`. An `idempotency_key` does not cause a
+        retry: the caller does not know whether the workers share a store.
         """
         ttl = _ttl(context, timeout, deadline)
         ends_at = monotonic() + (DEFAULT_TTL if ttl is None else ttl)
@@ -276,7 +276,7 @@ class PendingRequestMap:
     # giving up
 
     def abort(self, request_id: str) -> None:
-        """Abort a call: it ends at once, and its worker receives an abort as soon as it is known."""
+        """Abort a call: it ends immediately, and its worker receives an abort as soon as it is known."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting.is_aborted = True

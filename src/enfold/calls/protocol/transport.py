@@ -1,6 +1,6 @@
 """The transport protocol: messages, signals and six methods. No I/O.
 
-A transport carries bytes between peers and authenticates their senders; it knows nothing of calls.
+A transport carries bytes between peers and authenticates their senders; it does not interpret them.
 """
 
 from __future__ import annotations

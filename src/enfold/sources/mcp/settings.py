@@ -72,9 +72,9 @@ Target: TypeAlias = str | Sequence[str] | Mapping[str, Any] | Command | Address
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """How a source talks to its servers.
+    """How a source connects to its servers.
 
-    `headers` and `client` (an httpx client of yours) are for servers at an address. `protocol` pins a revision.
+    `headers` and `client` (your own httpx client) are for servers with a URL. `protocol` selects a revision.
     `per="session"` opens a connection, and starts a process, for each session of an MCP client. `answers` are the
     source's own answers to `elicitation/create`, `sampling/createMessage` and `roots/list`, for callers that cannot be
     asked. `log_level` is the level requested of servers for log messages.
@@ -93,7 +93,7 @@ class Content(msgspec.Struct, frozen=True):
     """What is imported from servers, and how it is presented.
 
     `reads="result"`: results are wrapped as `{"result": …}`. `instructions` are passed on to MCP clients: the
-    server's own, a text of yours, or with False none.
+    server's own, your own text, or none (False).
     """
 
     kinds: tuple[Kind, ...] = KINDS

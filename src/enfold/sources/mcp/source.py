@@ -57,17 +57,17 @@ def from_mcp(
     rules: Rules = Rules(),
     middleware: Iterable[Middleware] = (),
 ) -> MCPOperations:
-    """The operations of an MCP server, as `async with from_mcp(target) as operations`.
+    """Import the operations of an MCP server: `async with from_mcp(target) as operations`.
 
     The target is a command (a list, or a string as in a shell), the URL of a server, or an `mcpServers` configuration,
-    whose servers each get their name as a namespace. `name` is shown in messages and in `registry.sources`. `auth` is a
+    in which each server's name is its namespace. `name` is shown in messages and in `registry.sources`. `auth` is a
     bearer token, a (user, password), a function that returns the value of `Authorization`, or an OAuth login
     (`enfold.sources.mcp.oauth`).
 
     `selection`, `shape` and `rules` are the options of every source (`enfold.sources.options`); `connection` and
     `content` are specific to MCP. `middleware` wraps the calls of all operations, the first one outermost.
 
-    Callers see `[hidden]` where a server repeats one of `shape.secrets` or another secret it was given: credentials,
+    Callers see `[hidden]` if a server repeats one of `shape.secrets` or another secret that it received: credentials,
     headers, environment variables, words of its command and fixed arguments.
     """
     servers = read_servers(target)
@@ -126,7 +126,7 @@ class MCPOperations:
 
     @property
     def report(self) -> ImportReport:
-        """The ids that are there now, and what was left out and why."""
+        """The ids of the current operations, and what was skipped and why."""
         skipped = [problem for source in self._sources for problem in source.imported.skipped]
         degraded = [problem for source in self._sources for problem in source.imported.degraded]
         imported = [operation.spec.id for operation in self]
@@ -134,26 +134,26 @@ class MCPOperations:
 
     @property
     def is_up(self) -> bool:
-        """Whether every server can be spoken to at this moment; a call to one that cannot tries again."""
+        """Whether every server is connected now; a call to a disconnected server reconnects it."""
         return all(source.is_up for source in self._sources)
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls run just now."""
+        """Whether calls are running."""
         return any(source.is_busy for source in self._sources)
 
     async def wake(self) -> None:
-        """Connect again to servers that were lost, without waiting for a call; CallError where one stays away."""
+        """Reconnect to lost servers without waiting for a call; raise CallError if one stays unreachable."""
         for source in self._sources:
             await source.wake()
 
     def keep_current(self, registry: OperationRegistry) -> None:
-        """Keep a registry that has our operations up to date as the servers' lists change, until we are closed."""
+        """Update a registry that has these operations when the servers' lists change, until this source is closed."""
         for source in self._sources:
             source.registries.add(registry, source.name)
 
     def leave(self, registry: OperationRegistry) -> None:
-        """Keep a registry up to date no longer, and be shown among its sources no longer."""
+        """Stop updating a registry, and remove this source from its list of sources."""
         for source in self._sources:
             source.registries.remove(registry)
 
@@ -174,7 +174,7 @@ class MCPOperations:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the connections and processes; several at once, and in any order."""
+        """Close the connections and end the processes."""
         await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
 
 

@@ -71,7 +71,7 @@ class ImportedOperations(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_up(self) -> bool:
-        """Whether the server could be reached when it was last asked for something."""
+        """Whether the last request reached the server."""
         return not self.client.why
 
     @property
@@ -84,7 +84,7 @@ class ImportedOperations(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def changed(self) -> tuple[DefinitionChange, ...]:
-        """The operations that were others when the document was read before, and what has changed of each."""
+        """The operations whose definitions have changed since the document was last read, and what changed in each."""
         return self.definitions.latest_changes(self.name)
 
     @property
@@ -93,23 +93,23 @@ class ImportedOperations(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def needs(self) -> list[str]:
-        """What a person could give it, in sentences: credentials that it lacks."""
+        """The missing credentials, as sentences for the operator."""
         return self.report.needs
 
     async def wake(self) -> None:
-        """Look whether a server that could not be reached is back; CallError where it is not."""
+        """Check whether an unreachable server is available again; raise CallError if it is not."""
         await self.client.probe()
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back when the server could not be reached, or can be again."""
+        """Call `callback` when the server becomes unreachable or reachable."""
         self.client.watchers.append(callback)
 
     def keep_current(self, registry: OperationRegistry) -> None:
-        """Be shown among the sources of a registry that has our operations; they never change."""
+        """List this source in a registry that has its operations; they never change."""
         registry.sources.follow(self.name, "openapi", self)
 
     async def aclose(self) -> None:
-        """Close the connections; a client that the user gave stays open."""
+        """Close the connections; a client passed by the user stays open."""
         await self.client.aclose()
 
     async def __aenter__(self) -> Self:
@@ -135,12 +135,12 @@ def from_openapi(
     """Import the operations of an OpenAPI document: a mapping, a path, a URL or its text.
 
     `credentials` maps a security scheme to its key or token, a (user, password) pair, client credentials, or a function
-    that returns one; `${NAME}` is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme that is
+    that returns one. `${NAME}` is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme that is
     not listed. `headers` are sent with every request to the service, and to no other host. A document behind a login is
     fetched with the same client, headers and credentials if it is on the same server.
 
-    `service` says how the service is reached. `selection`, `shape` and `rules` are the options of every source
-    (`enfold.sources.options`). `middleware` wraps the calls of all operations. Callers see `[hidden]` where the service
+    `service` defines how to reach the service. `selection`, `shape` and `rules` are the options of every source
+    (`enfold.sources.options`). `middleware` wraps the calls of all operations. Callers see `[hidden]` if the service
     repeats a credential, a fixed secret or one of `shape.secrets`.
     """
     loader = Loader(service, base_url, headers, document_credentials(credentials, os.environ))

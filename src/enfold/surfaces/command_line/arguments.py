@@ -46,7 +46,7 @@ _OPTIONS: Final = (
 
 
 class Words:
-    """The words after `call`, sorted: the operation, what is given to it, and our own options."""
+    """The parsed words after `call`: the operation, its arguments, and the options of the command."""
 
     def __init__(self, words: list[str], flags: Collection[str] = ()) -> None:
         """`flags` are the boolean arguments: as `--name` they take no value but true and false."""

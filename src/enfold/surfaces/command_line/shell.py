@@ -38,7 +38,7 @@ OpenTasks = Callable[["Registry", str | None], AbstractAsyncContextManager["Task
 
 
 class ShellOptions(TypedDict, total=False):
-    """Who calls, by which streams, and what a program gives to the calls of its command line."""
+    """The caller, the streams, and what a program passes to the calls of its command line."""
 
     identity: Identity | None
     recorder: MakeRecorder | None  # makes, of `--store` and `--key`, what keeps provenance; else none is recorded
@@ -50,7 +50,7 @@ class ShellOptions(TypedDict, total=False):
 
 
 def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unpack[ShellOptions]) -> int:
-    """Run one call as a command and give its exit code; `arguments` are those after `call`."""
+    """Run one call as a command and return its exit code; `arguments` are the words after `call`."""
     shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)

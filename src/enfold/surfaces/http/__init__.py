@@ -1,4 +1,4 @@
-"""Operations over HTTP, as an ASGI app: calls, streams, the OpenAPI document, and other apps mounted beside them."""
+"""Operations over HTTP as an ASGI app: calls, streams, the OpenAPI document, and mounted apps."""
 
 from enfold.surfaces.http.app import HTTPApp, HTTPSettings, to_http
 

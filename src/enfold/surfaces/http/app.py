@@ -58,7 +58,7 @@ _DIALECT: Final = Dialect(
 
 
 class HTTPSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator rarely changes about the HTTP surface."""
+    """Settings of the HTTP surface that you rarely change."""
 
     format: str = DEFAULT_FORMAT  # of answers, unless a request names another
     title: str | None = None  # of the application in the OpenAPI document; that of the registry by default
@@ -141,7 +141,7 @@ def _choose(streams: Streams, tasks: TaskPages | None, prepared: PreparedOperati
 
 
 class HTTPApp:
-    """A registry over HTTP. `stop` ends its streams, so that the server can end."""
+    """A registry over HTTP. `stop` ends its streams, so that the server can shut down."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class HTTPApp:
             await self._stack.answer(request)
 
     def stop(self) -> None:
-        """End every stream with an error that says why; calls go on to their end, and their questions are refused."""
+        """End every stream with an error that gives the reason; running calls finish, and their questions are refused."""
         for end in self._endings:
             end()
 

@@ -1,4 +1,4 @@
-"""`/metrics` as an ASGI app: the counts of calls, as Prometheus reads them. `to_http` mounts it; it checks who asks."""
+"""`/metrics` as an ASGI app: the counts of calls in the format of Prometheus. Mount it in `to_http`; it checks the caller's scope."""
 
 from __future__ import annotations
 

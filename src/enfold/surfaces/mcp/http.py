@@ -66,9 +66,9 @@ def to_mcp(
 ) -> MCPApp:
     """Serve a registry as an ASGI app; `settings` are the fields of `MCPSettings`.
 
-    With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
-    `authorization_servers` are where tokens come from, `allowed_hosts` the names this server goes by (the loopback and
-    its own address if none are given), `allowed_origins` whose pages may call.
+    With `tokens` every caller needs a token, except for public operations; `allow_anonymous` opens operations without access rules.
+    `authorization_servers` issue the tokens, `allowed_hosts` are the host names of this server (by default the loopback and
+    its own address), and pages of `allowed_origins` may call it.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     if settings.get("tasks") is not None:
@@ -88,7 +88,7 @@ def _endpoint(server: MCPServer, authentication: Authentication, max_body: int) 
 
 
 class MCPApp:
-    """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
+    """An MCP server over HTTP. It needs no lifespan; `stop` ends its open streams."""
 
     def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
@@ -160,13 +160,13 @@ class MCPApp:
                 raise not_allowed(method, ("GET", "POST", "DELETE"))
 
     def stop(self) -> None:
-        """End every stream and session, so that the program can end."""
+        """End every stream and session, so that the program can shut down."""
         for endpoint in self._endpoints():
             endpoint.stop()
 
     @property
     def sessions(self) -> int:
-        """How many sessions are open."""
+        """The number of open sessions."""
         return sum(len(endpoint.sessions) for endpoint in self._endpoints())
 
     def _endpoints(self) -> list[MCPEndpoint]:

@@ -73,7 +73,7 @@ MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 
 
 class MCPSettings(msgspec.Struct, frozen=True):
-    """What the operator chose."""
+    """Settings of the MCP server."""
 
     name: str | None = None  # of the application, where it is not the registry's own
     version: str | None = None

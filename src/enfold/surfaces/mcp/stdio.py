@@ -44,7 +44,7 @@ DRAIN_SECONDS: Final = 0.5
 
 
 def serve_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
-    """Serve until the client closes our input; `settings` are those of `to_mcp`. What handlers print goes to stderr."""
+    """Serve until the client closes stdin; `settings` are those of `to_mcp`. Output that handlers print goes to stderr."""
     connection = _connection(registry, identity, settings)
     lines = connection.answer_quick_ones()
     if lines is not None:

@@ -40,10 +40,10 @@ class _Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserLogin(_Client, frozen=True, kw_only=True):
-    """A user logs in with their browser; a client id is found where none is given.
+    """A user logs in with a browser; without a `client_id`, the program registers itself.
 
-    `open_url` takes them to the login page; without it, only a stored login is used.
-    `client_metadata_url` is the address of a document about your program, for servers that take it as a client id.
+    `open_url` opens the login page; without it, only a stored login is used.
+    `client_metadata_url` is the URL of a document about your program, for servers that accept it as a client id.
     """
 
     open_url: OpenURL | None = None
@@ -59,13 +59,13 @@ class ClientCredentials(_Client, frozen=True, kw_only=True):
 
 
 class AssertionLogin(_Client, frozen=True, kw_only=True):
-    """A program logs in by a signed statement of another authority about it, such as that of its cluster."""
+    """A program logs in with a signed assertion about it from another authority, such as its cluster."""
 
     assertion: Supplied[str]
 
 
 class EnterpriseLogin(_Client, frozen=True, kw_only=True):
-    """A user is known to their company's identity provider, which vouches for them at the server's own."""
+    """A user logs in through their company's identity provider, which the server's authorization server trusts."""
 
     identity_token: Supplied[str]
     provider_token_url: str
@@ -80,7 +80,7 @@ Auth: TypeAlias = UserLogin | ClientCredentials | AssertionLogin | EnterpriseLog
 
 
 class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Our client at one authorization server."""
+    """The client registered at one authorization server."""
 
     id: str
     secret: str = ""
@@ -93,7 +93,7 @@ class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a login gave; `until` is the time at which the access token expires, 0 if unknown."""
+    """The tokens of a login; `until` is the time at which the access token expires, 0 if unknown."""
 
     access: str
     refresh: str = ""
@@ -105,7 +105,7 @@ class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything known about the login at one server; client and tokens belong to the issuer, and to no other."""
+    """The login at one server; its client and tokens are only valid for its issuer."""
 
     issuer: str = ""
     metadata_url: str = ""  # where the server says what it is, if it named a place
@@ -115,17 +115,17 @@ class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoginStore(Protocol):
-    """Where logins are kept, by the address of their server."""
+    """Stores logins by the URL of their server."""
 
     def load(self, server_url: str) -> Saved | None:
-        """What is kept for a server."""
+        """Return the login stored for a server."""
 
     def save(self, server_url: str, saved: Saved) -> None:
-        """Keep it from now on."""
+        """Store a login."""
 
 
 class MemoryStore:
-    """Keeps logins as long as the program runs."""
+    """Stores logins in memory, until the program ends."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Saved] = {}
@@ -145,13 +145,13 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class FileStore:
-    """Keeps each login in a file of its own, so that several programs never write over each other's."""
+    """Stores each login in a separate file, so that several programs never overwrite each other's."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder).expanduser()
 
     def load(self, server_url: str) -> Saved | None:
-        """What is kept; a file that cannot be read is as good as none."""
+        """Return the stored login; None if the file cannot be read."""
         try:
             found = msgspec.json.decode(self._path(server_url).read_bytes(), type=_File)
         except (OSError, ValueError, RecursionError):  # of which what msgspec raises is one
@@ -164,9 +164,9 @@ class FileStore:
 
     @asynccontextmanager
     async def alone(self, server_url: str) -> AsyncIterator[None]:
-        """Wait until no other program renews this login: a refresh token that comes twice is taken for a stolen one.
+        """Wait until no other program renews this login, because a refresh token that is sent twice counts as stolen.
 
-        The lock is on the file that is there, and ends with the program that has it.
+        The lock is on the current file, and is released when the program that holds it ends.
         """
         try:
             file = self._path(server_url).open("rb")
