@@ -17,15 +17,6 @@ from enfold.surfaces.command_line import USAGE
 LINK = re.compile(r"docs/([a-z-]+)\.md")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-# `cgi` starts without a parser, and its help has no room for words.
-CGI = {
-    "--identity-variable": "the variable of the web server that says who calls",
-    "--format": "default format of responses",
-    "--provenance": "record the run: `minimal` or `full`",
-    "--store": "keep the record in this SQLite file",
-    "--key": "sign the record with this private key (PEM)",
-}
-
 
 def sections() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """Yield each command that has options: its name, what it does, and a row for each option."""
@@ -33,7 +24,7 @@ def sections() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
         if command == "call":
             yield command, about, list(_of_call())
         elif command == "cgi":
-            yield command, about, [(_name(name, "VALUE"), _told(CGI[name], cgi.OPTIONS[name])) for name in cgi.OPTIONS]
+            yield command, about, [(_name(name, "VALUE"), _told(*facts)) for name, facts in cgi.OPTIONS.items()]
         elif command == "nats":
             for verb in nats.VERBS:
                 parser = _parser_of(command, verb)

@@ -229,7 +229,6 @@ class App:
                 await server.serve([listening])
 
     def _report(self, log: CallLog) -> SelfReport:
-        """Return what this process reports to its siblings."""
         from enfold.app.siblings import SelfReport
 
         return SelfReport(

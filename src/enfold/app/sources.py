@@ -63,7 +63,6 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
 
 
 def _given(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of an entry under these names."""
     return {name: entry[name] for name in names if name in entry}
 
 

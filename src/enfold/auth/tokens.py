@@ -209,7 +209,6 @@ def _may_know(verifier: Verifier) -> bool:
 
 
 def _merged(identities: list[Identity]) -> Identity:
-    """Merge the permissions of identities with the same id."""
     resources: dict[str, list[str]] = {}
     for each in identities:
         for name, actions in (each.resources or {}).items():

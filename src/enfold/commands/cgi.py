@@ -19,19 +19,21 @@ from enfold.surfaces.cgi import refuse, to_cgi
 if TYPE_CHECKING:
     from enfold.tasks import Tasks
 
-OPTIONS: Final = {
-    "--identity-variable": "REMOTE_USER",
-    "--format": DEFAULT_FORMAT,
-    "--provenance": "",
-    "--store": "",
-    "--key": "",
+OPTIONS: Final = {  # each with its default
+    "--identity-variable": ("the variable of the web server that says who calls", "REMOTE_USER"),
+    "--format": ("default format of responses", DEFAULT_FORMAT),
+    "--provenance": ("record the run: `minimal` or `full`", ""),
+    "--store": ("keep the record in this SQLite file", ""),
+    "--key": ("sign the record with this private key (PEM)", ""),
 }
 
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Answer the request, even if the program cannot be loaded; without a web server, print usage errors to stderr."""
     if words[:1] in (["-h"], ["--help"]):
-        print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in OPTIONS)}")
+        print("usage: enfold cgi TARGET [options]\n")
+        for name, (about, default) in OPTIONS.items():
+            print(f"  {f'{name}=VALUE':<26} {about}{f' (default {default})' if default else ''}")
         return 0
     try:
         return _answer(words, registry)
@@ -83,7 +85,7 @@ def _refuse(error: CallError) -> int:
 
 
 def _options(words: list[str]) -> dict[str, str]:
-    options = dict(OPTIONS)
+    options = {name: default for name, (_, default) in OPTIONS.items()}
     for word in words:
         name, _, value = word.partition("=")
         if name not in options:

@@ -78,7 +78,6 @@ def _starting_with(prefix: str, found: Any) -> Iterator[tuple[str, str]]:
 
 
 def _options(command: str) -> list[str]:
-    """Return the options in the command's help."""
     out = StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(out):

@@ -106,7 +106,6 @@ def _fill_in_address(options: Namespace) -> None:
 
 
 def _run(terms: Terms, listening: socket) -> int:
-    """Serve in this process."""
     factory = loop_factory()
     # Each process opens the store of records for itself: a connection to a database does not survive a fork.
     own = msgspec.structs.replace(terms, recorder=recorder_of(terms.options))
@@ -361,7 +360,6 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
 
 
 def _app(registry: Registry, terms: Terms, tasks: Tasks | None) -> App:
-    """Build the application that the options describe."""
     options, worker = terms.options, terms.worker
     app = App(
         _hiding_errors(registry, terms),

@@ -235,7 +235,6 @@ async def follow(
 
 
 async def _next_url(response: Response) -> str:
-    """Return the target of a redirect and close the response."""
     await response.close()
     location = response.header("location")
     if location is None:

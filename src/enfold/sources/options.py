@@ -99,7 +99,6 @@ def _matches(patterns: Iterable[str], names: list[str]) -> bool:
 
 
 def _names(spec: OperationSpec) -> Iterator[str]:
-    """Return the names that a pattern may match."""
     yield spec.name
     yield spec.id
     yield str(spec.meta.get("original_name", spec.name))

@@ -94,7 +94,6 @@ class SurfaceClient(ABC):
     async def _call(self, request: CallRequest) -> Reply: ...
 
     async def _subscribe(self, request: CallRequest) -> Envelopes:
-        """Collect the items in one list."""
         for item in (await self._call(request)).data:
             yield local_envelope(item, request.operation)
 

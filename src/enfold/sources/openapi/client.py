@@ -386,7 +386,9 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
             except _CutError as cut:
                 resume = cut.last_event_id or resume
                 cuts += 1
-                if not _may_resume(request, resume, given, cuts, self.client.limits.reconnects):
+                # Only a GET is repeated, and only if no item would be.
+                may_repeat = request.method == "GET" and (resume or not given)
+                if not may_repeat or cuts > self.client.limits.reconnects:
                     message = f"The stream ended early after {given} items: {cut.cause.message}"
                     raise CallError("DATA_LOSS", message, {"items": given}) from cut.cause
                 pause = cut.retry / 1000 if cut.retry is not None else pause
@@ -481,13 +483,7 @@ class _CutError(Exception):
         self.retry = retry
 
 
-def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, most: int) -> bool:
-    """Whether to reconnect: only a GET, and only if no item would repeat."""
-    return request.method == "GET" and cuts <= most and (bool(last_event_id) or given == 0)
-
-
 async def _items(response: Response, reader: EventDecoder | _RecordReader) -> AsyncGenerator[ServerSentEvent]:
-    """Yield the items of a body as they arrive."""
     async with aclosing(response.chunks()) as chunks:
         async for chunk in chunks:
             for item in reader.feed(chunk):

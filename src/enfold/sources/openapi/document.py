@@ -168,20 +168,15 @@ class Library:
 
     def _step(self, place: DocumentPlace, key: str) -> DocumentPlace | None:
         node, name = place.node, _unescape(key)
-        if isinstance(node, dict):
-            found = name if name in node else key
-            return (
-                self._in_own_resource(DocumentPlace(node[found], place.resource, (*place.pointer, found)))
-                if found in node
-                else None
-            )
-        if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-            return self._in_own_resource(DocumentPlace(node[int(name)], place.resource, (*place.pointer, name)))
-        return None
-
-    def _in_own_resource(self, place: DocumentPlace) -> DocumentPlace:
-        resource = self.own_resource(place.node, place.resource)
-        return place if resource is place.resource else DocumentPlace(place.node, resource)
+        if isinstance(node, dict) and (name in node or key in node):
+            name = name if name in node else key
+            below = node[name]
+        elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+            below = node[int(name)]
+        else:
+            return None
+        resource = self.own_resource(below, place.resource)
+        return DocumentPlace(below, resource, (*place.pointer, name) if resource is place.resource else ())
 
     def own_resource(self, node: Any, base: DocumentResource) -> DocumentResource:
         """Return the resource that a schema's references are relative to: its own if it has an `$id`."""
@@ -342,7 +337,6 @@ def _with_stand_ins(text: str) -> str:
 
 
 def _without_stand_ins(events: Iterator[Any]) -> Iterator[Any]:
-    """Restore the original characters in the events."""
     for event in events:
         if type(event).__name__ == "ScalarEvent":
             event.value = _STAND_INS.sub(lambda found: chr(_UNLIKE[ord(found[0]) - _FIRST_STAND_IN]), event.value)

@@ -80,6 +80,11 @@ class Blueprint(msgspec.Struct, frozen=True):
         """Whether it answers at once: most do, and those that also stream where they declare another type."""
         return not self.gives_stream or any(each.plain_types for each in successes(self.responses))
 
+    @property
+    def has_twin(self) -> bool:
+        """Whether it is two operations: one that answers, and one that streams."""
+        return self.gives_stream and self.gives_answer
+
 
 def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprint:
     """Read an operation; a MalformedOperationError or BrokenReferenceError says why it cannot be called."""
@@ -198,19 +203,18 @@ class ServiceEndpoint:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        has_twin = self._blueprint.gives_stream and self._blueprint.gives_answer
         supplied = self._shared.security.supplied(self._schemes) | in_query(self._blueprint.base)
         return plan_inputs(
             [each for each in self._blueprint.parameters if each.key not in supplied],
             self._blueprint.body,
             self._shared.inputs,
-            stream=self._streams if has_twin else None,
+            stream=self._streams if self._blueprint.has_twin else None,
         )
 
     @cached_property
     def _fixed(self) -> dict[str, bool]:
         """The argument `stream`, where the operation is one of two that differ in it."""
-        if not (self._blueprint.gives_stream and self._blueprint.gives_answer):
+        if not self._blueprint.has_twin:
             return {}
         return {name: self._streams for name, each in self._inputs.arguments.items() if is_stream_field(each)}
 

@@ -75,8 +75,10 @@ def plan_inputs(
         from_body = list(_body_arguments(body, kinds, schemas))
     in_order = sorted(parameters, key=lambda each: _ORDER[each.location])
     arguments = _with_names([*(_parameter_argument(each, schemas) for each in in_order), *from_body])
-    if stream is not None:
-        arguments = _with_stream_fixed(arguments, stream)
+    if stream is not None:  # which chooses between a response and a stream, as the operation has chosen
+        fixed = ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
+        for name in [name for name, each in arguments.items() if is_stream_field(each)]:
+            arguments[name] = msgspec.structs.replace(arguments[name], required=False, shape=fixed)
     needs_body = body is not None and body.required
     return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
 
@@ -113,18 +115,6 @@ def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
                 name += "_"
         named[name] = argument
     return named
-
-
-def _with_stream_fixed(arguments: dict[str, Argument], stream: bool) -> dict[str, Argument]:
-    """Fix a body field `stream` that chooses between a response and a stream, as the operation has chosen."""
-    return {
-        name: msgspec.structs.replace(
-            each, required=False, shape=ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
-        )
-        if is_stream_field(each)
-        else each
-        for name, each in arguments.items()
-    }
 
 
 def is_stream_field(argument: Argument) -> bool:

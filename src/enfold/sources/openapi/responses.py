@@ -233,7 +233,6 @@ def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, ki
 
 
 def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> ConvertedSchema:
-    """Return the shape of a response's data in one of its media types."""
     schema = response.media[kind].child("schema")
     if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
         return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)

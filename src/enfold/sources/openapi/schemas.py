@@ -270,8 +270,10 @@ class _Conversion:
         if _is_closed(result) and _composes(node):
             del result["additionalProperties"]  # it would refuse what the parts describe
         self._examples(node, result)
-        for limit in ("Minimum", "Maximum"):
-            _exclusive_limit(node, result, limit)
+        for limit in ("minimum", "maximum"):
+            exclusive = f"exclusive{limit.title()}"
+            if node.get(exclusive) is True and limit in result:  # before 3.1 it was a boolean beside the limit
+                result[exclusive] = result.pop(limit)
         if self._schemas.is_input and not self._is_condition and node.get("format") in _INTEGER_FORMATS:
             _make_whole(result)
         if node.get("format") == "byte":
@@ -295,30 +297,23 @@ class _Conversion:
         known = list(dict.fromkeys("null" if name is None else name for name in names if name in (None, *_TYPES)))
         if "file" in names:
             result.update(type="string", format="binary")
-        elif declared is None:
-            self._unset_type(node, result)
+        elif declared is None:  # `type: null` without quotes: the type in versions that have it, otherwise ignored
+            result.pop("type", None)
+            result |= {"type": "null"} if len(node) == 1 and not self._schemas.is_old else {}
         elif not known or any(name not in (None, *_TYPES) for name in names):
             self._report(f"there is no type {declared!r}")
             result.pop("type", None)
         elif known != names:
             result["type"] = known
 
-    def _unset_type(self, node: Schema, result: Schema) -> None:
-        """Handle `type: null` without quotes: the type in versions that have it, otherwise ignored."""
-        if len(node) == 1 and not self._schemas.is_old:
-            result["type"] = "null"
-        else:
-            result.pop("type", None)
-
     def _required(self, node: Schema, result: Schema) -> None:
-        declared = node.get("properties")
-        shown = result.get("properties", {})
-        if isinstance(declared, dict):
-            result["required"] = [name for name in result["required"] if name in shown or name not in declared]
-        if len(set(result["required"])) < len(result["required"]):
-            result["required"] = list(dict.fromkeys(result["required"]))
-        if not result["required"]:
+        declared, shown = node.get("properties"), result.get("properties", {})
+        hidden = declared.keys() - shown.keys() if isinstance(declared, dict) else set()
+        kept = [name for name in dict.fromkeys(result["required"]) if name not in hidden]
+        if not kept:
             del result["required"]
+        elif kept != result["required"]:
+            result["required"] = kept
 
 
 def _composes(node: Schema) -> bool:
@@ -381,12 +376,6 @@ def _allow_null(result: Schema) -> None:
         result["type"] = [*declared, "null"]
     if "enum" in result and None not in result["enum"]:
         result["enum"] = [*result["enum"], None]
-
-
-def _exclusive_limit(node: Schema, result: Schema, limit: str) -> None:
-    """Before 3.1 `exclusiveMinimum` was a boolean beside `minimum`."""
-    if node.get(f"exclusive{limit}") is True and limit.lower() in result:
-        result[f"exclusive{limit}"] = result.pop(limit.lower())
 
 
 def _definition_name(target: DocumentPlace) -> str:
