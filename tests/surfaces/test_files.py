@@ -480,6 +480,12 @@ def test_a_declared_media_type_is_taken_as_a_raw_body(client: Client) -> None:
     assert post(client, b"{}", "text/csv", "convert").status == 415
 
 
+def test_a_file_without_a_media_type_is_answered_with_those_there_are(client: Client) -> None:
+    answer = client.request("POST", "/functions/upload", PNG)
+    expected = "application/json, multipart/form-data or application/octet-stream"
+    assert (answer.status, answer.json["error"]) == (415, f"The body must be {expected}")
+
+
 def test_an_operation_without_files_takes_json_alone(client: Client) -> None:
     for kind in ("multipart/form-data; boundary=x", "application/octet-stream"):
         answer = post(client, form(FILE), kind, "add")

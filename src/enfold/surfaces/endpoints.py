@@ -412,13 +412,11 @@ class Functions:
         headers, limit = request.headers, self._settings.max_body
         kind = headers.get(b"content-type")
         read_upload = None
-        if kind not in self._body_types:
-            if kind is None and _has_body(headers):
-                raise unsupported_body("A request body needs the header Content-Type: application/json")
-            if kind is not None and not is_json(kind):
-                read_upload = None if spec is None else _upload_reader(spec, kind)
-                if read_upload is None:
-                    raise unsupported_body()
+        if kind not in self._body_types and (_has_body(headers) if kind is None else not is_json(kind)):
+            read_upload = None if spec is None else _upload_reader(spec, kind or b"")
+            if read_upload is None:
+                needed = "A request body needs the header Content-Type: application/json"
+                raise unsupported_body(needed if kind is None else "The body must be application/json")
         if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise unsupported_body("The body must not be compressed")
         if len(headers.get(b"content-length", b"")) >= self._max_digits:  # a shorter number cannot be too large

@@ -40,9 +40,7 @@ def not_acceptable(offered: str) -> RefusedError:
     return RefusedError(406, f"The response is {offered}, which the Accept header does not allow", details)
 
 
-def unsupported_body(
-    message: str = "The body must be application/json", expected: str = "application/json"
-) -> RefusedError:
+def unsupported_body(message: str, expected: str = "application/json") -> RefusedError:
     return RefusedError(415, message, {"reason": "content_type", "expected": expected})
 
 

@@ -292,7 +292,7 @@ def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
 def _check_form(headers: Headers, limit: int) -> None:
     """Reject by its headers a body of another type or size, or a client that accepts none of our responses."""
     if not _is_json(headers.get(b"content-type", b"")):
-        raise unsupported_body()
+        raise unsupported_body("The body must be application/json")
     if not _is_readable(headers.get(b"accept", b"*/*")):
         raise not_acceptable("application/json or text/event-stream")
     check_length(headers, limit)
