@@ -43,9 +43,11 @@ for line in sys.stdin:
     result = {{
         "initialize": json.dumps({{
             "protocolVersion": "2025-06-18",
-            "capabilities": {{"tools": {{}}}},
+            "capabilities": {{"tools": {{}}, "prompts": {{}}}},
             "serverInfo": {{"name": "sloppy", "version": "1"}},
+            "instructions": 5,
         }}),
+        "prompts/list": json.dumps({{"prompts": [{{"name": "greet", "arguments": 5}}], "nextCursor": None}}),
         "tools/list": {json.dumps(json.dumps({"tools": TOOLS}))},
         "tools/call": {RESULTS!r}.get(message.get("params", {{}}).get("name"), "{{}}"),
     }}.get(method)
@@ -90,7 +92,7 @@ async def test_the_report_names_entries_and_schemas_that_cannot_be_used(server: 
     async with from_mcp(server) as operations:
         report = operations.report
 
-    assert sorted(report.imported) == ["block", "half", "large", "list_schema", "nan", "odd_schema", "text"]
+    assert sorted(report.imported) == ["block", "greet", "half", "large", "list_schema", "nan", "odd_schema", "text"]
     assert [(each.where, each.why) for each in report.skipped] == [
         ("tools/list[7]", "an entry must be an object, not number"),
         ("tools/list[8]", "its name must be non-empty text"),

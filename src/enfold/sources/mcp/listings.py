@@ -211,9 +211,7 @@ class _Maker(msgspec.Struct, eq=False):
 
     async def add_prompts(self, listed: Iterable[Listed]) -> None:
         async for prompt, name, wanted in self._named(listed, "prompt"):
-            arguments = [
-                each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
-            ]
+            arguments = [each for each in _objects(prompt.get("arguments")) if _text(each.get("name"))]
             facts = {} if wanted == name else {"listed_name": wanted}  # a tool may have the name, too
             spec = self._spec(prompt, name, "prompt", facts, input_schema=_text_arguments(arguments))
             self._add(spec, partial(_get_prompt, self._upstream, prompt["name"]), prompt)
@@ -380,7 +378,7 @@ async def _call_tool(
 async def _get_prompt(upstream: Upstream, name: str, input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
     request = ServerRequest("prompts/get", GetPrompt(name, input))
     result = read_loosely(await upstream.call(request, context), PromptMessages) or PromptMessages()
-    content = [each.get("content") for each in result.messages if isinstance(each, dict)]
+    content = [each.get("content") for each in _objects(result.messages)]
     meta = meta_of_result(result.meta, description=result.description)
     return mcp_envelope(result.messages, content=content, _meta=meta)
 
@@ -390,7 +388,7 @@ async def _read_resource(
 ) -> ResponseEnvelope[Any]:
     request = ServerRequest("resources/read", ReadResource(expand_uri(uri, input)))
     result = read_loosely(await upstream.call(request, context), Contents) or Contents()
-    contents = [each for each in result.contents if isinstance(each, dict)]
+    contents = _objects(result.contents)
     content = [{"type": "resource", "resource": each} for each in contents]
     return mcp_envelope(contents, content=content, _meta=meta_of_result(result.meta))
 
@@ -477,6 +475,11 @@ def _text_arguments(arguments: Iterable[Listed]) -> dict[str, Any]:
 
 def _present(listed: Listed, *names: str) -> Listed:
     return {name: listed[name] for name in names if listed.get(name) is not None}
+
+
+def _objects(found: Any) -> list[Listed]:
+    """The objects of a list; what is no object, or no list, is passed over."""
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _text(value: Any) -> str | None:
