@@ -178,8 +178,8 @@ class RPCResponse(msgspec.Struct, frozen=True, tag_field="jsonrpc", tag="2.0"):
 class ErrorObject(msgspec.Struct, frozen=True):
     """What a failed response says: a code of the protocol, a sentence, and optional data."""
 
-    code: int
-    message: str
+    code: int = 0
+    message: str = ""
     data: Any = UNSET
 
 

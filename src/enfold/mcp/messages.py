@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError, RequestId
+from enfold.mcp.json_rpc import INVALID_PARAMS, ErrorObject, ProtocolError, RequestId
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -192,3 +192,9 @@ def read_loosely(value: Any, type: type[T]) -> T | None:
         return msgspec.convert(fitting, type)
     except msgspec.ValidationError:
         return None
+
+
+def read_error(error: Any) -> ProtocolError:
+    """Read the error object of a peer, however incomplete it is."""
+    found = read_loosely(error, ErrorObject) or ErrorObject()
+    return ProtocolError(found.code, found.message or "An error was reported without a message", found.data)

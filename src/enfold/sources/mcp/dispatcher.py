@@ -32,7 +32,7 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
-from enfold.mcp.messages import AboutTask, CallTool, Cancelled, LogMessage, Params, Progress, read_loosely
+from enfold.mcp.messages import AboutTask, CallTool, Cancelled, LogMessage, Params, Progress, read_error, read_loosely
 from enfold.mcp.results import BegunTask
 from enfold.mcp.revisions import Revision
 from enfold.operations.questions import MissingCapabilityError
@@ -257,7 +257,7 @@ class Dispatcher:
         if message.error is UNSET:
             call.answer.set_result(result)
         else:
-            call.answer.set_exception(read_rpc_error(message.error))
+            call.answer.set_exception(read_error(message.error))
 
     def _note_task(self, call: OutgoingCall, params: AboutTask | CallTool, result: dict[str, Any]) -> None:
         """Note that a task of the revision 2025-11-25 has begun or ended, which can ask something meanwhile."""
@@ -430,23 +430,12 @@ def message_too_large(limit: int) -> CallError:
     return CallError("PAYLOAD_TOO_LARGE", f"The response exceeds the limit of {limit} bytes", {"limit": limit})
 
 
-def read_rpc_error(error: Mapping[str, Any]) -> ProtocolError:
-    """The error object of a message, however incomplete it is."""
-    code = error.get("code")
-    message = error.get("message")
-    return ProtocolError(
-        code if isinstance(code, int) else 0,
-        message if isinstance(message, str) and message else "The server reported an error",
-        error.get("data"),
-    )
-
-
 def protocol_failure(error: ProtocolError) -> CallError:
     """The CallError that tells of a protocol error of the upstream server; its own code stays in the details."""
     if error.code == MISSING_CAPABILITY:
         return MissingCapabilityError(_required(error.data))
     details: dict[str, Any] = {"rpc_code": error.code}
-    if error.data is not None:
+    if error.data is not UNSET and error.data is not None:
         details["data"] = error.data
     return CallError(_code(error), error.message, details)
 

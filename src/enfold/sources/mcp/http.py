@@ -17,9 +17,10 @@ from enfold.http_client.errors import status_error
 from enfold.http_client.urls import joined, same_place, split_url
 from enfold.mcp.headers import NAMED_BY, write_value
 from enfold.mcp.json_rpc import OutgoingMessage, ProtocolError, RPCRequest, encode
+from enfold.mcp.messages import read_error
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent
 from enfold.sources.mcp.callers import OutgoingCall
-from enfold.sources.mcp.dispatcher import Dispatcher, LostError, closed_connection, message_too_large, read_rpc_error
+from enfold.sources.mcp.dispatcher import Dispatcher, LostError, closed_connection, message_too_large
 from enfold.sources.mcp.settings import Address, ServerSettings
 from enfold.sources.secrets import current
 
@@ -444,7 +445,7 @@ def _rpc_error(body: str) -> ProtocolError | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     error = found.get("error") if isinstance(found, dict) and "jsonrpc" in found else None
-    return read_rpc_error(error) if isinstance(error, dict) else None
+    return read_error(error) if isinstance(error, dict) else None
 
 
 # --- the older transport: HTTP with SSE -----------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError
-from enfold.mcp.messages import AboutTask, Progress, UpdateTask, read_loosely
+from enfold.mcp.messages import AboutTask, Progress, UpdateTask, read_error, read_loosely
 from enfold.mcp.results import Object, TaskDetails
 from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
 from enfold.operations.outcomes import Deferred, Suspension
 from enfold.sources.mcp.callers import MCPCaller
-from enfold.sources.mcp.dispatcher import protocol_failure, read_rpc_error
+from enfold.sources.mcp.dispatcher import protocol_failure
 from enfold.tasks.upstream import TaskQuestion
 
 MAX_FAILED_POLLS: Final = 5  # in a row, for a reason that passes
@@ -158,7 +158,7 @@ def _outcome(name: str, task: TaskDetails) -> Object | CallError | None:
             return _invalid(name, "a completed task without its result")
         case "failed":
             if isinstance(task.error, dict):
-                return protocol_failure(read_rpc_error(task.error))
+                return protocol_failure(read_error(task.error))
             return _invalid(name, "a failed task without its error")
         case "cancelled":
             return CallError("ABORTED", f"{name} has cancelled the task", {"reason": "cancelled"})

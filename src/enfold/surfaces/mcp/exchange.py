@@ -26,7 +26,7 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     RPCRequest,
 )
-from enfold.mcp.messages import LogMessage, Params, Progress, Resumable
+from enfold.mcp.messages import LogMessage, Params, Progress, Resumable, read_error
 from enfold.mcp.results import InputRequest, InputRequired, Result
 from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
 from enfold.mcp.tasks import StateSigner
@@ -130,7 +130,7 @@ class PendingQuestions:
         if message.error is UNSET:
             waiting.set_result({} if message.result is UNSET else message.result)
         else:
-            waiting.set_exception(ProtocolError(message.error.get("code", 0), str(message.error.get("message", ""))))
+            waiting.set_exception(read_error(message.error))
 
 
 class Session(Caller, eq=False, kw_only=True):
