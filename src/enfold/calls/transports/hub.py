@@ -280,6 +280,12 @@ ASGIReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 ASGISend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
+class _Refusal(msgspec.Struct, frozen=True):
+    status: int
+    text: str
+    code: int  # of a WebSocket that is closed for it
+
+
 class WebSocketHub:
     """A hub with its own server, or as an ASGI app mounted in another.
 
@@ -355,23 +361,23 @@ class WebSocketHub:
     # own server
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuse clients without a valid token, other origins, and too many connections."""
-        origin = request.headers.get("Origin")
-        if origin is not None and origin not in self._origins:
-            return connection.respond(403, "Origin not allowed\n")
         address = connection.remote_address
         peer = str(address[0]) if address else ""
         identity = await self._enter(request.headers.get("Authorization"), peer, connection.wait_closed)
-        if self._tokens is not None and identity is None:
-            return connection.respond(401, "A bearer token is required\n")
-        if self._is_full(identity):
-            return connection.respond(429, "Too many connections\n")
-        return None
+        refusal = self._refusal(identity, request.headers.get("Origin"))
+        return None if refusal is None else connection.respond(refusal.status, refusal.text)
 
-    def _is_full(self, identity: Identity | None) -> bool:
+    def _refusal(self, identity: Identity | None, origin: str | None = None) -> _Refusal | None:
+        """Why a client may not connect: its origin, its token, or too many connections."""
+        if origin is not None and origin not in self._origins:
+            return _Refusal(403, "Origin not allowed\n", EXPIRED)
+        if self._tokens is not None and identity is None:
+            return _Refusal(401, "A bearer token is required\n", EXPIRED)
         hub = self.hub
         is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
-        return is_too_many or len(hub.clients) >= self._connections
+        if is_too_many or len(hub.clients) >= self._connections:
+            return _Refusal(429, "Too many connections\n", FULL)
+        return None
 
     async def _enter(
         self, authorization: str | None, client: Client, gone: Callable[[], Awaitable[object]]
@@ -389,11 +395,9 @@ class WebSocketHub:
         headers = {} if connection.request is None else connection.request.headers
         token = bearer_token(headers.get("Authorization", ""))
         identity = await self._identity(token)
-        if self._tokens is not None and identity is None:  # revoked meanwhile
-            await connection.close(EXPIRED)
-            return
-        if self._is_full(identity):  # others connected meanwhile
-            await connection.close(FULL)
+        refusal = self._refusal(identity)  # the token may have been revoked meanwhile
+        if refusal is not None:
+            await connection.close(refusal.code)
             return
         client = self.hub.attach(Outbox(connection), identity, headers.get(BOOT_HEADER, ""))
         try:
@@ -415,12 +419,9 @@ class WebSocketHub:
         token = bearer_token(headers.get("authorization", ""))
         # The next event of a connection that is not accepted yet is its disconnect.
         identity = await self._enter(headers.get("authorization"), scope.get("client"), receive)
-        is_foreign = "origin" in headers and headers["origin"] not in self._origins
-        if is_foreign or (self._tokens is not None and identity is None):
-            await send({"type": "websocket.close", "code": EXPIRED})
-            return
-        if self._is_full(identity):
-            await send({"type": "websocket.close", "code": FULL})
+        refusal = self._refusal(identity, headers.get("origin"))
+        if refusal is not None:
+            await send({"type": "websocket.close", "code": refusal.code})
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         await self._serve_asgi(token, identity, headers.get(BOOT_HEADER, ""), receive, send)

@@ -256,13 +256,12 @@ class MemoryTransport:
         self._listeners.discard(listener)
 
 
-class MemorySubscription:
+class MemorySubscription(msgspec.Struct, eq=False):
     """Messages are delivered at once, so draining is closing."""
 
-    def __init__(self, transport: MemoryTransport, listener: Listener) -> None:
-        self._transport = transport
-        self._listener = listener
+    transport: MemoryTransport
+    listener: Listener
 
     async def close(self, *, drain: bool = False) -> None:
         del drain
-        self._transport._forget(self._listener)
+        self.transport._forget(self.listener)

@@ -366,30 +366,29 @@ class NATSTransport:
         return Message(wire.subject, wire.data, reply, headers, peer, identity)
 
 
-class NATSSubscription:
+class NATSSubscription(msgspec.Struct, eq=False):
     """A subscription that survives the replacement of its client."""
 
-    def __init__(self, transport: NATSTransport, subject: str, receive: Receive, queue: str | None) -> None:
-        self.receive = receive
-        self._transport = transport
-        self._subject = subject
-        self._queue = queue
-        self._inner: ClientSubscription | None = None
+    transport: NATSTransport
+    subject: str
+    receive: Receive
+    queue: str | None
+    inner: ClientSubscription | None = None
 
     async def open(self, client: Client) -> None:
-        receive, read = self.receive, self._transport._message
+        receive, read = self.receive, self.transport._message
 
         async def deliver(wire: Msg) -> None:
             receive(read(wire))
 
-        self._inner = await client.subscribe(self._subject, queue=self._queue or "", cb=deliver)
+        self.inner = await client.subscribe(self.subject, queue=self.queue or "", cb=deliver)
 
     async def close(self, *, drain: bool = False) -> None:
         from nats.errors import Error
 
-        self._transport._subscriptions.discard(self)
-        inner, client = self._inner, self._transport._client
-        self._inner = None
+        self.transport._subscriptions.discard(self)
+        inner, client = self.inner, self.transport._client
+        self.inner = None
         if inner is None or client is None:
             return
         try:
@@ -398,7 +397,7 @@ class NATSSubscription:
             else:
                 await inner.unsubscribe()
         except (Error, OSError, TimeoutError, DisconnectedError) as error:
-            _log.debug("%s was not closed: %s", self._subject, error)
+            _log.debug("%s was not closed: %s", self.subject, error)
 
 
 async def _drain(client: Client, subscription: Any) -> None:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
 from enfold.calls.protocol.connection import ConnectOnce, Outage, address_name
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -267,21 +269,18 @@ class WebSocketTransport:
             self._acks.pop(frame.id, None)
 
 
-class WebSocketSubscription:
+class WebSocketSubscription(msgspec.Struct, eq=False):
     """A subscription of a client."""
 
-    def __init__(
-        self, transport: WebSocketTransport, number: int, subject: str, receive: Receive, queue: str | None
-    ) -> None:
-        self.number = number
-        self.subject = subject
-        self.receive = receive
-        self.queue = queue
-        self._transport = transport
+    transport: WebSocketTransport
+    number: int
+    subject: str
+    receive: Receive
+    queue: str | None
 
     async def close(self, *, drain: bool = False) -> None:
         """Unsubscribe; with `drain`, wait for the confirmation, which follows all earlier messages."""
-        transport = self._transport
+        transport = self.transport
         if self.number in transport._subscriptions and transport._connection is not None:
             with suppress(DisconnectedError):
                 if drain:
