@@ -215,12 +215,13 @@ class CallHandler:
             call = self._new_call(message, request)
             displaced = self._admission.reserve(call, self._running)
         except CallError as error:
-            self._refuse(message, request, error)
+            self._refuse(request, message.reply, message.identity, error)
             return
         except Exception as fault:  # noqa: BLE001  # one bad request must not end the subscription
             facts = (request.operation_id, request.request_id)
             _log.error("Request of %s failed (request %s)", *facts, error=fault, request_id=request.request_id)
-            self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to accept the request"))
+            refusal = CallError("UNKNOWN_ERROR", "The worker failed to accept the request")
+            self._refuse(request, message.reply, message.identity, refusal)
             return
         self._calls[request.request_id] = call
         if displaced is not None:
@@ -252,11 +253,8 @@ class CallHandler:
             call.headers, call.size = message.headers, len(message.data)
         return call
 
-    def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
-        self._answers.send_soon(message.reply or "", failed(request.request_id, error))
-        self._observe_refusal(request, message.identity, error)
-
-    def _observe_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
+    def _refuse(self, request: Requested, reply: str | None, identity: Identity | None, error: CallError) -> None:
+        self._answers.send_soon(reply or "", failed(request.request_id, error))
         self._observers.refused(
             "calls",
             error.code,
@@ -423,8 +421,7 @@ class CallHandler:
 
     def _refuse_waiting(self, call: ServedCall, error: CallError) -> None:
         self._forget(call)
-        self._answers.send_soon(call.reply, failed(call.request.request_id, error))
-        self._observe_refusal(call.request, call.identity, error)
+        self._refuse(call.request, call.reply, call.identity, error)
 
     # publishing
 
