@@ -721,7 +721,7 @@ async def test_garbage_in_the_bucket_ends_its_own_task_and_no_other(emptied: tup
     for handle in (lost, held):
         assert (await handle.state()).status is Status.FAILED
         assert (await refused(handle.result())).code == "DATA_LOSS"
-    assert worker.runner.counted.fenced == 1
+    assert worker.runner.fenced == 1
 
 
 async def test_slots_of_edges_that_died_are_released_when_they_are_needed(

@@ -151,7 +151,7 @@ async def test_the_task_operations_are_served_over_calls_and_not_imported(jetstr
             keyed = {"operation": "shop.export_all", "input": {"n": 5}, "idempotency_key": "k"}
             both = (pending.call("shop.export_all", {"n": 5}, idempotency_key="k"), _call(pending, "start", keyed))
             plain, verb = await asyncio.gather(*both)
-            assert (plain.data, tasks.runner.counted.started) == (10, 2)  # one key, one run
+            assert (plain.data, tasks.runner.started) == (10, 2)  # one key, one run
             with pytest.raises(CallError, match="another input"):
                 await pending.call("shop.export_all", {"n": 6}, idempotency_key="k")
             async with from_calls(caller) as operations:

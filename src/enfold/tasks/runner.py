@@ -56,13 +56,6 @@ LAST_WAIT: Final = 2.0  # seconds for everything that is left after the grace pe
 Current = Callable[[Identity], Identity | None]  # the current identity; None if it is unknown
 
 
-class Counted(msgspec.Struct):
-    """What a runner has done."""
-
-    started: int = 0
-    fenced: int = 0  # attempts whose outcome did not count
-
-
 class Runner:
     """A worker for the tasks of one registry. It runs until `stop`, or as long as its `async with`."""
 
@@ -101,7 +94,8 @@ class Runner:
         self._last_error = ""
         self._durable: frozenset[str] = frozenset()
         self._durable_version = -1  # of the registry
-        self.counted = Counted()
+        self.started = 0  # attempts
+        self.fenced = 0  # attempts whose outcome did not count
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -197,7 +191,7 @@ class Runner:
     @property
     def _owners(self) -> set[str]:
         """The owners of running tasks; without identities there is one owner, which may use all slots."""
-        return {pulse.owner for pulse in self._attempts.values()} - {""}
+        return {pulse.claim.task.owner for pulse in self._attempts.values()} - {""}
 
     def _has_room_for(self, owner: str) -> bool:
         return self._room > (self._reserved if owner in self._owners else 0)
@@ -248,7 +242,7 @@ class Runner:
         return self._durable
 
     def _begin(self, claim: Claim) -> None:
-        self.counted.started += 1
+        self.started += 1
         pulse = AttemptPulse(self._store, claim)
         pulse.attempt = attempt = asyncio.get_running_loop().create_task(self._attempt(claim, pulse))
         self._attempts[attempt] = pulse
@@ -277,7 +271,7 @@ class Runner:
             ending = await self._run(claim.task, pulse)
         except asyncio.CancelledError:
             if pulse.is_fenced:
-                self.counted.fenced += 1
+                self.fenced += 1
                 return
             if pulse.is_cancelling:
                 ending = failure(CallError("ABORTED", f"{claim.task.operation} was cancelled"))
@@ -370,7 +364,7 @@ class Runner:
             try:
                 await self._store.record(claim, ending)
             except FencedError:
-                self.counted.fenced += 1
+                self.fenced += 1
             except CallError as error:
                 if error.code != "UNAVAILABLE":
                     ending = failure(error)  # the store refuses this outcome: it is too large for it
@@ -404,51 +398,48 @@ MAX_NOTES: Final = 64 * 1024
 PROGRESS_EVERY: Final = 1.0  # seconds
 
 
-class AttemptPulse:
+class AttemptPulse(msgspec.Struct, eq=False):
     """The heartbeat of one attempt, which carries its handler's progress to the store."""
 
-    attempt: asyncio.Task[None]
-
-    def __init__(self, store: TaskStore, claim: Claim) -> None:
-        self._store = store
-        self._claim = claim
-        self.owner = claim.task.owner
-        self._progress: Progress | None = None
-        self._told_at = time.monotonic() - PROGRESS_EVERY
-        self._timer: asyncio.TimerHandle | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self.is_running = False  # whether its handler runs
-        self.is_left = False  # whether the task goes on without this attempt
-        self.is_fenced = False
-        self.is_cancelling = False
+    store: TaskStore
+    claim: Claim
+    attempt: asyncio.Task[None] | None = None
+    progress: Progress | None = None
+    told_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+    beating: asyncio.Task[None] | None = None
+    is_running: bool = False  # whether its handler runs
+    is_left: bool = False  # whether the task goes on without this attempt
+    is_fenced: bool = False
+    is_cancelling: bool = False
 
     def hear(self, message: Progress | LogMessage) -> None:
         """Take the handler's progress; it is stored with the next heartbeat, at most once a second."""
         if isinstance(message, Progress):
-            self._progress = message
+            self.progress = message
 
     async def keep(self, notes: dict[str, Any]) -> None:
         """Store what the handler wants later attempts to know."""
-        await self._store.hold(self._claim, None, notes)
+        await self.store.hold(self.claim, None, notes)
 
     async def tell(self) -> None:
         """Store the last progress, however soon it came after the one before."""
-        if self._progress is not None:
-            await self._store.hold(self._claim, self._progress)
+        if self.progress is not None:
+            await self.store.hold(self.claim, self.progress)
 
     def start(self) -> None:
         """Begin to send heartbeats; most tasks end before the first one."""
-        self._timer = asyncio.get_running_loop().call_later(self._store.beat, self._begin)
+        self.timer = asyncio.get_running_loop().call_later(self.store.beat, self._begin)
         self.is_running = True
 
     def stop(self) -> None:
         self.is_running = False
-        for each in (self._timer, self._beating):
+        for each in (self.timer, self.beating):
             if each is not None:
                 each.cancel()
 
     def _begin(self) -> None:
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self.beating = asyncio.get_running_loop().create_task(self._beat())
 
     async def _beat(self) -> None:
         """Send heartbeats until the handler must stop: the task is cancelled, or another attempt has it."""
@@ -460,17 +451,18 @@ class AttemptPulse:
             except CallError:
                 pass  # a store that is away; the handler goes on meanwhile
             if self.is_fenced or self.is_cancelling:
-                self.attempt.cancel()
+                if self.attempt is not None:
+                    self.attempt.cancel()
                 return
-            await asyncio.sleep(self._store.beat)
+            await asyncio.sleep(self.store.beat)
 
     async def _hold(self) -> bool:
         told, now = None, time.monotonic()
-        if now - self._told_at >= PROGRESS_EVERY:
-            told, self._progress = self._progress, None
+        if now - self.told_at >= PROGRESS_EVERY:
+            told, self.progress = self.progress, None
         if told is not None:
-            self._told_at = now
-        return await self._store.hold(self._claim, told)
+            self.told_at = now
+        return await self.store.hold(self.claim, told)
 
 
 class CurrentTask:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.log import Log
+from enfold.mcp.tasks import poll_seconds
 from enfold.middleware.idempotency_store import result_of
 from enfold.operations import Context, Identity, Progress
 from enfold.operations.access import EVERYTHING
@@ -30,7 +31,6 @@ from enfold.tasks.upstream import (
     TakeTask,
     TaskQuestion,
     UpstreamTasks,
-    watch_upstream,
 )
 
 if TYPE_CHECKING:
@@ -343,21 +343,16 @@ class TaskHandle:
     def __init__(self, tasks: Tasks, owner: str | None, task: Task | None, task_id: str | None = None) -> None:
         self._tasks = tasks
         self._owner = owner
-        self._last = task
+        self.last = task  # the last state that this handle has read, without reading the store
         self.id = task_id if task is None else task.id
 
     def __repr__(self) -> str:
         return f"<TaskHandle {self.id}>"
 
-    @property
-    def last(self) -> Task | None:
-        """The last state that this handle has read, without reading the store."""
-        return self._last
-
     async def state(self) -> Task:
         """Return the current state of the task."""
-        self._last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
-        return self._last
+        self.last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
+        return self.last
 
     async def watch(self) -> AsyncGenerator[Task]:
         """Yield the task now and after every change, until it has ended."""
@@ -365,7 +360,7 @@ class TaskHandle:
         changes = self._tasks.store.watch(self._owner, _checked(self.id))
         try:
             async for task in changes:
-                self._last, seen = task, True
+                self.last, seen = task, True
                 yield task
         finally:
             await changes.aclose()
@@ -410,8 +405,16 @@ class _UpstreamHandle(TaskHandle):
         return await self._ask(TaskQuestion(self._content.task_id))
 
     async def watch(self) -> AsyncGenerator[Task]:
-        async for task in watch_upstream(self.state):
-            yield task
+        """Yield the task now and after every change, polled at the interval of its server, until it has ended."""
+        before: Task | None = None
+        while before is None or not before.is_ended:
+            task = await self.state()
+            if task != before:
+                yield task
+            before = task
+            if not task.is_ended:
+                interval = None if task.elsewhere is None else task.elsewhere.poll_ms
+                await asyncio.sleep(poll_seconds({"pollIntervalMs": interval}))
 
     async def answer(self, answers: Mapping[str, Any]) -> Task:
         return await self._ask(TaskQuestion(self._content.task_id, answers=_given(answers)))
@@ -420,8 +423,8 @@ class _UpstreamHandle(TaskHandle):
         return await self._ask(TaskQuestion(self._content.task_id, cancels=True))
 
     async def _ask(self, question: TaskQuestion) -> Task:
-        self._last = _found(await self._upstream.ask(self._handle, self._content, question))
-        return self._last
+        self.last = _found(await self._upstream.ask(self._handle, self._content, question))
+        return self.last
 
 
 def _in_time_to_answer(remaining: float | None) -> float | None:

@@ -10,9 +10,8 @@ Where the call runs as a durable task here, no handle is made: the task notes wh
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -145,20 +144,6 @@ class UpstreamTasks:
             secret = self._secret() if callable(self._secret) else self._secret
             self._signer = StateSigner(secret or os.urandom(32), b"task ")
         return self._signer
-
-
-async def watch_upstream(ask: Callable[[], Awaitable[Task]]) -> AsyncGenerator[Task]:
-    """Yield the task now and after every change, polled at the interval of its server, until it has ended."""
-    before: Task | None = None
-    while True:
-        task = await ask()
-        if task != before:
-            yield task
-        if task.is_ended:
-            return
-        before = task
-        interval = None if task.elsewhere is None else task.elsewhere.poll_ms
-        await asyncio.sleep(poll_seconds(interval))
 
 
 def _asking(question: TaskQuestion, timeout: float | None = None) -> Context:
