@@ -120,7 +120,7 @@ def test_the_scope_of_everything_satisfies_every_rule(rule: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("name", ["scopes", "one of some scopes", "a resource"])
-def test_what_is_public_can_have_no_other_rules(name: str) -> None:
+def test_a_public_operation_cannot_have_other_rules(name: str) -> None:
     with pytest.raises(ValueError, match="public"):
         AccessControl(**RULES[name], public=True)
 
@@ -143,7 +143,7 @@ ON_PROJECTS = [
 
 @pytest.mark.parametrize("second", WHO, ids=str)
 @pytest.mark.parametrize("first", WHO, ids=str)
-def test_what_is_common_to_two_grants_is_what_both_give(first: Identity, second: Identity) -> None:
+def test_the_intersection_of_two_grants_is_what_both_allow(first: Identity, second: Identity) -> None:
     both = narrower(first, second)
     inputs: list[dict[str, Any]] = [{"id": 42}, {"id": 7}, {"id": "urn:7"}, {}]
     for rule in (*ON_PROJECTS, AccessControl(required_scopes=("w",))):

@@ -51,14 +51,14 @@ async def serving(answer: Answer) -> AsyncIterator[int]:
         await asyncio.gather(*taken)
 
 
-async def test_every_answer_of_a_load_may_have_a_length_of_its_own() -> None:
+async def test_every_answer_of_a_load_may_have_its_own_length() -> None:
     growing = Growing()
     async with serving(growing.answer) as port:
         await ask_often(Post(port, "/add", b"{}"), 200)
     assert growing.answered == 200
 
 
-async def test_a_load_stops_at_an_answer_that_is_no_success() -> None:
+async def test_a_load_stops_at_an_answer_that_is_not_a_success() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\nno")

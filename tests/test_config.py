@@ -185,7 +185,7 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_sentence_with_file_and_line(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     path = write(tmp_path, name, text)
     with pytest.raises(CallError) as caught:
         read_config(path, {})
@@ -345,7 +345,7 @@ rename = { price = "amount", secret = "open" }
     ]
 
 
-async def test_a_filter_that_takes_by_tag_is_no_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_filter_by_tag_counts_as_a_match(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = "from enfold import OperationRegistry\nops = OperationRegistry('shop')\n"
     write(tmp_path, "shop.py", program + "@ops.query(tags='front')\ndef price() -> int:\n    return 1\n")
     text = '[sources.shop]\nfunctions = "shop.py:ops"\ninclude = ["#front", "#back"]\n'
@@ -379,7 +379,7 @@ def test_a_credential_of_a_scheme_is_a_token_a_user_with_a_password_or_a_table(t
     assert list(source.entry["credentials"]) == ["login"]
 
 
-def test_a_document_has_headers_of_its_own(tmp_path: Path) -> None:
+def test_a_document_has_its_own_headers(tmp_path: Path) -> None:
     text = '[sources.shop]\nopenapi = "https://shop.test/openapi.json"\nheaders = { X-Key = "${KEY}" }\n'
     (source,) = read_config(write(tmp_path, "enfold.toml", text), {"KEY": "k"}).sources
     assert source.entry["headers"] == {"X-Key": "k"}

@@ -114,7 +114,7 @@ async def test_a_dependency_is_opened_and_closed_around_a_call_on_every_surface(
 
 
 @pytest.mark.parametrize("surface", testing.SURFACES)
-async def test_what_belongs_to_the_application_is_opened_once_and_closed_with_it(
+async def test_a_dependency_of_the_application_is_opened_once_and_closed_with_it(
     surface: str, shop: Shop, connect: Callable[..., Any]
 ) -> None:
     @shop.ops.query
@@ -367,7 +367,7 @@ PROVIDERS = {
 
 
 @pytest.mark.parametrize(("provider", "value"), PROVIDERS.values(), ids=list(PROVIDERS))
-async def test_whatever_can_be_called_is_a_provider(shop: Shop, provider: Callable[..., Any], value: str) -> None:
+async def test_every_callable_can_be_a_provider(shop: Shop, provider: Callable[..., Any], value: str) -> None:
     @shop.ops.query
     def use(it: Annotated[Any, Depends(provider)]) -> str:
         return getattr(it, "text", it)  # type: ignore[no-any-return]
@@ -486,7 +486,7 @@ def test_a_wrong_dependency_is_refused_at_registration(shop: Shop, function: Cal
     assert len(shop.ops) == 0
 
 
-def test_depends_refuses_what_is_no_provider() -> None:
+def test_depends_refuses_anything_but_a_provider() -> None:
     with pytest.raises(TypeError, match="Depends takes a function, not Connection"):
         Depends(Connection([]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Unknown scope 'request': use call or app"):
@@ -516,7 +516,7 @@ async def test_calls_at_the_same_time_share_one_opening(shop: Shop) -> None:
     assert shop.log == ["open"]
 
 
-async def test_what_could_not_be_opened_is_opened_by_the_next_call(shop: Shop) -> None:
+async def test_a_dependency_that_failed_to_open_is_opened_by_the_next_call(shop: Shop) -> None:
     failures = [CallError("UNAVAILABLE", "The database is down")]
 
     def pool() -> str:
@@ -572,7 +572,7 @@ async def test_the_deadline_covers_providers(shop: Shop) -> None:
     assert shop.log == ["open", "CancelledError", "close"]
 
 
-async def test_what_a_thread_still_uses_is_closed_when_the_thread_ends(shop: Shop) -> None:
+async def test_dependencies_that_a_thread_still_uses_are_closed_when_it_ends(shop: Shop) -> None:
     may_end = threading.Event()
 
     @shop.ops.query(timeout=0.05)
@@ -589,7 +589,7 @@ async def test_what_a_thread_still_uses_is_closed_when_the_thread_ends(shop: Sho
     assert shop.log == ["open", "used", "CancelledError", "close"]
 
 
-async def test_what_a_blocking_stream_still_uses_is_closed_when_its_thread_ends(shop: Shop) -> None:
+async def test_dependencies_that_a_blocking_stream_still_uses_are_closed_when_its_thread_ends(shop: Shop) -> None:
     may_end = threading.Event()
 
     @shop.ops.subscription(timeout=0.05)
@@ -607,7 +607,7 @@ async def test_what_a_blocking_stream_still_uses_is_closed_when_its_thread_ends(
     assert shop.log[:2] == ["open", "used"]
 
 
-async def test_what_a_late_provider_opens_is_closed_too(shop: Shop) -> None:
+async def test_a_dependency_opened_by_a_late_provider_is_closed_too(shop: Shop) -> None:
     may_end = threading.Event()
 
     def slow() -> Iterator[None]:
@@ -744,7 +744,7 @@ async def test_an_override_reaches_what_the_application_has_opened(shop: Shop) -
     assert (await shop.ops.execute("shop.use")).data == "pool of engine"
 
 
-def test_an_override_refuses_what_is_no_provider(shop: Shop) -> None:
+def test_an_override_refuses_anything_but_a_provider(shop: Shop) -> None:
     with pytest.raises(TypeError, match="override takes two providers, not 3"), testing.override(shop.connect, 3):  # type: ignore[arg-type]
         pass
 

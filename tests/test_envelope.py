@@ -148,7 +148,7 @@ def test_a_block_of_an_unknown_kind_becomes_text_holding_its_json() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", {"type": "text"}, {"type": 3}, {"type": ["text"]}, {}], ids=repr)
-def test_what_is_no_block_at_all_becomes_text_too(value: Any) -> None:
+def test_anything_but_a_block_becomes_text_too(value: Any) -> None:
     assert json.loads(content_block(value).text) == value  # type: ignore[union-attr]  # it is a text block
 
 
@@ -177,7 +177,7 @@ def test_data_that_is_the_content_holds_the_same_mapped_blocks(odd: Any) -> None
         assert envelope.data == envelope.to_wire()["meta"]["content"]
 
 
-def test_data_that_is_something_else_than_the_content_stays_as_it_is() -> None:
+def test_data_that_is_something_else_than_the_content_is_unchanged() -> None:
     content = [{"type": "hologram"}]
     assert mcp_envelope({"a": 1}, content=content).data == {"a": 1}
     assert mcp_envelope([], content=content).data == []
@@ -207,7 +207,7 @@ LOOK_ALIKES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", LOOK_ALIKES, ids=repr)
-def test_what_only_resembles_an_envelope_is_none(value: Any) -> None:
+def test_data_that_only_resembles_an_envelope_is_not_one(value: Any) -> None:
     assert not is_response_envelope(value)
     with pytest.raises(FormatError):
         from_wire(value)
@@ -268,12 +268,12 @@ def test_very_many_unknown_fields_are_reported_briefly() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", "[" * 100_000, b"\xff"], ids=["empty", "cut", "deep", "not utf-8"])
-def test_what_is_not_json_is_a_format_error(text: bytes | str) -> None:
+def test_invalid_json_is_a_format_error(text: bytes | str) -> None:
     with pytest.raises(FormatError):
         from_wire(text)
 
 
-def test_text_that_claims_to_be_base64_and_is_not_stays_as_it_came() -> None:
+def test_text_that_claims_to_be_base64_and_is_not_is_unchanged() -> None:
     envelope = from_wire({"data": "!!", "meta": {"source": "http", "dataEncoding": "base64"}})
     assert envelope.data == "!!"
     assert [(warning.code, warning.path) for warning in envelope.warnings] == [("envelope_meta", "/meta/dataEncoding")]

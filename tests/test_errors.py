@@ -138,7 +138,7 @@ def test_an_undeclared_code_is_a_failed_execution() -> None:
     assert in_the_shell(ops, "t.fail", "result").status == 1
 
 
-def test_what_an_inner_operation_declares_reaches_the_caller_of_the_outer_one() -> None:
+def test_a_code_declared_by_an_inner_operation_reaches_the_caller_of_the_outer_one() -> None:
     ops = failing([SEED], seed_error)
 
     @ops.query
@@ -214,7 +214,7 @@ def test_a_failed_program_is_reported_without_its_command_line(
 
 
 @pytest.mark.parametrize("call", [over_http, over_cgi])
-def test_what_a_failed_program_wrote_is_the_partial_output_of_an_mcp_envelope(call: Call) -> None:
+def test_the_output_of_a_failed_program_is_the_partial_output_of_an_mcp_envelope(call: Call) -> None:
     body = call(failing([], failed_program), "t.fail", "mcp_envelope_v0_1").body
     details = {"exit_code": 3, "stdout": "3 of 5 done\n", "stderr": "disk [31mfull"}
     assert (body["result"], body["errors"][0]["details"]) == ("3 of 5 done\n", details)

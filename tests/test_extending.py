@@ -108,7 +108,7 @@ async def test_the_transport_carries_every_call_of_the_parity_table(name: str) -
         assert await outcome(client, call, "envelope") == expected
 
 
-async def test_what_is_too_large_for_the_transport_is_said() -> None:
+async def test_a_message_too_large_for_the_transport_is_reported() -> None:
     async with _cable() as client:
         assert (await client.call("parity.echo", {"text": "x" * 40_000})).code == "PAYLOAD_TOO_LARGE"
 

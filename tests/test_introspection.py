@@ -187,7 +187,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         yield Recorder(store=store, record="all")
 
 
-async def test_runs_and_their_lineage_are_those_of_who_asks(recorder: Recorder) -> None:
+async def test_callers_only_see_their_own_runs_and_lineage(recorder: Recorder) -> None:
     ops = shop()
     async with testing.open_client("http", ops, recorder=recorder) as client:
         for identity in (ANN, BEN):

@@ -40,7 +40,7 @@ def shop(request: pytest.FixtureRequest) -> Shop:
     return Shop(is_async=request.param)
 
 
-async def test_what_is_needed_is_opened_once_before_the_first_call(shop: Shop) -> None:
+async def test_resources_are_opened_once_before_the_first_call(shop: Shop) -> None:
     await asyncio.gather(*(shop.ops.execute("shop.stock") for _ in range(3)))
     assert shop.events == ["open", "call", "call", "call"]
 
@@ -99,7 +99,7 @@ async def test_a_start_that_fails_is_reported_and_tried_again() -> None:
     assert (await ops.execute("t.ask")).data == 1
 
 
-async def test_what_is_registered_after_the_start_is_refused() -> None:
+async def test_on_start_functions_registered_after_the_start_are_refused() -> None:
     shop = Shop(is_async=False)
     await shop.ops.execute("shop.stock")
     with pytest.raises(RuntimeError, match="before the first call"):
@@ -156,7 +156,7 @@ async def test_a_failure_inside_a_composition_names_the_operation_that_failed() 
         await ops.execute("t.shop")
 
 
-def test_what_a_docstring_says_of_the_result_is_in_its_schema() -> None:
+def test_the_description_of_the_result_in_a_docstring_is_in_its_schema() -> None:
     ops = OperationRegistry("t")
 
     @ops.query

@@ -13,7 +13,7 @@ FORGED = "price\nWARNING enfold: all is well\x1b[2K\r\u2028"
 
 
 @pytest.mark.parametrize("fact", [FORGED, ValueError(FORGED)], ids=["a text", "an exception"])
-def test_a_fact_is_no_line_of_its_own(fact: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fact_is_not_a_separate_line(fact: object, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "enfold.test"):
         Log("enfold.test").warning("%s, %d", fact, 3)
     assert caplog.messages == ["price\\nWARNING enfold: all is well\\x1b[2K\\r\\u2028, 3"]

@@ -275,7 +275,7 @@ async def test_it_may_change_the_input_before_it_is_validated(surface: str) -> N
         assert (await client.call("shop.add", {"ex": 4})).data == 4 if surface != "command_line" else True
 
 
-async def test_what_the_caller_asked_for_cannot_be_replaced() -> None:
+async def test_options_of_the_caller_cannot_be_replaced() -> None:
     ops = shop()
 
     @ops.middleware
@@ -311,7 +311,7 @@ async def test_it_may_answer_by_itself(surface: str) -> None:
         assert (await client.call("shop.add", {"x": 1})).data == 42
 
 
-async def test_what_it_answers_is_repaired_like_a_result() -> None:
+async def test_the_result_of_a_middleware_is_repaired_like_any_other() -> None:
     ops = shop()
 
     @ops.middleware
@@ -394,7 +394,7 @@ async def test_a_caller_who_leaves_cancels_the_middleware() -> None:
     assert ended.is_set()
 
 
-async def test_what_it_raises_is_an_error_like_a_handlers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_in_a_middleware_is_an_error_like_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     ops = shop()
 
     @ops.middleware
@@ -572,7 +572,7 @@ async def test_the_time_of_an_operation_ends_a_stream_inside_a_middleware() -> N
     assert failed.value.code == "TIMEOUT"
 
 
-async def test_what_runs_again_gives_the_envelope_of_its_last_run() -> None:
+async def test_a_repeated_run_returns_the_envelope_of_its_last_run() -> None:
     ops, runs = shop(), itertools.count(1)
 
     @ops.middleware
@@ -604,7 +604,7 @@ def answer() -> int:
 
 
 @pytest.mark.parametrize("wrong", [no_coroutine, asgi_app, Seen, 3], ids=["def", "ASGI app", "class", "number"])
-def test_what_cannot_wrap_a_call_is_refused_at_registration(wrong: Any) -> None:
+def test_an_invalid_middleware_is_refused_at_registration(wrong: Any) -> None:
     ops = OperationRegistry()
     with pytest.raises(TypeError, match="middleware"):
         ops.middleware(wrong)

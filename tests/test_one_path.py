@@ -132,7 +132,7 @@ async def expected_data(name: str, n: int) -> Any:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(NAMES), st.integers(0, 3), HEADERS, CONTENT_TYPES, st.sampled_from(FORMATS), st.booleans())
-def test_whatever_is_asked_for_over_http_the_bytes_are_the_same(
+def test_the_bytes_over_http_do_not_depend_on_the_options(
     name: str, n: int, headers: dict[str, str], content_type: str, format: str, by_get: bool
 ) -> None:
     async def compare() -> None:

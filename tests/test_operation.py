@@ -84,7 +84,7 @@ def test_schemas_given_as_functions_are_made_when_first_read() -> None:
     assert made == ["made", "made"]
 
 
-def test_what_may_be_given_of_a_spec_is_what_it_keeps() -> None:
+def test_a_spec_accepts_the_fields_it_stores() -> None:
     given, options = SpecFields.__annotations__.keys(), OperationOptions.__annotations__.keys()
     assert given == SPEC_FIELDS == spec().to_dict().keys()
     from_the_signature = {"input_schema", "output_schema", "values"}
@@ -152,7 +152,7 @@ def test_a_function_with_an_illegal_name_keeps_the_original_in_its_meta() -> Non
     assert found.meta == {"original_name": "größe"}
 
 
-def test_a_context_has_an_id_of_its_own_and_counts_its_time_down() -> None:
+def test_a_context_has_its_own_id_and_counts_its_time_down() -> None:
     first, second = Context(), Context(timeout=100)
     assert first.request_id == first.request_id != second.request_id
     assert first.remaining() is None
@@ -200,7 +200,7 @@ def test_equal_numbers_make_equal_digests() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["5", 0, -1, True, float("nan")], ids=repr)
-def test_a_timeout_that_is_none_is_refused_at_once(timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused_at_once(timeout: Any) -> None:
     with pytest.raises(ValueError, match="A timeout must be a number of seconds"):
         spec(timeout=timeout)
 
@@ -227,5 +227,5 @@ assert os.read(reading, 32).decode() not in own
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_a_forked_process_does_not_go_on_with_the_request_ids_of_its_parent() -> None:
+def test_a_forked_process_does_not_continue_with_the_request_ids_of_its_parent() -> None:
     subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=30)

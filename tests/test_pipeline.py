@@ -57,7 +57,7 @@ async def test_repair_strips_fills_and_converts_and_says_so() -> None:
     assert sorted(told(envelope)) == [("convert", "/id"), ("default", "/note"), ("strip", "/secret")]
 
 
-async def test_what_cannot_be_repaired_stays_as_it_came() -> None:
+async def test_a_value_that_cannot_be_repaired_is_unchanged() -> None:
     envelope = await finish({"id": "many", "note": "x"})
     assert envelope.data == {"id": "many", "note": "x"}
     assert told(envelope) == [("type_mismatch", "/id")]
@@ -186,7 +186,7 @@ async def test_typed_results_become_plain_before_they_are_checked() -> None:
     [(float("nan"), ""), ({"a": [1, float("inf")]}, "/a/1"), ({"a": object()}, "/a"), ([{1, 2}, object()], "/1")],
     ids=["nan", "infinity", "foreign", "foreign in a list"],
 )
-async def test_what_json_cannot_say_is_an_execution_error_with_its_path(result: Any, path: str) -> None:
+async def test_a_value_that_json_cannot_represent_is_an_execution_error_with_its_path(result: Any, path: str) -> None:
     with pytest.raises(CallError, match="failed to marshal response") as caught:
         await finish(result, {})
     assert caught.value.code == "EXECUTION_ERROR"
@@ -236,7 +236,7 @@ async def test_several_values_and_none_are_recorded_in_the_spec() -> None:
     assert (await ops.execute("report", {})).warnings == ()
 
 
-async def test_what_still_fails_an_independent_validator_has_a_warning() -> None:
+async def test_a_result_that_fails_an_independent_validator_has_a_warning() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 3}}, "required": ["n", "m"]}
     envelope = await finish({"n": 5}, schema)
     failing = {"/" + "/".join(map(str, e.instance_path)) for e in jsonschema_rs.iter_errors(schema, envelope.data)}
@@ -260,7 +260,7 @@ async def test_the_typebox_policy_is_exactly_cast(schema: dict[str, Any], value:
     assert bool(envelope.warnings) == (envelope.data != value)
 
 
-async def test_what_an_mcp_result_carries_beside_its_data_is_made_plain_too() -> None:
+async def test_metadata_of_an_mcp_result_is_converted_to_plain_data_too() -> None:
     envelope = await finish(mcp_envelope(1, structured_content=Item(1, "x"), _meta={"when": Item(2, "y")}), {})
     assert json.loads(envelope.to_bytes())["meta"]["structuredContent"] == {"id": 1, "note": "x"}
 

@@ -94,7 +94,7 @@ def test_the_page_has_the_options_that_the_help_names(command: str, capsys: pyte
     assert set(named) - {"--help"} <= set(OPTION.findall(rows[0] if rows else ""))
 
 
-def test_every_fact_of_ours_in_the_openapi_document_is_on_the_page() -> None:
+def test_every_extension_in_the_openapi_document_is_documented() -> None:
     written = {each for each in constants(str, "surfaces") if re.fullmatch(r"x-(?:enfold|mcp|short)-[a-z]+", each)}
     shown = first_cells(section("openapi-document.md", "Extensions"))
     assert {name for name in shown if name.startswith("x-")} == written
@@ -164,5 +164,5 @@ def _read_variables() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", sorted({each for each in constants(str, "mcp", "surfaces/mcp") if re.fullmatch(r"enfold/[a-zA-Z]+", each)} - {"enfold/relay"} | {ERROR_KEY}))  # fmt: skip
-def test_every_name_of_ours_in_meta_is_on_a_page(name: str) -> None:
+def test_every_enfold_name_in_meta_is_documented(name: str) -> None:
     assert f"`{name}`" in section("mcp-server.md", "Names in `_meta`")

@@ -167,7 +167,7 @@ def test_a_view_in_which_two_would_have_one_id_says_so() -> None:
         shop().rename({"shop.add": "shop.clear"})
 
 
-def test_what_is_registered_later_and_has_no_place_in_a_view_is_left_out_of_it() -> None:
+def test_an_operation_that_clashes_in_a_view_is_left_out_of_it() -> None:
     ops = shop()
     view = ops.mount("a.b.c.d").rename({"a.b.c.d.shop.add": "a.b.c.d.shop.plus"})
     ops.register(lambda: 1, name="x", namespace="too.deep")
@@ -220,7 +220,7 @@ def test_an_operation_that_is_replaced_keeps_its_place() -> None:
         ops.replace(first.replace(spec=first.spec.replace(name="nothing")))
 
 
-def test_a_short_name_never_moves_to_another_source_while_one_is_down() -> None:
+def test_a_short_name_never_changes_its_source_while_one_is_down() -> None:
     ops = OperationRegistry()
     ops.query(namespace="b", name="search")(lambda: 1)
     assert ops.find("search").id == "b.search"

@@ -94,7 +94,7 @@ async def test_only_changed_sources_are_reopened_and_their_running_calls_finish(
     assert (tmp_path / "stopped").exists()
 
 
-async def test_a_changed_source_goes_on_until_its_successor_is_there(tmp_path: Path) -> None:
+async def test_a_changed_source_continues_until_its_successor_is_there(tmp_path: Path) -> None:
     text = "[sources.a]\ncommand = {}\ntimeout = {}\n"
     async with served(tmp_path, text.format(little(), 30)) as (registry, write):
         first = (await registry.execute("a.told")).data["pid"]

@@ -124,7 +124,7 @@ async def test_an_mcp_app_without_tokens_is_not_open_below_a_server_that_has_som
         assert len(await _tools(app, asked, "/mcp", "r")) > 2
 
 
-async def test_the_document_and_the_tools_show_it_to_who_asks() -> None:
+async def test_the_document_and_the_tools_show_it() -> None:
     app = to_http(shop(), tokens=Tokens({"r": READER, "a": ANN}))
     async with living(app):
         usual, asked = [

@@ -38,7 +38,7 @@ async def at_once() -> int:
     return 1
 
 
-async def test_what_never_waits_gives_the_same_at_every_call() -> None:
+async def test_a_coroutine_that_never_waits_returns_the_same_at_every_call() -> None:
     ops = OperationRegistry()
     ops.query(at_once)
     assert [(await ops.execute("at_once", {})).data for _ in range(3)] == [1, 1, 1]
@@ -128,7 +128,7 @@ async def test_text_that_stands_for_its_type_is_converted_unless_the_policy_says
 
 
 @pytest.mark.parametrize("input", [None, [], "x", 3], ids=repr)
-async def test_input_that_is_no_object_is_refused(input: Any) -> None:
+async def test_input_that_is_not_an_object_is_refused(input: Any) -> None:
     ops = registry()
     ops.register(lambda: 1, name="one")
     with pytest.raises(CallError, match="must be an object") as caught:
@@ -375,7 +375,7 @@ class Unwritable(BaseModel):
 
 
 @pytest.mark.parametrize("expose_errors", [True, False])
-async def test_what_a_class_says_that_cannot_be_written_is_hidden_like_any_error(expose_errors: bool) -> None:
+async def test_the_error_of_a_class_that_cannot_be_written_is_hidden_like_any_other(expose_errors: bool) -> None:
     ops = registry(expose_errors=expose_errors)
 
     @ops.query
@@ -392,7 +392,7 @@ async def test_what_a_class_says_that_cannot_be_written_is_hidden_like_any_error
 # streams
 
 
-async def test_each_item_of_a_stream_is_an_envelope_of_its_own() -> None:
+async def test_each_item_of_a_stream_is_a_separate_envelope() -> None:
     ops = registry()
 
     @ops.subscription
@@ -515,7 +515,7 @@ async def test_operations_compose_through_env_and_carry_who_and_how_long() -> No
         assert 0 < data["left"] <= 5
 
 
-async def test_env_reaches_streams_and_names_that_are_no_python_names() -> None:
+async def test_env_reaches_streams_and_names_that_are_not_python_names() -> None:
     ops = OperationRegistry("my-api")
 
     @ops.subscription(name="get-all")
@@ -662,7 +662,7 @@ async def test_cancelling_a_def_reaches_the_call_it_waits_for() -> None:
     await ended.wait()
 
 
-async def test_what_a_handler_cancels_itself_is_its_own_failure() -> None:
+async def test_a_cancellation_inside_a_handler_is_a_failure_of_the_handler() -> None:
     ops = registry()
 
     @ops.query
@@ -718,7 +718,7 @@ class Odd(BaseException):
     "kind", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, asyncio.CancelledError, Odd]
 )
 @pytest.mark.parametrize("runs", ["async", "thread", "inline"])
-async def test_whatever_a_handler_raises_is_a_failure_of_its_call_alone(kind: type[BaseException], runs: str) -> None:
+async def test_any_exception_of_a_handler_fails_only_its_own_call(kind: type[BaseException], runs: str) -> None:
     ops = registry()
 
     async def later() -> int:
@@ -733,7 +733,7 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_call_alone(kind: ty
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
-async def test_whatever_a_stream_raises_is_a_failure_of_that_stream_alone(kind: type[BaseException]) -> None:
+async def test_any_exception_of_a_stream_fails_only_that_stream(kind: type[BaseException]) -> None:
     ops = registry()
 
     @ops.subscription

@@ -83,7 +83,9 @@ def test_a_file_that_stays_locked_is_reported(tmp_path: Path) -> None:
     [(b"", f"{TABLES}; CREATE TABLE", "syntax"), (b"no database at all" * 100, TABLES, "not a database")],
     ids=["a wrong script", "another kind of file"],
 )
-def test_what_cannot_be_made_whole_is_not_made(tmp_path: Path, content: bytes, script: str, error: str) -> None:
+def test_a_partial_result_that_cannot_be_completed_is_not_created(
+    tmp_path: Path, content: bytes, script: str, error: str
+) -> None:
     path = tmp_path / "odd.db"
     path.write_bytes(content)
     with pytest.raises(sqlite3.DatabaseError, match=rf"{error}|incomplete"):

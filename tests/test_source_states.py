@@ -205,7 +205,7 @@ async def test_the_loss_and_return_of_a_server_at_an_address_is_a_line_each(capl
 # --- readiness ----------------------------------------------------------------------------------------------------
 
 
-def test_a_word_for_everybody_and_the_reasons_for_readers() -> None:
+def test_a_status_for_everyone_and_reasons_for_authorized_readers() -> None:
     ops = OperationRegistry()
     ops.sources.enter("shop.py", "functions", "down", why="There is no file shop.py")
     ops.sources.enter("tickets", "mcp", "down", why="it is not required")

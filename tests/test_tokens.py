@@ -16,7 +16,7 @@ def test_a_known_token_gives_its_identity_and_any_other_none() -> None:
     assert [tokens.identify(token) for token in ("", "secret-of-an", "secret-of-ann ", "\ud800")] == [None] * 4
 
 
-def test_a_hash_is_as_good_as_the_token_to_set_up_and_useless_to_log_in() -> None:
+def test_a_hash_can_configure_a_token_but_not_authenticate() -> None:
     tokens = Tokens({hash_token("secret-of-ann"): ANN})
     assert tokens.identify("secret-of-ann") == ANN
     assert tokens.identify(hash_token("secret-of-ann")) is None

@@ -140,8 +140,6 @@ def test_a_command_says_it_with_the_line(tmp_path: Path, source: str, sentence: 
     ],
     ids=["post", "get", "run by transport", "run by name", "no habit"],
 )
-def test_what_other_frameworks_have_is_answered_with_what_to_use(
-    use: Callable[[Any], Any], error: type[Exception], sentence: str
-) -> None:
+def test_names_of_other_frameworks_get_a_hint(use: Callable[[Any], Any], error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         use(OperationRegistry("shop"))

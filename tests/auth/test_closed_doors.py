@@ -84,7 +84,7 @@ JSON = {"Content-Type": "application/json", "Accept": "application/json, text/ev
 REFUSED = (401, 400)  # 400: not even a request that the server below us understands
 
 
-def test_what_stays_open_says_nothing_but_where_to_get_a_token() -> None:
+def test_open_paths_only_say_where_to_get_a_token() -> None:
     with serve(gateway(shop())) as client:
         answers = [client.get(path) for path in OPEN]
         root = client.get("/")
@@ -121,7 +121,7 @@ def test_a_refusal_leads_to_the_metadata_also_where_a_proxy_takes_a_path_away(
         assert behind.json["resource"] == found  # where RFC 9728 looks for it
 
 
-def test_what_is_public_is_open_and_alone_in_the_document() -> None:
+def test_public_operations_are_open_and_alone_in_the_document() -> None:
     with serve(gateway(shop(public=True))) as client:
         assert client.get("/functions/hours").json == {"result": "9 to 5"}
         assert list(client.get("/openapi.json").json["paths"]) == ["/functions/shop.hours"]

@@ -160,7 +160,7 @@ def test_a_session_opened_without_a_token_stays_anonymous(public: Client) -> Non
 
 
 @pytest.mark.parametrize("opener", ["ann-token", "weak-token"])
-def test_in_a_session_each_request_has_the_rights_of_its_own_token(closed: Client, opener: str) -> None:
+def test_in_a_session_each_request_has_the_permissions_of_its_own_token(closed: Client, opener: str) -> None:
     opened = ask(closed, "initialize", METHODS["initialize"], HANDSHAKE, Authorization=f"Bearer {opener}")
 
     def tried(method: str, token: str) -> str:

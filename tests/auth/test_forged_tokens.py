@@ -283,7 +283,7 @@ async def test_an_identity_is_found_in_the_claims(
     assert await issuers(issuer, claims=places).identify(issuer.token(**claims)) == identity
 
 
-async def test_resources_that_are_none_are_refused(issuer: LittleIssuer) -> None:
+async def test_invalid_resources_are_refused(issuer: LittleIssuer) -> None:
     verifier = issuers(issuer, claims=ClaimPlaces(resources="may"))
     assert await verifier.identify(issuer.token(may={"project:42": "read"})) is None
 

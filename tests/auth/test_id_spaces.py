@@ -116,7 +116,7 @@ def send(url: str, token: str, body: Any = None, **headers: str) -> tuple[int, A
 
 
 @pytest.mark.parametrize("first", ["token file", "issuer"])
-def test_a_partners_ann_owner_and_local_read_nothing_of_ours(
+def test_callers_of_another_issuer_see_nothing_of_callers_with_the_same_id(
     tmp_path: Path, company: RealIssuer, partner: RealIssuer, first: str
 ) -> None:
     """Ann was here first, from a token file or the company's issuer; then the partner's issuer is added."""

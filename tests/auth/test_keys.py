@@ -82,7 +82,9 @@ async def test_a_key_that_was_withdrawn_between_calls_is_refused_at_once(
     assert not await lets_in(verifier, issuer.token())
 
 
-async def test_calls_go_on_for_hours_while_the_issuer_is_away(issuer: LittleIssuer, verifier: Issuers) -> None:
+async def test_calls_continue_for_hours_while_the_issuer_is_unreachable(
+    issuer: LittleIssuer, verifier: Issuers
+) -> None:
     assert await lets_in(verifier, issuer.token())
     issuer.is_away = True
     for _ in range(6 * 60):
@@ -96,7 +98,7 @@ async def test_calls_go_on_for_hours_while_the_issuer_is_away(issuer: LittleIssu
     assert len(issuer.fetched) == asked + 2
 
 
-async def test_while_it_is_away_one_call_waits_and_the_others_go_on(issuer: LittleIssuer) -> None:
+async def test_while_it_is_unreachable_one_call_waits_and_the_others_continue(issuer: LittleIssuer) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def fetch(url: str) -> bytes:
@@ -129,7 +131,9 @@ async def test_tokens_of_an_issuer_are_rejected_until_it_has_been_reached(
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"keys": 7}', b"<html>", b"\xff"])
-async def test_an_answer_that_is_no_key_set_leaves_the_keys_as_they_were(issuer: LittleIssuer, answer: bytes) -> None:
+async def test_an_answer_that_is_not_a_key_set_leaves_the_keys_as_they_were(
+    issuer: LittleIssuer, answer: bytes
+) -> None:
     answers: list[bytes] = []
 
     async def fetch(url: str) -> bytes:

@@ -200,7 +200,7 @@ async def test_a_jwt_that_expires_ends_its_stream_and_no_call_that_runs() -> Non
     await server.tasks.close()
 
 
-async def test_a_stream_goes_on_when_its_token_gains_rights_and_ends_when_it_loses_one(tmp_path: Path) -> None:
+async def test_a_stream_continues_when_its_token_gains_rights_and_ends_when_it_loses_one(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = add_token(file, "ann", scopes=["read"], resources={"project:1": ["read"]})
     tokens = Checked([TokenFile(file)])

@@ -27,7 +27,7 @@ def test_a_call_has_the_time_its_caller_gave() -> None:
     assert admission().deadline(request(300), SPEC, 100.1) == pytest.approx(100.4)
 
 
-def test_what_came_while_we_stood_still_may_be_too_old() -> None:
+def test_calls_that_arrived_while_the_worker_was_suspended_may_be_too_old() -> None:
     with pytest.raises(CallError) as raised:
         admission().deadline(request(5000), SPEC, 107.0)
     assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"reason": "late", "started": False})

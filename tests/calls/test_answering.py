@@ -49,7 +49,7 @@ async def peers(network: Network) -> AsyncIterator[tuple[PendingRequestMap, ByHa
         yield caller, worker
 
 
-async def test_what_a_peer_responds_reaches_the_caller(peers: tuple[PendingRequestMap, ByHand]) -> None:
+async def test_the_response_of_a_peer_reaches_the_caller(peers: tuple[PendingRequestMap, ByHand]) -> None:
     caller, worker = peers
     call = asyncio.create_task(caller.call("shop.add", {"x": 1, "y": 2}, timeout=20))
     request = await worker.requests.get()

@@ -171,7 +171,7 @@ def test_users_who_would_share_a_password_are_refused(tmp_path: Path, ids: tuple
 
 
 @pytest.mark.parametrize("content", ["", "{}", '[{"id": 1}]', '[{"id": "owner"}]', '[{"id": "a", "secret": "x"}]'])
-def test_a_file_of_users_that_is_none_is_reported(tmp_path: Path, content: str) -> None:
+def test_an_invalid_file_of_users_is_reported(tmp_path: Path, content: str) -> None:
     users = tmp_path / "users.json"
     users.write_text(content)
     with pytest.raises(CallError) as raised:

@@ -294,7 +294,7 @@ async def test_a_handler_that_cancels_itself_ends_nothing_else(network: Network)
 # --- load ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_too_much_is_refused_at_once(network: Network) -> None:
+async def test_calls_over_the_limit_are_refused_immediately(network: Network) -> None:
     limits = WorkerLimits(running=8, waiting=8)
     async with (
         serve_calls(shop(), network.peer("worker"), limits=limits),
@@ -324,7 +324,7 @@ async def test_one_peer_cannot_take_all_slots(network: Network) -> None:
 
 
 @pytest.mark.parametrize("operation", ["shop.echo", "shop.large"])
-async def test_what_is_too_large_is_refused_and_other_calls_go_on(
+async def test_a_message_that_is_too_large_is_refused_and_other_calls_continue(
     network: Network, alice: PendingRequestMap, serving: Serving, operation: str
 ) -> None:
     limit = (network.peer("bob")).capabilities.max_payload
@@ -411,7 +411,9 @@ async def test_a_worker_that_cannot_even_look_at_a_request_says_so(network: Netw
             assert (raised.value.code, "keys" in raised.value.message) == ("UNKNOWN_ERROR", False)
 
 
-async def test_a_very_long_name_is_not_found_and_other_calls_go_on(alice: PendingRequestMap, serving: Serving) -> None:
+async def test_a_very_long_name_is_not_found_and_other_calls_continue(
+    alice: PendingRequestMap, serving: Serving
+) -> None:
     others = [asyncio.create_task(alice.call("shop.wait", {"seconds": 0.2})) for _ in range(5)]
     await until(lambda: serving.handler.running == 5)
     with pytest.raises(CallError) as raised:
@@ -689,7 +691,7 @@ async def test_an_offer_is_forgotten_an_hour_after_its_worker(
         assert raised.value.code == "OPERATION_NOT_FOUND"
 
 
-async def test_what_register_all_took_stays_current(network: Network) -> None:
+async def test_operations_of_register_all_stay_current(network: Network) -> None:
     ops, mine = OperationRegistry("shop"), OperationRegistry()
     ops.register(_add, name="add", type="query")
     async with (

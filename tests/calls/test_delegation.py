@@ -157,7 +157,7 @@ def test_a_statement_ends_soon_after_the_call() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "..", "a.b", "é.é.é", "eyJhbGciOiJub25lIn0.e30."])
-def test_what_is_no_statement_is_refused(text: str) -> None:
+def test_anything_but_a_statement_is_refused(text: str) -> None:
     message = Message("op.alice.shop.echo", headers={HEADER: text}, peer="alice", identity=Identity("alice"))
     with pytest.raises(CallError):
         verifier(KEYS)(message, REQUEST)

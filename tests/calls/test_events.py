@@ -84,7 +84,7 @@ def test_an_envelope_comes_out_as_it_went_in(envelope: ResponseEnvelope[Any]) ->
 
 
 @pytest.mark.parametrize("output", [None, 1, "text", [], {}, {"data": 1}, {"data": 1, "meta": {"source": "moon"}}])
-def test_what_is_no_envelope_is_no_output(output: Any) -> None:
+def test_anything_but_an_envelope_is_not_an_output(output: Any) -> None:
     wire = {"v": 1, "type": "call.responded", "id": "e", "payload": {"requestId": ID, "output": output}}
     payload: Any = read_event(msgspec.json.encode(wire)).payload
     with pytest.raises(FormatError):
@@ -112,7 +112,7 @@ def test_anything_else_is_refused_by_one_kind_of_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused_by_one_kind_of_error(data: bytes) -> None:
+def test_invalid_input_raises_only_one_kind_of_error(data: bytes) -> None:
     with pytest.raises(FormatError):
         read_event(data)
 
@@ -123,11 +123,11 @@ def test_any_json_input_crosses(value: Any) -> None:
     assert payload.input == {"value": value}
 
 
-def test_what_is_no_json_is_reported() -> None:
+def test_invalid_json_is_reported() -> None:
     with pytest.raises(FormatError):
         write_event("e", Requested(ID, "shop.echo", {"value": object()}))
 
 
-def test_each_event_has_an_id_of_its_own() -> None:
+def test_each_event_has_its_own_id() -> None:
     first, second = event_ids(), event_ids()
     assert len({next(first) for _ in range(100)} | {next(second) for _ in range(100)}) == 200

@@ -104,7 +104,9 @@ async def flood(peer: Peer, flooders: int) -> AsyncIterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("flooders", [1, 3, 10])
-async def test_a_polite_caller_is_hardly_ever_refused_beside_callers_who_flood(peer: Peer, flooders: int) -> None:
+async def test_a_caller_with_few_calls_is_hardly_ever_refused_beside_callers_with_many(
+    peer: Peer, flooders: int
+) -> None:
     async with (
         peer("polite") as transport,
         PendingRequestMap(transport, retry=NEVER) as polite,

@@ -125,7 +125,7 @@ async def test_a_stream_survives_losses_because_it_asks_again(seed: int) -> None
     assert items == list(range(100))
 
 
-async def test_what_surely_did_not_start_is_tried_again() -> None:
+async def test_a_call_that_certainly_did_not_start_is_retried() -> None:
     async with Bench(Faults(), 1, Retry(attempts=5, delay=0.02)) as bench:
         await bench.pending.call("work.write", {"value": 0})
         bench.caller.cut()
@@ -134,7 +134,7 @@ async def test_what_surely_did_not_start_is_tried_again() -> None:
         assert sum(bench.runs.values()) == 2
 
 
-async def test_what_may_have_started_is_tried_again_only_if_it_may_run_twice() -> None:
+async def test_a_call_that_may_have_started_is_retried_only_if_it_is_idempotent() -> None:
     async with Bench(Faults(), 1, Retry(attempts=5)) as bench:
         await bench.pending.call("work.write", {"value": 0})
         bench.worker.faults = Faults(drop=1.0)

@@ -84,7 +84,7 @@ async def test_answers_to_unknown_requests_are_ignored() -> None:
     ],
     ids=["nothing", "no event", "no text", "no version", "another id", "unknown type", "a credit", "an end"],
 )
-async def test_noise_at_a_caller_s_address_does_not_end_his_call(noise: bytes) -> None:
+async def test_noise_at_a_caller_s_address_does_not_end_their_call(noise: bytes) -> None:
     bus = MemoryTransport()
     async with PendingRequestMap(bus) as pending:
         request_id, call = await _waiting(pending, bus)
@@ -96,7 +96,7 @@ async def test_noise_at_a_caller_s_address_does_not_end_his_call(noise: bytes) -
 
 
 @pytest.mark.parametrize("output", [b"3", b"null", b'{"data": 1}', b'{"data": 1, "meta": {"source": "moon"}}'])
-async def test_an_answer_that_is_no_envelope_ends_the_call_and_says_so(output: bytes) -> None:
+async def test_an_answer_that_is_not_an_envelope_ends_the_call_and_says_so(output: bytes) -> None:
     bus = MemoryTransport()
     async with PendingRequestMap(bus) as pending:
         request_id, call = await _waiting(pending, bus)
@@ -118,7 +118,7 @@ async def test_closing_ends_what_still_waits() -> None:
 
 
 @pytest.mark.parametrize("operation_id", ["", "shop.*", "shop.>", "a b", "shop.add\r\nPUB x 1", "a..b", "é"])
-async def test_what_could_not_be_an_id_is_not_even_asked_for(operation_id: str) -> None:
+async def test_an_impossible_task_id_is_refused_without_reading_the_store(operation_id: str) -> None:
     async with PendingRequestMap(MemoryTransport()) as pending:
         with pytest.raises(CallError) as raised:
             await pending.call(operation_id, {})
@@ -146,7 +146,7 @@ async def test_caller_and_callee_share_no_data_in_one_process() -> None:
     await handler.close()
 
 
-async def test_what_a_worker_says_meets_the_faults_of_its_own_transport() -> None:
+async def test_responses_of_a_worker_meet_the_faults_of_its_own_transport() -> None:
     bus, ops = MemoryTransport("caller"), OperationRegistry("shop")
 
     @ops.query

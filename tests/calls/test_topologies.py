@@ -126,7 +126,7 @@ async def answering(caller: PendingRequestMap) -> str:
         return error.code
 
 
-async def test_a_site_prefers_its_own_workers_and_goes_on_without_the_centre(sites: Sites) -> None:
+async def test_a_site_prefers_its_own_workers_and_continues_without_the_centre(sites: Sites) -> None:
     async with (
         sites.leaf.connect("edge") as transport,
         PendingRequestMap(transport) as edge,
@@ -166,7 +166,7 @@ def enfold(*words: str) -> subprocess.CompletedProcess[str]:
 # --- accounts -----------------------------------------------------------------------------------------------------
 
 
-async def test_customers_call_from_accounts_of_their_own_and_see_nothing_of_each_other(
+async def test_customers_call_from_their_own_accounts_and_see_nothing_of_each_other(
     nats_program: str, tmp_path: Path
 ) -> None:
     node = Node(nats_program, "accounts", tmp_path, {4222: free_port()})

@@ -105,7 +105,7 @@ async def test_the_document_and_mcp_over_http_have_the_name_of_the_application(
     assert seen == [(application.name, application.version)] * 2
 
 
-async def test_a_script_of_its_own_has_the_name_of_its_file(tmp_path: Path) -> None:
+async def test_a_standalone_script_has_the_name_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "till.py").write_text(REGISTRY.format("") + ADD + RUN)
     server = StdioServerParameters(command=sys.executable, args=[str(tmp_path / "till.py"), "mcp"])
     async with mcp.Client(server) as client:

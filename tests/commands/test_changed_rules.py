@@ -129,7 +129,7 @@ def test_a_tightened_rule_holds_while_the_old_connection_serves(server: RealServ
     assert "little_add" not in server.tools()
 
 
-def test_what_the_new_rules_allow_goes_on(server: RealServer) -> None:
+def test_calls_that_the_new_rules_allow_continue(server: RealServer) -> None:
     server.tighten('exclude = ["told"]\naccess = {required_scopes = ["read"]}')
     assert server.add() == (200, True)
     assert "little_told" not in server.tools()

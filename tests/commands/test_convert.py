@@ -32,7 +32,7 @@ def test_standard_input_and_a_bare_block_are_read(
 
 
 @pytest.mark.parametrize("source", ["json", "text", "result"])
-def test_what_is_no_text_is_refused(
+def test_anything_but_text_is_refused(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "answer.json"
@@ -45,7 +45,7 @@ def test_what_is_no_text_is_refused(
 
 
 @pytest.mark.parametrize("text", ["{", '{"a": 1}'], ids=["not JSON", "another format"])
-def test_what_cannot_be_read_is_refused(
+def test_unreadable_input_is_refused(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize(("source", "result"), [("json", {"your": "payload"}), ("text", '{"your": "payload"}')])
-def test_what_a_tool_prints_today_is_wrapped(
+def test_the_plain_output_of_a_tool_is_wrapped(
     source: str, result: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "today").write_text('{"your": "payload"}')

@@ -172,7 +172,7 @@ def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
     assert "enfold.service" not in done.stderr, done.stderr
 
 
-def test_what_the_unit_starts_is_read_again_and_ends_as_the_unit_says(folder: Path) -> None:
+def test_the_service_of_the_unit_reloads_and_stops_as_the_unit_says(folder: Path) -> None:
     unit, port = (folder / "enfold.service").read_text(), free_port()
     words = re.findall(r"^ExecStart=\S+/(enfold .*)$", unit, re.MULTILINE)[0].replace("8000", str(port)).split()
     reload = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)[0]
@@ -237,7 +237,7 @@ CLAIMED = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https"}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_client_that_is_no_proxy_claims_neither_another_address_nor_another_scheme(
+def test_a_client_that_is_not_a_proxy_claims_neither_another_address_nor_another_scheme(
     folder: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")

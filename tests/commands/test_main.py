@@ -141,9 +141,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
-def test_what_is_wrong_is_one_sentence_with_its_exit_code(
-    words: list[str], code: int, said: str, tmp_path: Path
-) -> None:
+def test_a_mistake_is_one_sentence_with_its_exit_code(words: list[str], code: int, said: str, tmp_path: Path) -> None:
     empty = tmp_path / "tokens.json"
     empty.write_text("[]")
     done = enfold(*(word.format(empty=empty) for word in words))
@@ -161,7 +159,7 @@ def test_what_is_wrong_is_one_sentence_with_its_exit_code(
         ("nats permissions", ""),
     ],
 )
-def test_a_command_without_a_target_says_what_one_is_and_which_is_near(
+def test_a_command_without_a_target_explains_targets_and_suggests_one(
     command: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The likeliest of the folder is named, fit to be pasted; CGI takes programs alone; no file is run, none can disturb."""

@@ -86,7 +86,7 @@ def test_capabilities_are_printed() -> None:
     assert (code, json.loads(text)) == (0, capabilities())
 
 
-def test_what_is_not_there_and_what_is_no_json_have_their_exit_codes(store: str, tmp_path: Path) -> None:
+def test_missing_files_and_invalid_json_have_their_exit_codes(store: str, tmp_path: Path) -> None:
     assert answer("show", "z", "--store", store)[0] == 3
     assert answer("graph", "z", "--store", store)[0] == 3
     assert answer("show", "a", "--store", str(tmp_path / "none.db"))[0] == 3

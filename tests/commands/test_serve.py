@@ -352,7 +352,7 @@ def test_workers_end_with_their_parent(tmp_path: Path, number: signal.Signals) -
         wait_for(lambda: not any(is_running(pid) for pid in workers))
 
 
-def test_what_is_wrong_at_the_start_of_workers_is_reported_once(tmp_path: Path) -> None:
+def test_a_startup_failure_of_workers_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import no_such_module\n")
     command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", "--workers", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)

@@ -126,7 +126,7 @@ def test_the_error_of_an_mcp_tool_is_printed_once(tmp_path: Path) -> None:
 # --- the log of a server ------------------------------------------------------------------------------------------
 
 
-def test_each_call_is_a_line_by_default_where_stderr_is_no_terminal(tmp_path: Path) -> None:
+def test_each_call_is_a_line_by_default_where_stderr_is_not_a_terminal(tmp_path: Path) -> None:
     write_app(tmp_path)
     with serving("app.py", cwd=tmp_path, logs_calls=True) as served:
         assert served.get("/functions/shop.add?x=1&y=2") == {"result": 3}

@@ -273,7 +273,9 @@ def noisy(tmp_path: Path) -> Path:
         ("doctor noisy.py", "--json"),
     ],
 )
-def test_what_a_target_prints_while_it_is_loaded_is_no_part_of_the_output(noisy: Path, command: str, rest: str) -> None:
+def test_output_printed_while_a_target_is_imported_is_not_part_of_the_result(
+    noisy: Path, command: str, rest: str
+) -> None:
     name, target = command.split()
     done = enfold(name, str(noisy / target), *rest.split())
     assert json.loads(done.stdout)
@@ -282,13 +284,13 @@ def test_what_a_target_prints_while_it_is_loaded_is_no_part_of_the_output(noisy:
 
 
 @pytest.mark.parametrize("target", ["noisy.py", "noisy.toml"])
-def test_what_a_target_prints_while_it_is_loaded_is_no_message_of_mcp(noisy: Path, target: str) -> None:
+def test_output_printed_while_a_target_is_imported_is_not_an_mcp_message(noisy: Path, target: str) -> None:
     command = [sys.executable, "-m", "enfold", "mcp", str(noisy / target)]
     ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     done = subprocess.run(command, input=ping, capture_output=True, text=True, check=True, timeout=60)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
 
 
-def test_what_a_target_prints_while_it_is_loaded_is_no_header_of_cgi(noisy: Path) -> None:
+def test_output_printed_while_a_target_is_imported_is_not_a_cgi_header(noisy: Path) -> None:
     done = enfold("cgi", str(noisy / "noisy.py"), PATH_INFO="/one", REQUEST_METHOD="GET")
     assert done.stdout.startswith("Status: 200 OK\nContent-Type: application/json\n")

@@ -133,7 +133,7 @@ def test_impossible_combinations_are_reported(folder: Path, words: list[str], co
     assert main(words) == code
 
 
-def test_who_says_nothing_is_asked_for_a_verb_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_command_without_a_subcommand_asks_for_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks"]) == 2
     assert capfd.readouterr().err.endswith("the following arguments are required: verb\n")
 
@@ -221,7 +221,7 @@ def test_a_file_of_an_older_version_is_taken_over_and_others_are_reported(
     ],
 )
 @pytest.mark.parametrize("command", [("work",), ("serve", "--port", "0")], ids=["work", "serve"])
-def test_a_file_that_is_none_of_tasks_is_reported_at_the_start_and_left_as_it_was(
+def test_a_file_that_is_not_a_task_store_is_reported_at_startup_and_not_changed(
     folder: Path, command: tuple[str, ...], statements: str | None, words: str
 ) -> None:
     file = folder / "mine.db"
@@ -323,11 +323,11 @@ def test_a_person_is_asked_until_the_answer_fits() -> None:
 @pytest.mark.parametrize(
     "params", [{"mode": "url", "url": "https://example.com"}, {"message": "Sure?"}], ids=["a link", "yes or no"]
 )
-def test_who_ends_the_input_at_a_question_cancels_it(params: dict[str, Any]) -> None:
+def test_closing_the_input_at_a_question_cancels_it(params: dict[str, Any]) -> None:
     assert TerminalPeer(io.StringIO(""), io.StringIO()).answer("elicitation/create", params) == {"action": "cancel"}
 
 
-def test_what_json_has_no_number_for_is_asked_again() -> None:
+def test_a_number_that_json_cannot_represent_is_asked_again() -> None:
     form = {"type": "object", "properties": {"price": {"type": "number"}}}
     person = TerminalPeer(io.StringIO("nan\n1e999\n1.5\n"), io.StringIO())
     answer = person.answer("elicitation/create", {"requestedSchema": form})

@@ -49,7 +49,7 @@ def test_to_the_same_format_nothing_is_lost(name: str) -> None:
     assert lost_paths(wire, name, name) == []
 
 
-def test_what_the_target_has_no_place_for_is_named() -> None:
+def test_data_that_the_target_format_cannot_represent_is_listed() -> None:
     wire = FORMATS["envelope"].write(http_envelope({"a": 1}, status_code=201, headers={"etag": "x"}))
     assert lost_paths(wire, "envelope", "result") == [
         "/meta/source",
@@ -65,7 +65,7 @@ def test_a_format_with_warnings_reports_the_loss_itself() -> None:
     assert {warning["code"] for warning in converted.wire["warnings"]} == {"ENFOLD.CONVERSION_LOST"}
 
 
-def test_warnings_meta_and_further_errors_of_an_mcp_envelope_are_missed_in_other_formats() -> None:
+def test_other_formats_lose_warnings_meta_and_further_errors_of_an_mcp_envelope() -> None:
     warned = msgspec.structs.replace(local_envelope(1, ""), warnings=(ResultWarning("strip", "/a"),))
     wire = {**FORMATS["mcp_envelope_v0_1"].write(warned), "meta": {"adapter": "cli"}}
     assert lost_paths(wire, "mcp_envelope_v0_1", "envelope") == ["/warnings/0", "/adapter_meta"]
@@ -88,6 +88,6 @@ def test_any_value_survives_the_tour_through_all_formats(value: Any) -> None:
     assert FORMATS[names[-1]].read(wire).data == value
 
 
-def test_what_is_not_of_the_source_format_is_refused() -> None:
+def test_input_in_another_format_is_refused() -> None:
     with pytest.raises(FormatError):
         convert({"nothing": 1}, FORMATS["mcp_envelope_v0_1"], FORMATS["result"])

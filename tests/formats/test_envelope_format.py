@@ -43,7 +43,7 @@ def test_a_failure_comes_back_with_all_its_facts() -> None:
     assert raised.value.to_wire() == error.to_wire()
 
 
-def test_the_words_of_a_server_that_does_not_know_the_format_are_read() -> None:
+def test_results_of_a_server_without_the_format_are_read() -> None:
     with pytest.raises(CallError, match="no luck"):
         envelope_format.read({"error": "no luck"})
 
@@ -66,6 +66,6 @@ def test_a_wire_without_meta_is_read_as_local() -> None:
     ],
     ids=str,
 )
-def test_what_is_not_of_this_format_is_refused(wire: Any) -> None:
+def test_data_of_another_format_is_refused(wire: Any) -> None:
     with pytest.raises(FormatError):
         envelope_format.read(wire)

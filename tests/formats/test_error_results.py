@@ -258,7 +258,7 @@ def test_a_code_that_an_upstream_chose_cannot_add_headers(call: Call) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("call", [over_http, over_cgi, over_mcp])
-def test_half_a_character_in_an_error_does_not_hide_the_error(call: Call, format: str) -> None:
+def test_an_unpaired_surrogate_in_an_error_does_not_hide_the_error(call: Call, format: str) -> None:
     ops = OperationRegistry("up")
 
     @ops.query

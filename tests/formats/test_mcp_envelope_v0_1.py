@@ -186,7 +186,7 @@ def test_absent_and_null_provenance_read_the_same(fields: Wire) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_this_format_is_refused(wire: Any) -> None:
+def test_data_in_another_format_is_refused(wire: Any) -> None:
     with pytest.raises(FormatError):
         fmt.read(wire)
 

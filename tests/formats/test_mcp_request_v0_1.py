@@ -49,7 +49,7 @@ def test_tool_arguments_artifacts_and_preferences_are_read() -> None:
 
 
 @pytest.mark.parametrize("params", [None, {}], ids=["null", "empty"])
-def test_no_params_are_no_arguments_and_nothing_is_captured(params: Any) -> None:
+def test_without_params_there_are_no_arguments_and_nothing_is_recorded(params: Any) -> None:
     found = read_request(request(params=params))
     assert (found.input, found.capture, found.preferences.deterministic) == ({}, None, True)
 
@@ -74,7 +74,7 @@ def test_no_params_are_no_arguments_and_nothing_is_captured(params: Any) -> None
     ],
     ids=str,
 )
-def test_what_is_not_such_a_request_is_a_validation_error(wire: Any) -> None:
+def test_a_malformed_request_is_a_validation_error(wire: Any) -> None:
     with pytest.raises(CallError) as raised:
         read_request(wire)
     assert raised.value.code == "VALIDATION_ERROR"
@@ -112,7 +112,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150)
 @given(json_values, st.integers(300, 600))
-def test_whatever_the_result_the_answer_keeps_to_a_limit_above_its_frame(value: Any, limit: int) -> None:
+def test_every_response_respects_a_limit_above_its_empty_size(value: Any, limit: int) -> None:
     wire = {"schema_version": "mcp.envelope.v0.1", "result": [value, value, "x" * 700], "provenance": None}
     assert len(msgspec.json.encode(fit(wire, limited(limit), adapter="http"))) <= limit
 

@@ -108,7 +108,7 @@ def test_no_preference_of_a_request_touches_an_own_envelope(
     assert in_the_shell(ops, wire).body == expected
 
 
-def test_an_own_envelope_that_was_raised_as_an_error_leaves_as_it_came() -> None:
+def test_a_tools_own_envelope_raised_as_an_error_is_returned_unchanged() -> None:
     ops = OperationRegistry()
 
     @ops.query
@@ -178,7 +178,7 @@ def test_another_payload_is_wrapped_once_and_stays_whole() -> None:
         assert wire == {"schema_version": "mcp.envelope.v0.1", "result": payload, "provenance": None}
 
 
-def test_a_payload_with_a_schema_of_its_own_is_no_broken_promise() -> None:
+def test_a_payload_with_its_own_schema_is_not_a_broken_promise() -> None:
     payload = {"schema_version": "assist.response.v0.1", "ok": True}
     wants_id = {"type": "object", "properties": {"id": {}}, "required": ["id"]}
     ops = registry_with(http_envelope(payload), wants_id)
@@ -228,7 +228,7 @@ def test_base64_that_was_folded_into_lines_is_read(width: int, end: str) -> None
 
 @pytest.mark.parametrize("call", [over_http, over_cgi])
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_blocks_of_a_tool_leave_as_they_came(call: Call, version: int) -> None:
+def test_the_blocks_of_a_tool_are_unchanged(call: Call, version: int) -> None:
     blocks = tool_blocks("## The author's own words", version)
     for result in (from_server({"content": blocks}), blocks, [TextContent(text=block["text"]) for block in blocks]):
         body = call(registry_with(result), "give", "tool_envelope_v1").body
@@ -255,12 +255,12 @@ def test_the_first_block_has_the_authors_own_words(words: str) -> None:
     assert tool_envelope_v1.read(wire).data == {"sum": 3}
 
 
-def test_json_is_nobodys_words() -> None:
+def test_json_is_not_a_message() -> None:
     envelope = mcp_envelope({"sum": 3}, content=[TextContent(text='{"sum": 3}')], structured_content={"sum": 3})
     assert tool_envelope_v1.write(envelope)["content"][0]["text"] == "- **sum**: 3"
 
 
-def test_the_summary_of_an_operation_is_its_words() -> None:
+def test_the_summary_of_an_operation_is_its_description() -> None:
     spec = OperationSpec(name="give", meta={"summary": "Everything went well."})
     wire = tool_envelope_v1.write(local_envelope({"sum": 3}, "give"), spec)
     assert wire["content"][0]["text"] == "Everything went well."

@@ -260,7 +260,7 @@ def test_the_document_describes_problems() -> None:
     assert document["components"]["schemas"]["Problem"] == problem.ERROR_SCHEMA
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_data_can_be_read_back() -> None:
     details = {"argument": "x", "reason": "type", "expected": "integer"}
     more = {**details, "more": [{"argument": "y", "reason": "missing", "expected": "integer"}], "hint": 1}
     with pytest.raises(CallError) as caught:

@@ -67,7 +67,7 @@ def test_a_failure_is_raised_when_it_is_read() -> None:
     assert (raised.value.code, raised.value.message) == ("EXECUTION_ERROR", "no luck")
 
 
-def test_what_was_read_is_local_and_of_no_known_operation() -> None:
+def test_a_result_that_was_read_is_local_and_has_no_operation() -> None:
     meta = result.read({"result": 1}).meta
     assert (meta.source, getattr(meta, "operation_id", None)) == ("local", "")
 
@@ -77,7 +77,7 @@ def test_what_was_read_is_local_and_of_no_known_operation() -> None:
     [[], "text", None, {"data": 1}, {"result": 1, "error": "x"}, {"result0": 1, "result2": 2}, {"error": 5}, {"x": 1}],
     ids=str,
 )
-def test_what_is_not_of_this_format_is_refused(wire: Any) -> None:
+def test_data_of_another_format_is_refused(wire: Any) -> None:
     with pytest.raises(FormatError):
         result.read(wire)
 

@@ -80,7 +80,7 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     assert text.endswith("| 19 |\n\n… 5 more rows")
 
 
-def test_a_workflow_has_its_name_as_heading_and_a_type_of_its_own() -> None:
+def test_a_workflow_has_its_name_as_heading_and_its_own_type() -> None:
     payload = {
         "displayName": "System Design",
         "instructionId": "system-design",
@@ -223,7 +223,7 @@ def test_an_unknown_version_is_refused_by_name_even_beside_a_summary(text: str) 
 @pytest.mark.parametrize(
     "wire", [None, 1, {}, [], {"content": []}, {"content": [{"type": "text", "text": "a"}]}], ids=str
 )
-def test_what_has_not_two_text_blocks_is_refused(wire: Any) -> None:
+def test_content_without_two_text_blocks_is_refused(wire: Any) -> None:
     with pytest.raises(FormatError):
         fmt.read(wire)
 

@@ -150,7 +150,7 @@ async def test_a_mutation_stays_one_when_the_configuration_of_its_source_changes
         assert gateway.registry.get_spec("s.pay").type.value == "mutation"
 
 
-async def test_a_query_that_stays_a_query_and_a_new_tool_are_no_change(
+async def test_an_unchanged_query_and_a_new_tool_are_not_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     look = {"name": "look", "inputSchema": TEXTS, "annotations": {"readOnlyHint": True}}

@@ -163,7 +163,7 @@ def _name(own: str) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_a_prompt_a_resource_and_a_completion_answer_is_equal(
+async def test_prompts_resources_and_completions_pass_through_unchanged(
     method: str, params: dict[str, Any], tmp_path: Path
 ) -> None:
     entry = {"command": SERVERS["raw"][0], "args": SERVERS["raw"][1:]}

@@ -62,7 +62,7 @@ async def test_one_endpoint_has_the_tools_prompts_and_resources_of_all(gateway: 
 
 
 @pytest.mark.parametrize("tool", ["old_add", "both_add"])
-async def test_a_result_goes_on_with_its_own_content_and_structure(gateway: Open, era: Any, tool: str) -> None:
+async def test_a_result_is_passed_on_with_its_own_content_and_structure(gateway: Open, era: Any, tool: str) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
         result = await client.call_tool(tool, {"x": 20, "y": 22})
     assert (result.structured_content, result.is_error) == ({"sum": 42}, False)
@@ -145,7 +145,7 @@ async def test_a_server_that_is_restarted_in_mid_run_is_there_for_the_next_call(
 
 
 @pytest.mark.parametrize("killed", ["old", "new"])
-async def test_while_one_server_is_restarted_the_others_go_on_for_clients_of_both_eras(
+async def test_while_one_server_is_restarted_the_others_continue_for_clients_of_both_eras(
     gateway: Open, killed: str
 ) -> None:
     """Servers of different eras at once, and one of them dies in the midst of everybody's calls."""

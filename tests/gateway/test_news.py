@@ -96,7 +96,7 @@ async def test_clients_get_no_notifications_of_resources_they_do_not_follow(gate
         assert await news.next() == "memo://old"
 
 
-async def test_what_is_followed_is_followed_still_when_its_server_was_restarted(gateway: Open, era: Any) -> None:
+async def test_subscriptions_survive_a_restart_of_the_server(gateway: Open, era: Any) -> None:
     async with gateway("--notes") as open_gateway, following(open_gateway.mcp, era, "memo://old") as (client, news):
         await client.call_tool("old_die", {})
         told = await client.call_tool("old_touch", {})

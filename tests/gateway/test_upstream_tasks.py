@@ -359,7 +359,7 @@ ATTACKS: dict[str, Callable[[str], tuple[str, str]]] = {
 }
 
 
-async def test_a_handle_that_is_changed_expired_or_anothers_is_no_task() -> None:
+async def test_a_handle_that_is_changed_expired_or_anothers_is_not_a_task() -> None:
     server = TaskServer({"slow": GOES_ON, "other": GOES_ON})
     effects: list[str] = []
     async with gateway(server) as talk:

@@ -272,7 +272,7 @@ async def test_a_call_that_waits_for_its_turn_can_be_given_up() -> None:
         await asyncio.gather(paying, resting)
 
 
-async def test_a_client_is_asked_although_it_has_given_up_another_call_of_its_own() -> None:
+async def test_a_client_is_asked_although_it_has_cancelled_another_of_its_calls() -> None:
     async with stdio_puppet("2025-11-25") as puppet, gateway(puppet) as bank:
         ann = await bank.person()
         first = ann.call("bank_pay")

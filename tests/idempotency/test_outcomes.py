@@ -305,7 +305,7 @@ async def _code(call: Awaitable[Any]) -> str:
     return ""
 
 
-async def test_what_a_handler_calls_in_vain_until_its_time_is_over_leaves_an_unknown_outcome() -> None:
+async def test_a_handler_that_retries_until_its_deadline_leaves_an_unknown_outcome() -> None:
     """The nested call gives up a moment before its own caller does."""
     ops, runs = OperationRegistry("shop"), []
 

@@ -34,7 +34,7 @@ def test_a_second_edge_gives_the_result_of_a_call_that_timed_out_at_the_first(st
     assert started.had("a") == 1
 
 
-def test_an_edge_keeps_nothing_of_its_own(started: Processes, nats: Server, nats_program: str) -> None:
+def test_an_edge_stores_nothing(started: Processes, nats: Server, nats_program: str) -> None:
     """Two edges in one folder with different servers behind them share no local file."""
     folder = started.folder / "other"
     folder.mkdir()

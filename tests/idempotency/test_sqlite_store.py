@@ -125,7 +125,7 @@ async def test_a_result_that_cannot_be_written_for_a_while_is_kept_when_it_can_b
     assert len(ran) == 1
 
 
-async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) -> None:
+async def test_outcomes_are_written_to_the_file_that_other_processes_use(tmp_path: Path) -> None:
     """The file is removed or replaced under those who use it: what one has done from then on, none does again."""
     path, ran = tmp_path / "results.db", 0
     go_on, begun = asyncio.Event(), asyncio.Event()

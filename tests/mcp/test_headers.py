@@ -35,19 +35,19 @@ def test_a_text_is_written_as_the_specification_shows(text: str, value: str) -> 
 
 
 @given(st.text())
-def test_whatever_is_written_is_read_again(text: str) -> None:
+def test_everything_written_can_be_read_back(text: str) -> None:
     if "\ud800" <= max(text, default="a") <= "\udfff":
         return
     assert read_value(write_value(text).encode("ascii")) == text
 
 
 @pytest.mark.parametrize("value", [b"=?base64?SGVsbG8?=", b"=?base64?SGVs!!!bG8=?=", b"=?base64?/w==?=", b"\xc3\xa4"])
-def test_a_value_that_is_not_legal_is_none(value: bytes) -> None:
+def test_an_invalid_value_is_ignored(value: bytes) -> None:
     assert read_value(value) is None
 
 
 @pytest.mark.parametrize("value", [b"SGVsbG8=", b"=?base64?SGVsbG8=", b"SGVsbG8=?="])
-def test_what_is_only_half_marked_is_plain(value: bytes) -> None:
+def test_an_incompletely_marked_value_is_plain(value: bytes) -> None:
     assert read_value(value) == value.decode()
 
 

@@ -27,6 +27,6 @@ def test_a_handshake_gives_what_was_asked_for_or_the_latest_that_has_one() -> No
     assert negotiate(LATEST.name) == negotiate("1999-01-01") == negotiate(None) == LATEST_HANDSHAKE
 
 
-def test_what_is_no_revision_is_not_found() -> None:
+def test_anything_but_a_revision_is_not_found() -> None:
     assert find_revision("2025-11-26") is None
     assert find_revision(7) is None

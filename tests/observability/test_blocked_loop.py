@@ -82,7 +82,7 @@ def test_a_stream_and_a_nested_call_are_named_by_what_blocks(folder: Path) -> No
     assert [line.partition(" ")[0] for line in said] == ["shop.blocking", "shop.stream"]
 
 
-def test_what_waits_or_runs_in_a_thread_is_not_warned_of(folder: Path) -> None:
+def test_handlers_that_wait_or_run_in_a_thread_cause_no_warning(folder: Path) -> None:
     with serving("app.py", cwd=folder) as served:
         for name in ("waiting", "threaded"):
             assert served.get(f"/functions/shop.{name}") == {"result": "done"}

@@ -69,7 +69,7 @@ def test_the_log_line_of_a_call_has_every_fact_once_and_escapes_untrusted_text()
 @pytest.mark.parametrize(
     "text", [FORGED, "half \ud800 a character", "%s %d", "\u2028\u2029\x85\x9b31m\u202e\U000e0001\x7f\x00"]
 )
-def test_whatever_an_entry_says_it_is_one_entry(text: str) -> None:
+def test_a_log_entry_is_one_entry_whatever_its_text(text: str) -> None:
     raised = (ValueError, ValueError(text), None)
     entry = logging.LogRecord("enfold", logging.ERROR, "", 0, "%s failed", (text,), raised)
     plain = PlainLines(is_dated=True).format(entry)
@@ -230,7 +230,7 @@ def test_programs_that_others_start_write_entries_as_a_server_does(
     assert not set(done.stderr) & set(HIDDEN)
 
 
-def test_a_program_with_a_log_of_its_own_keeps_it(tmp_path: Path) -> None:
+def test_a_program_with_its_own_log_keeps_it(tmp_path: Path) -> None:
     own = "import logging\nlogging.basicConfig(format='own %(message)s', level='ERROR')\n"
     (tmp_path / "app.py").write_text(own + APP)
     done = subprocess.run(

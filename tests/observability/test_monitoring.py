@@ -129,7 +129,7 @@ def test_log_lines_that_the_runbook_quotes_are_written_by_the_program() -> None:
     assert [line for line in quoted if line not in program or line not in RUNBOOK] == []
 
 
-def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+def test_panels_have_their_own_ids_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     cells = [
         (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)

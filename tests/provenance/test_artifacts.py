@@ -47,7 +47,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         file_artifact("nothing", tmp_path)
 
 
-def test_a_json_file_that_is_none_is_reported(tmp_path: Path) -> None:
+def test_an_invalid_json_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         file_artifact("a.json", tmp_path, "application/json")
@@ -71,7 +71,7 @@ def reference(**fields: Any) -> ArtifactRef:
     return ArtifactRef(schema_version="artifact.ref.v0.1", **fields)
 
 
-def test_a_caller_on_this_machine_has_his_files_opened_and_their_digests_checked(tmp_path: Path) -> None:
+def test_a_caller_on_this_machine_has_their_files_opened_and_their_digests_checked(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     named = reference(locator="file:a.txt", artifact_id="note", digest=digest_bytes(b"hello", "sha512"))
     found = opened_artifact(named, tmp_path)

@@ -44,7 +44,7 @@ def test_an_anchor_is_read(source: str, anchor: Anchor) -> None:
         "artifact:a#text:row:1",
     ],
 )
-def test_what_is_no_anchor_is_refused(source: str) -> None:
+def test_anything_but_an_anchor_is_refused(source: str) -> None:
     with pytest.raises(FormatError):
         read_anchor(source)
 

@@ -103,7 +103,7 @@ def is_refused(verdicts: tuple[Verdict, ...]) -> bool:
     )
 
 
-def test_what_was_not_changed_verifies_from_every_side(honest: Honest) -> None:
+def test_an_unchanged_record_verifies_in_every_way(honest: Honest) -> None:
     assert verify_envelope(honest.envelope, KEYS).faults == ()
     for record in honest.records:
         assert all(verdict.ok for verdict in honest.verify_store(record["run_id"]))
@@ -392,7 +392,7 @@ def test_a_forged_store_is_refused(honest: Honest, forge: Forge) -> None:
     assert is_refused(honest.verify_store())
 
 
-def test_a_parent_that_was_deleted_is_missed_by_its_child(honest: Honest) -> None:
+def test_a_deleted_parent_is_reported_as_missing(honest: Honest) -> None:
     with closing(sqlite3.connect(honest.path)) as connection, connection:
         remove(connection, honest.run_id)
     assert is_refused(honest.verify_store(honest.inner["run_id"]))

@@ -55,7 +55,7 @@ def recorded_run_id(made: Context) -> str | None:
 # --- a locked store -----------------------------------------------------------------------------------------------
 
 
-async def test_the_loop_goes_on_while_the_store_is_locked(tmp_path: Path) -> None:
+async def test_the_loop_continues_while_the_store_is_locked(tmp_path: Path) -> None:
     with RecordStore(tmp_path / "r.db") as store, closing(sqlite3.connect(tmp_path / "r.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         recording = asyncio.create_task(call(Recorder(store=store), "order", FULL))
@@ -121,7 +121,7 @@ def test_a_program_without_a_loop_keeps_its_records_in_place(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("record", "kept"), [("asked", []), ("mutations", ["shop.order"]), ("all", ["shop.order", "shop.price"])]
 )
-async def test_what_is_recorded_without_being_asked(tmp_path: Path, record: Any, kept: list[str]) -> None:
+async def test_calls_recorded_by_default(tmp_path: Path, record: Any, kept: list[str]) -> None:
     with RecordStore(tmp_path / "r.db") as store:
         recorder = Recorder(store=store, record=record)
         ended = [await call(recorder, operation) for operation in ("order", "price")]

@@ -84,7 +84,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("wire", KEPT.values(), ids=KEPT.keys())
-def test_a_claim_that_is_kept_is_no_fault(wire: Wire) -> None:
+def test_a_claim_that_is_kept_is_not_a_fault(wire: Wire) -> None:
     assert claim_faults(Claims(read_record(wire))) == []
 
 
@@ -137,7 +137,7 @@ INNER = {"schema_version": "mcp.envelope.v0.1", "result": 1}
         "no warnings",
     ],
 )
-def test_what_an_adapter_claims_is_judged_by_the_envelope(envelope: Wire, ok: bool) -> None:
+def test_claims_of_an_adapter_are_checked_against_the_envelope(envelope: Wire, ok: bool) -> None:
     assert verify_envelope(envelope).ok is ok
 
 

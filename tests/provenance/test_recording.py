@@ -89,7 +89,7 @@ def test_the_digest_algorithm_is_the_recorders_choice(add: OperationSpec, algori
     assert verify(record).ok
 
 
-def test_each_run_has_an_id_of_its_own_and_its_time_unless_determinism_is_preferred(add: OperationSpec) -> None:
+def test_each_run_has_its_own_id_and_its_time_unless_determinism_is_preferred(add: OperationSpec) -> None:
     first, second = record_of(begin(), add), record_of(begin(deterministic=True), add)
     assert first["run_id"] != second["run_id"]
     assert (verify(first).ok, "time" in first, "time" in second) == (True, True, False)
@@ -170,7 +170,7 @@ def test_warnings_and_the_failure_of_an_mcp_result_are_claimed(add: OperationSpe
     assert verify_envelope(wire).ok
 
 
-def test_an_envelope_that_is_passed_through_stays_as_it_is_and_its_run_is_recorded(
+def test_an_envelope_that_is_passed_through_is_unchanged_and_its_run_is_recorded(
     add: OperationSpec, tmp_path: Path
 ) -> None:
     existing = {"schema_version": "mcp.envelope.v0.1", "result": 1}
@@ -271,7 +271,7 @@ def test_another_record_cannot_replace_our_own(add: OperationSpec, tmp_path: Pat
         assert store.get(record_of(ours, add)["run_id"]) is not None
 
 
-def test_what_another_process_sends_instead_of_a_record_is_left_alone(add: OperationSpec) -> None:
+def test_invalid_records_of_another_process_are_ignored(add: OperationSpec) -> None:
     odd = ResponseEnvelope(3, local_envelope(None, "").meta, provenance={"not": "a record"})
     record = record_of(begin(), add, odd)
     assert (len(record["inputs"]), verify(record).ok) == (1, True)

@@ -49,7 +49,7 @@ def test_a_name_that_promises_a_secret_is_known_in_any_spelling(name: str) -> No
     "name",
     ["name", "key", "keys", "max_tokens", "outputTokens", "author", "spin", "secretary", "passenger", "keyboard"],
 )
-def test_an_ordinary_name_is_none(name: str) -> None:
+def test_an_ordinary_name_has_no_hash(name: str) -> None:
     assert not is_secret_name(name)
 
 

@@ -74,7 +74,7 @@ def test_the_same_record_again_changes_nothing_and_another_one_is_refused(store:
         store.put(run("a", "b"))
 
 
-def test_what_is_no_record_or_too_large_is_refused(path: Path) -> None:
+def test_an_invalid_or_too_large_record_is_refused(path: Path) -> None:
     with RecordStore(path, max_bytes=1000) as store:
         with pytest.raises(FormatError):
             store.put({"run_id": "a"})
@@ -135,7 +135,7 @@ def test_a_record_changed_before_it_was_indexed_does_not_keep_others_from_being_
     assert [each.run_id for each in store.find_runs(identity="ann") if each.fault] == ["b"]
 
 
-def test_what_is_forgotten_is_forgotten_with_its_links(path: Path) -> None:
+def test_deleted_records_are_deleted_with_their_links(path: Path) -> None:
     with RecordStore(path, per_identity=2) as store:
         for number in range(7):
             store.put(run(f"r{number}", *([f"r{number - 1}"] if number else [])), moment=number)
@@ -172,7 +172,7 @@ def test_a_store_that_is_only_read_is_not_made_again_when_its_file_is_gone(store
     assert not path.exists()
 
 
-def test_a_file_that_is_no_store_is_reported(path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported(path: Path) -> None:
     path.write_bytes(b"something else entirely, and long enough to be looked at" * 20)
     with pytest.raises(StoredRecordError, match="Not a record store"):
         RecordStore(path)

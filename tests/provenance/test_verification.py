@@ -130,7 +130,7 @@ def test_another_base64_text_of_the_same_signature_is_another_signature() -> Non
     assert not verify(wire, KEYS).ok
 
 
-def test_what_is_not_protected_is_noted() -> None:
+def test_unprotected_parts_are_noted() -> None:
     assert "not signed" in verify(signed(None)).notes[0]
     assert "no keys were given" in verify(signed()).notes[0]
     assert "no digest" in verify(build_record("run-1", TOOL).to_wire()).notes[0]
@@ -162,7 +162,7 @@ json_values = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(signed())), json_values)
-def test_whatever_stands_in_a_field_verification_gives_a_verdict(field: str, value: Any) -> None:
+def test_verification_returns_a_verdict_for_any_value_of_a_field(field: str, value: Any) -> None:
     assume(value != signed()[field])
     assert not verify({**signed(), field: value}, KEYS).ok
     assert not verify(value, KEYS).ok

@@ -17,7 +17,7 @@ def test_no_error_is_without_a_code_and_no_process_is_left_whatever_dies() -> No
     assert seen.answers["MCP 200"] > 2
 
 
-def test_what_takes_too_long_or_grows_is_judged() -> None:
+def test_slow_or_growing_runs_are_reported() -> None:
     soon = changes_under_load.Figures(seconds_until_callable=[0.5, 1.9], exit_code=0)
     late = changes_under_load.Figures(seconds_until_callable=[0.5, 2.1], exit_code=0)
     assert (soon.is_right, late.is_right) == (True, False)

@@ -61,7 +61,7 @@ def test_a_pattern_of_an_older_grammar_is_rewritten(pattern: str, written: str) 
 
 
 @pytest.mark.parametrize("pattern", KEPT)
-def test_a_pattern_that_every_client_takes_stays_as_it_is(pattern: str) -> None:
+def test_a_pattern_that_every_client_takes_is_unchanged(pattern: str) -> None:
     assert portable_pattern(pattern) == pattern
 
 
@@ -112,7 +112,7 @@ def test_a_rewritten_pattern_means_what_it_meant(pattern: str, text: str) -> Non
         assert compile_pattern(written).search(text) == before.search(text)
 
 
-def test_patterns_are_found_wherever_schemas_stand() -> None:
+def test_patterns_are_found_wherever_schemas_occur() -> None:
     inner = {"type": "string", "pattern": r"\-"}
     schema = {
         "properties": {"pattern": inner, "enum": {"enum": [{"pattern": r"\-"}]}},

@@ -276,7 +276,7 @@ LOSSY: list[tuple[Schema, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "text"), LOSSY, ids=[f"{json.dumps(s)[:40]} {t!r}" for s, t in LOSSY])
-def test_other_text_stays_as_it_is(schema: Schema, text: str) -> None:
+def test_other_text_is_unchanged(schema: Schema, text: str) -> None:
     assert coerce(schema, text) is text
 
 
@@ -285,7 +285,7 @@ def test_nothing_but_text_is_converted(value: Any) -> None:
     assert coerce({"type": "string"}, value) is value
 
 
-def test_text_is_converted_wherever_it_stands_and_the_input_stays_untouched() -> None:
+def test_text_is_converted_wherever_it_occurs_and_the_input_stays_untouched() -> None:
     schema = arguments(
         ids={"type": "array", "items": INTEGER},
         at=POINT,
@@ -317,7 +317,7 @@ def test_text_is_converted_wherever_it_stands_and_the_input_stays_untouched() ->
     assert value == before
 
 
-def test_what_needs_no_conversion_is_the_same_object() -> None:
+def test_a_value_that_needs_no_conversion_is_the_same_object() -> None:
     value = {"x": 1, "y": "abc"}
     assert coerce(ADD, value) is value
 
@@ -460,7 +460,7 @@ def test_a_fault_goes_out_with_three_fields() -> None:
     }
 
 
-def test_an_argument_whose_name_is_no_text_is_unknown() -> None:
+def test_an_argument_whose_name_is_not_text_is_unknown() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     assert faults(schema, {"a": 1, 5: 2}) == [Fault("5", "unknown", None)]
 

@@ -85,14 +85,14 @@ PLACES: dict[str, Any] = {
 
 @pytest.mark.parametrize("word", ENDLESS)
 @pytest.mark.parametrize("name", PLACES)
-async def test_a_decimal_that_is_no_number_is_refused_where_it_stands(name: str, word: str) -> None:
+async def test_a_decimal_that_is_not_a_number_is_refused_where_it_stands(name: str, word: str) -> None:
     make, place = PLACES[name]
     with pytest.raises(CallError) as refused:
         await ops.execute(f"numbers.{name}", make(word))
     assert (refused.value.code, refused.value.details["argument"]) == ("VALIDATION_ERROR", place)
 
 
-async def test_a_word_that_may_be_text_is_no_decimal() -> None:
+async def test_a_word_that_may_be_text_is_not_a_decimal() -> None:
     assert (await ops.execute("numbers.line", {"v": {"prices": ["1.50"], "note": "nancy"}})).data == "1.50"
 
 
@@ -109,7 +109,7 @@ RESULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity"])
 @pytest.mark.parametrize("name", RESULTS)
-async def test_a_result_with_a_decimal_that_is_no_number_names_its_place(name: str, word: str) -> None:
+async def test_a_result_with_a_decimal_that_is_not_a_number_names_its_place(name: str, word: str) -> None:
     annotation, make, place = RESULTS[name]
 
     def give() -> Any:

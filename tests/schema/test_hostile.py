@@ -192,7 +192,7 @@ def test_lone_surrogates_are_characters_like_others() -> None:
     assert repaired.data == {high: low}
 
 
-def test_keys_that_are_no_text_are_unknown_to_every_schema() -> None:
+def test_keys_that_are_not_text_are_unknown_to_every_schema() -> None:
     value: dict[Any, Any] = {1: 2, None: 3, (1, 2): 4, "a": 1}
     assert answer({"properties": {"a": {"type": "integer"}}}, value)[2].data == {"a": 1}
     assert answer({"patternProperties": {"^a": {}}}, value)[2].data is value
@@ -295,7 +295,7 @@ def test_the_patterns_of_one_call_share_what_a_search_may_take() -> None:
     assert pattern.search("a" * 300 + "!") is False
 
 
-def test_what_patterns_leave_undecided_is_kept_and_said() -> None:
+def test_data_that_patterns_cannot_decide_in_time_is_kept_with_a_warning() -> None:
     schema = {"type": "array", "items": {"type": "string", "pattern": "(?=(a+)+$)b"}}
     value = ["a" * 3_000 + f"!{number}" for number in range(50)]
     is_valid, is_clean, repaired = answer(schema, value)

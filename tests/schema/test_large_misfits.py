@@ -145,7 +145,7 @@ class Shop:
 
 
 @pytest.mark.parametrize("way", ["call", "selection", "stream"])
-async def test_the_event_loop_goes_on_while_a_large_misfit_is_repaired(way: str) -> None:
+async def test_the_event_loop_continues_while_a_large_misfit_is_repaired(way: str) -> None:
     shop, selecting = Shop(), Context()
     selecting.select = "*"
     ways = {

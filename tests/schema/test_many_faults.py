@@ -100,7 +100,7 @@ async def plan_with_a_model(start: date, even: Even, other: Even | None, count: 
         ),
     ],
 )
-async def test_what_types_refuse_is_reported_together_with_what_the_schema_refuses(
+async def test_errors_of_types_and_of_the_schema_are_reported_together(
     function: Callable[..., Any], given: dict[str, Any], told: dict[str, str]
 ) -> None:
     own = OperationRegistry("t")

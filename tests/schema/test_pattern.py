@@ -234,7 +234,7 @@ def assert_both_ways_agree(source: str, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("source", NOT_PATTERNS)
-def test_what_is_no_pattern_is_refused_with_a_sentence(source: str) -> None:
+def test_anything_but_a_pattern_is_refused_with_a_sentence(source: str) -> None:
     with pytest.raises(PatternError, match=r"^Invalid pattern .*: .+\."):
         compile_pattern(source)
 
@@ -327,6 +327,6 @@ def test_a_pattern_is_compiled_once() -> None:
     assert compile_pattern("^once$") is compile_pattern("^once$")
 
 
-def test_half_a_surrogate_pair_is_a_character_like_others() -> None:
+def test_an_unpaired_surrogate_counts_as_a_character() -> None:
     assert compile_pattern(r"^\uD800$").search("\ud800") is True
     assert compile_pattern("^.$").search("\udfff") is True

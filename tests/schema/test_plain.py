@@ -214,7 +214,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("value", "path"), UNFIT.values(), ids=UNFIT.keys())
-def test_what_has_no_form_in_json_is_an_error_that_says_where(value: Any, path: str) -> None:
+def test_a_value_without_a_json_form_is_an_error_with_its_location(value: Any, path: str) -> None:
     with pytest.raises(CallError) as failed:
         to_plain(value)
     assert failed.value.code == "EXECUTION_ERROR"
@@ -244,7 +244,7 @@ def test_the_path_starts_where_the_caller_says() -> None:
         to_plain({"a": object()}, "/data")
 
 
-def test_the_same_object_twice_is_no_cycle() -> None:
+def test_the_same_object_twice_is_not_a_cycle() -> None:
     point = Point(1)
     assert to_plain((point, point)) == [{"x": 1, "y": 0.0}, {"x": 1, "y": 0.0}]
 
@@ -295,7 +295,7 @@ class Page:
     ],
     ids=["an envelope", "an envelope in a dataclass", "the meta of one", "warnings", "a content block"],
 )
-def test_what_stays_in_the_process_is_not_written_inside_a_result(value: Any, plain: Any) -> None:
+def test_private_fields_are_not_written_inside_a_result(value: Any, plain: Any) -> None:
     assert to_plain(value) == plain
 
 

@@ -154,7 +154,7 @@ def test_a_fraction_for_an_integer_is_the_same_json_type_and_so_no_root_mismatch
     ],
     ids=["false", "not", "a reference to nowhere", "a loop", "no pattern", "a hostile pattern", "the root itself"],
 )
-def test_what_is_beyond_repair_is_kept(schema: Any, path: str) -> None:
+def test_an_unrepairable_value_is_kept(schema: Any, path: str) -> None:
     value = {"a": "a" * 100_000}
     repaired = repair(schema, value)
     assert repaired.data is value
@@ -252,7 +252,7 @@ def test_a_conversion_without_loss_is_made(schema: Any, value: Any, converted: A
     ],
     ids=lambda part: json.dumps(part)[:40],
 )
-def test_what_would_lose_something_or_invent_it_is_kept(schema: Any, value: Any) -> None:
+def test_a_value_that_conversion_would_lose_or_invent_is_kept(schema: Any, value: Any) -> None:
     assert outcome(record(x=schema), {"x": value}) == ({"x": value}, [("type_mismatch", "/x")])
 
 
@@ -512,7 +512,7 @@ def test_a_missing_required_property_without_default_stays_missing() -> None:
     ],
     ids=lambda part: json.dumps(part)[:60],
 )
-def test_what_still_fails_is_never_passed_over_in_silence(schema: Any) -> None:
+def test_remaining_faults_always_have_a_warning(schema: Any) -> None:
     assert outcome(record(x=schema), {"x": {"a": 1}}) == ({"x": {"a": 1}}, [("constraint", "/x")])
 
 
@@ -590,7 +590,7 @@ def test_at_most_fifty_entries_and_the_last_counts_the_rest() -> None:
     assert (last.code, last.path, last.count) == ("more", "", 31)
 
 
-def test_what_was_kept_although_wrong_is_left_out_last() -> None:
+def test_warnings_about_remaining_mismatches_are_omitted_last() -> None:
     schema = record(last=INTEGER)
     *shown, last = repair(schema, {f"k{number}": 1 for number in range(100)} | {"last": "x"}).warnings
     assert (shown[0].code, shown[0].path) == ("type_mismatch", "/last")

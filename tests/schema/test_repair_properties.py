@@ -151,7 +151,7 @@ def test_check_agrees_with_an_independent_validator(schema: dict[str, Any], valu
 
 @relaxed
 @given(documents(), VALUES)
-def test_what_differs_is_in_the_report_and_the_input_stays_as_it_was(schema: dict[str, Any], value: Any) -> None:
+def test_differences_are_in_the_report_and_the_input_is_unchanged(schema: dict[str, Any], value: Any) -> None:
     before = copy.deepcopy(value)
     repaired = repair(schema, value)
     assert same(value, before)
@@ -179,7 +179,7 @@ def test_clean_means_that_repair_has_nothing_to_do(schema: dict[str, Any], value
 
 @relaxed
 @given(documents(), VALUES, st.sampled_from(["strip", "keep"]))
-def test_what_still_fails_an_independent_validator_is_in_the_report(
+def test_a_value_that_fails_an_independent_validator_is_in_the_report(
     schema: dict[str, Any], value: Any, extras: Any
 ) -> None:
     repaired = repair(schema, value, extras=extras)

@@ -552,7 +552,7 @@ WIDER = {
     ],
     ids=["excluded", "wrapped", "as any", "list of any", "pydantic dataclass", "mixed", "annotated", "url"],
 )
-def test_what_pydantic_does_is_right_for_its_own_types(annotation: Any, value: Any, expected: Any) -> None:
+def test_pydantic_decides_for_its_own_types(annotation: Any, value: Any, expected: Any) -> None:
     signature = giving(annotation)
     spec = OperationSpec(name="give", output_schema=signature.output_schema)
     for build in (build_pipeline, build_writing_pipeline):

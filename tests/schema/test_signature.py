@@ -89,9 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("given", "path", "reason"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_wrong_with_the_arguments_is_reported_by_name(
-    given: dict[str, Any], path: str, reason: str, engine: Any
-) -> None:
+def test_invalid_arguments_are_reported_by_name(given: dict[str, Any], path: str, reason: str, engine: Any) -> None:
     with pytest.raises(DecodeError) as refused:
         read_signature(add, engine=engine).decode(given)
     assert refused.value.path == path
@@ -112,7 +110,7 @@ def test_a_function_without_arguments_takes_an_empty_object(engine: Any) -> None
         signature.decode({"z": 1})
 
 
-def test_what_is_not_annotated_may_be_anything() -> None:
+def test_an_unannotated_parameter_accepts_anything() -> None:
     signature = read_signature(unannotated)
     assert signature.input_schema["properties"] == {"x": {}, "y": {"default": 2}}
     assert signature.output_schema == {}
@@ -417,7 +415,7 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("function", "sentence"), UNUSABLE.values(), ids=UNUSABLE.keys())
-def test_what_cannot_be_served_is_a_clear_error_at_registration(function: Any, sentence: str) -> None:
+def test_a_function_that_cannot_be_served_is_a_clear_error_at_registration(function: Any, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         read_signature(function)
 
@@ -492,7 +490,7 @@ def test_a_result_is_made_plain_by_the_engine_that_knows_its_type() -> None:
     assert read_signature(add).make_converter() is None
 
 
-def test_what_was_read_cannot_be_changed() -> None:
+def test_a_read_record_cannot_be_changed() -> None:
     signature: Signature = read_signature(add)
     with pytest.raises(AttributeError):
         signature.name = "other"  # type: ignore[misc]  # that is the point

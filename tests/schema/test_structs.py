@@ -115,7 +115,7 @@ def test_text_is_not_tested_where_nan_could_be_mistaken_for_a_value(other: str) 
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6, 15, 40])
-def test_a_decimal_is_no_number_however_deep_it_stands(depth: int) -> None:
+def test_a_decimal_is_not_a_number_however_deep_it_stands(depth: int) -> None:
     schema: dict[str, Any] = {"type": "number"}
     right: Any = 2.5
     wrong: Any = Decimal("2.5")
@@ -202,7 +202,7 @@ class Weight(IntEnum):
         *("numbered table", "decimal in a table", "mapping as table", "set", "true for one", "enum for one"),
     ],
 )
-async def test_what_is_written_is_what_everybody_gets(value: dict[str, Any]) -> None:
+async def test_every_reader_gets_what_was_written(value: dict[str, Any]) -> None:
     ops = giving(value)
     plain = await ops.execute("give", {})
     written = envelope_of(await ops.prepared("give", for_writing=True).execute({}, None))

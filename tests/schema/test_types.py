@@ -461,7 +461,7 @@ def test_both_engines_agree_on_any_value(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
-def test_what_is_accepted_fits_the_schema(case: Case) -> None:
+def test_accepted_values_match_the_schema(case: Case) -> None:
     signature = takes(case.annotation)
     for value in ODD_VALUES:
         is_accepted = isinstance(outcome(signature, value), tuple) and isinstance(outcome(signature, value)[0], type)
@@ -537,7 +537,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "expected"), REFUSED)
-def test_what_only_the_type_refuses_is_reported_alike_by_both_engines(
+def test_errors_of_a_type_are_reported_alike_by_both_engines(
     annotation: Any, value: Any, expected: Any, engine: Literal["msgspec", "pydantic"]
 ) -> None:
     assert outcome(takes(annotation, engine), value) == expected
@@ -555,7 +555,7 @@ MODELS_REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "expected"), MODELS_REFUSED)
-def test_what_only_pydantic_refuses_is_reported_by_place(annotation: Any, value: Any, expected: Any) -> None:
+def test_errors_of_pydantic_are_reported_with_their_location(annotation: Any, value: Any, expected: Any) -> None:
     assert outcome(takes(annotation, "pydantic"), value) == expected
 
 
@@ -705,7 +705,7 @@ def test_without_pydantic_the_error_says_what_to_install(annotation: Any, monkey
 
 
 @pytest.mark.parametrize("annotation", [int, dt.date, bytes, list[int], dict[str, dt.date], Optional[uuid.UUID]])
-def test_half_a_character_is_refused_like_any_other_text(
+def test_an_unpaired_surrogate_is_refused_like_any_other_text(
     annotation: Any, engine: Literal["msgspec", "pydantic"]
 ) -> None:
     """A program can hold it, and a file name often does; JSON text cannot."""

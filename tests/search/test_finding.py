@@ -85,7 +85,7 @@ def test_the_operation_that_fits_best_comes_first(query: str, first: str | None)
     assert (found[0].id if found else None) == first
 
 
-def test_what_a_caller_may_not_call_changes_nothing_that_they_find() -> None:
+def test_hidden_operations_do_not_change_what_a_caller_finds() -> None:
     plain, more = registry(), registry()
     for number in range(20):
         rule, said = AccessControl(required_scopes=("vault",)), "Convert the secret issue card."

@@ -49,7 +49,7 @@ def test_a_selection_is_read(text: str, fields: dict[str, Any]) -> None:
         ",".join(f"a{number}" for number in range(300)),
     ],
 )
-def test_what_is_no_selection_is_refused(text: str) -> None:
+def test_anything_but_a_selection_is_refused(text: str) -> None:
     with pytest.raises(CallError) as refused:
         read_fields(text)
     assert refused.value.code == "VALIDATION_ERROR"
@@ -91,7 +91,7 @@ def test_what_is_selected_from_a_value(text: str, selected: Any, left_out: int) 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
-def test_what_is_selected_always_fits_the_narrowed_schema(case: Case) -> None:
+def test_selected_data_always_matches_the_narrowed_schema(case: Case) -> None:
     case.check()
 
 
@@ -168,7 +168,7 @@ async def test_where_the_schema_is_unknown_any_path_will_do() -> None:
     assert (await select("hub.anything", "a/b,x/y")).data == {"a": {"b": 1}}
 
 
-async def test_a_payload_of_its_own_schema_stays_whole() -> None:
+async def test_a_payload_with_its_own_schema_is_unchanged() -> None:
     assert (await select("hub.own", "a")).data == {"schema_version": "x.v1", "a": 1, "b": 2}
 
 

@@ -58,7 +58,7 @@ def test_functions_become_operations_with_filters_and_new_names() -> None:
     assert [operation.spec.id for operation in operations] == ["n.one"]
 
 
-def test_a_function_of_which_nothing_is_said_is_no_query() -> None:
+def test_a_function_without_hints_is_not_a_query() -> None:
     assert from_functions(print_nothing)[0].spec.type == "mutation"
     assert from_functions(print_nothing, type="query")[0].spec.type == "query"
 

@@ -57,7 +57,7 @@ def test_a_password_with_characters_that_json_escapes_is_hidden(layers: int, is_
     assert "rd" not in known.redact_bytes(said.encode()).decode()
 
 
-def test_a_text_without_the_token_stays_as_it_is() -> None:
+def test_a_text_without_the_token_is_unchanged() -> None:
     said = rb'{"path": "C:\\users\\u0041", "letter": "\u0041", "slash": "\/"}'
     assert KNOWN.redact_bytes(said) == said
 
@@ -116,7 +116,7 @@ def test_a_secret_that_is_part_of_another_leaves_nothing_of_it() -> None:
     ],
     ids=str,
 )
-def test_what_a_name_says_is_secret_is_hidden(values: dict[str, Any]) -> None:
+def test_a_value_with_a_secret_name_is_hidden(values: dict[str, Any]) -> None:
     known = KnownSecrets()
     known.remember_named(values)
     assert known.redact("it is very-secret") == "it is [hidden]"
@@ -139,7 +139,7 @@ def test_what_a_name_says_is_secret_is_hidden(values: dict[str, Any]) -> None:
         "SSH_AUTH_SOCK",
     ],
 )
-def test_what_no_name_says_is_secret_is_not_hidden(name: str) -> None:
+def test_a_value_without_a_secret_name_is_not_hidden(name: str) -> None:
     known = KnownSecrets()
     known.remember_named({name: "ann-example"})
     assert known.redact("ann-example") == "ann-example"

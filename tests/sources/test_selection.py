@@ -116,7 +116,7 @@ async def test_one_text_or_several_patterns_mean_the_same_everywhere(
 
 
 @pytest.mark.parametrize("option", ["include", "exclude"])
-async def test_what_is_no_pattern_is_refused_with_a_sentence(
+async def test_anything_but_a_pattern_is_refused_with_a_sentence(
     taken: Callable[..., Awaitable[list[str]]], option: str
 ) -> None:
     with pytest.raises(TypeError, match=f"{option} takes patterns such as"):

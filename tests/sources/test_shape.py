@@ -228,7 +228,7 @@ async def test_a_configuration_says_all_of_it(tmp_path: Path) -> None:
         ('select = "a("', "fields such as"),
     ],
 )
-def test_what_is_wrong_in_a_configuration_is_reported_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+def test_mistakes_in_a_configuration_are_reported_with_their_line(tmp_path: Path, line: str, told: str) -> None:
     file = tmp_path / "enfold.toml"
     file.write_text(f'[sources.cards]\nopenapi = "cards.json"\n{line}\n')
     with pytest.raises(CallError, match=told) as refused:

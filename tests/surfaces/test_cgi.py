@@ -193,7 +193,7 @@ def test_head_answers_without_a_body(app: Path) -> None:
     assert (reply.status, reply.body) == ("200 OK", None)
 
 
-def test_an_async_handler_runs_in_a_loop_of_its_own(app: Path) -> None:
+def test_an_async_handler_runs_in_its_own_loop(app: Path) -> None:
     assert cgi(app, "/change", b'{"text": "a"}').body == {"result": "A"}
     assert cgi(app, "/slow").status == "504 Gateway Timeout"
 
@@ -261,7 +261,7 @@ def test_a_result_that_has_no_json_form_is_a_failure_in_json(app: Path, path: st
 
 
 @pytest.mark.parametrize("times", [1, 10_000], ids=["a word", "more than a buffer"])
-def test_what_a_handler_prints_does_not_get_into_the_answer(app: Path, times: int) -> None:
+def test_output_that_a_handler_prints_is_not_in_the_response(app: Path, times: int) -> None:
     assert cgi(app, "/chatty", b'{"times": %d}' % times).body == {"result": times}
 
 
@@ -284,7 +284,7 @@ def test_a_program_that_cannot_start_answers_all_the_same(tmp_path: Path, text: 
         assert reply.body == {"error": "Error: The server failed to start"}
 
 
-def test_what_breaks_on_the_way_to_an_answer_is_reported_without_a_stack() -> None:
+def test_a_failure_while_a_response_is_written_is_reported_without_a_traceback() -> None:
     def identify(name: str) -> None:
         raise OSError(f"no directory of users for {name}")
 

@@ -367,7 +367,7 @@ def test_a_users_own_script_has_the_same_commands(app: Path) -> None:
     [("list {app} --json", "head -c 1", "["), ("list {app}", "true", ""), ("call {app} add x=1", "true", "")],
     ids=["in the middle", "before the first line", "before the result"],
 )
-def test_a_reader_that_stops_reading_is_no_error(app: Path, words: str, reader: str, read: str) -> None:
+def test_a_reader_that_stops_reading_is_not_an_error(app: Path, words: str, reader: str, read: str) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     # The reader has gone by the time the command writes: its end of the pipe is closed before the command starts.
     command = f"{{ sleep 0.1; {sys.executable} -m enfold {words.format(app=app)}; echo $? >&2; }} | {reader}"
@@ -472,7 +472,7 @@ def test_a_result_can_be_written_to_a_file(nested: Path, tmp_path: Path, operati
     assert file.read_bytes() == data
 
 
-def test_what_handlers_print_goes_to_stderr(tmp_path: Path) -> None:
+def test_output_of_handlers_goes_to_stderr(tmp_path: Path) -> None:
     app = tmp_path / "loud.py"
     app.write_text(
         "import os, subprocess\n"

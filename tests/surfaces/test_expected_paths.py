@@ -42,7 +42,7 @@ def test_docs_lead_to_the_console(ops: OperationRegistry, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
-def test_docs_lead_to_the_document_where_there_is_no_console(ops: OperationRegistry, path: str) -> None:
+def test_docs_redirect_to_the_document_without_a_console(ops: OperationRegistry, path: str) -> None:
     with serve(to_http(ops, HTTPSettings(console=False))) as client:
         answer = client.get(path)
         assert (answer.status, answer.headers["location"]) == (307, "/openapi.json")

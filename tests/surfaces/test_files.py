@@ -161,7 +161,7 @@ def test_bytes_of_one_of_several_media_types_have_that_of_their_envelope() -> No
     assert kinds == ["application/octet-stream", "image/png", "application/pdf"]
 
 
-def test_what_is_no_file_stays_json(client: Client) -> None:
+def test_anything_but_a_file_stays_json(client: Client) -> None:
     accept = "audio/mpeg, */*;q=0.1"
     assert client.get("/functions/sound?found=false", Accept=accept).json == {"result": None}
     assert client.get("/functions/sound?found=maybe", Accept=accept).headers["content-type"] == "application/json"
@@ -408,7 +408,7 @@ def test_forms_may_be_written_in_several_ways(client: Client, body: bytes) -> No
     assert post(client, body).json == uploaded(PNG)
 
 
-def test_the_choice_of_no_file_is_no_file(client: Client) -> None:
+def test_choosing_no_file_sends_no_file(client: Client) -> None:
     answer = post(client, form(b'Content-Disposition: form-data; name="content"; filename=""\r\n\r\n'))
     assert (answer.status, answer.json["error"]) == (400, 'Argument "content" is missing (expected string)')
 
@@ -617,7 +617,7 @@ def test_a_media_type_that_cannot_be_meant_is_refused(annotation: Any, said: str
 
 
 @pytest.mark.parametrize("name", ["", "png", "image/", "image/png\r\nX: y", "image png", "a/b;", "x/" + "y" * 300])
-def test_what_is_no_media_type_is_refused(name: str) -> None:
+def test_anything_but_a_media_type_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not a media type"):
         MediaType(name)
 

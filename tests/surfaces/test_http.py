@@ -165,7 +165,7 @@ def test_a_query_is_read_from_the_query_string(client: Client, query: str, resul
         ("total?prices=1&fees=1", "fees"),
     ],
 )
-def test_what_is_wrong_in_a_query_string_is_reported_by_name(client: Client, query: str, argument: str) -> None:
+def test_mistakes_in_a_query_string_are_reported_by_name(client: Client, query: str, argument: str) -> None:
     answer = client.get(f"/functions/{query}", Enfold_Format="envelope")
     assert answer.status == 400
     assert answer.json["error"]["code"] == "VALIDATION_ERROR"
@@ -215,7 +215,7 @@ def test_an_unknown_format_is_refused(client: Client, path: str) -> None:
     assert 'Unknown format "xml"' in answer.json["error"]
 
 
-def test_the_surface_has_a_format_of_its_own() -> None:
+def test_the_surface_has_its_own_format() -> None:
     with serve(to_http(shop(), HTTPSettings(format="envelope"))) as client:
         assert client.post("/functions/add", {"x": 1, "y": 2}).json["data"] == 3
         assert client.post("/functions/add", {"x": 1, "y": 2}, Enfold_Format="result").json == {"result": 3}
@@ -237,7 +237,7 @@ def test_bytes_leave_as_text_and_private_headers_not_at_all(client: Client) -> N
 
 
 @pytest.mark.parametrize("body", [b"not json", b"", b'{"x":', b"[" * 50_000, b'{"x":"\xff"}'])
-def test_a_body_that_is_no_json_is_reported_in_the_words_of_the_specification(client: Client, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_reported_in_the_words_of_the_specification(client: Client, body: bytes) -> None:
     answer = client.request("POST", "/functions/add", body, {"Content-Type": "application/json"})
     assert told(answer) == (400, "VALIDATION_ERROR", {"error": "Invalid JSON body"})
     assert answer.headers["content-type"] == "application/json"
@@ -333,7 +333,7 @@ def test_our_log_has_the_stack_under_the_id_that_the_caller_got(name: str, caplo
         assert "Traceback" not in answer.body.decode()
 
 
-def test_the_words_of_an_exception_can_be_kept_from_callers() -> None:
+def test_the_text_of_an_exception_can_be_hidden_from_callers() -> None:
     with serve(to_http(shop(), HTTPSettings(expose_errors=False))) as client:
         assert client.get("/functions/divide?x=1&y=0").json == {"error": "Function error: Operation shop.divide failed"}
         assert client.post("/functions/fail", {"code": "SOLD_OUT"}).json == {"error": "Function error: no luck"}
@@ -362,7 +362,7 @@ def test_a_handler_that_meets_something_cancelled_is_a_failure_in_json(waits: bo
 
 
 @pytest.mark.parametrize("path", ["/functions/none", "/functions/", "/functions/shop.add/", "/nothing", "/"])
-def test_what_is_not_there_is_not_found(client: Client, path: str) -> None:
+def test_a_missing_operation_is_not_found(client: Client, path: str) -> None:
     answer = client.post(path, {})
     assert told(answer)[:2] == (404, "OPERATION_NOT_FOUND")
     assert path.rpartition("/functions/")[2] in answer.json["error"]
@@ -482,7 +482,7 @@ def test_a_caller_can_shorten_the_time_and_not_lengthen_it(client: Client) -> No
 
 
 @pytest.mark.parametrize("given", ["", "0", "-5", "1.5", "soon", "1e3", "9" * 40, "0" * 5_000 + "1"])
-def test_a_time_that_is_no_number_of_milliseconds_is_refused(client: Client, given: str) -> None:
+def test_a_time_that_is_not_a_number_of_milliseconds_is_refused(client: Client, given: str) -> None:
     answer = client.get("/functions/whoami", Enfold_Timeout_Ms=given)
     assert told(answer)[:2] == (400, "VALIDATION_ERROR")
 
@@ -863,7 +863,7 @@ def test_a_request_that_fails_has_the_status_of_its_code(client: Client) -> None
     assert answer.json["errors"][0]["code"] == "ENFOLD.VALIDATION_ERROR"
 
 
-def test_a_request_that_is_none_is_refused_in_the_same_format(client: Client) -> None:
+def test_an_invalid_request_is_refused_in_the_same_format(client: Client) -> None:
     answer = client.post("/call", {"x": 1})
     assert answer.status == 400
     assert answer.json["errors"][0]["code"] == "ENFOLD.VALIDATION_ERROR"

@@ -160,7 +160,7 @@ def test_lines_end_with_the_failure_there_was(client: Client) -> None:
 # --- ids ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumable_stream_has_ids_and_goes_on_after_the_last(client: Client) -> None:
+def test_a_resumable_stream_has_ids_and_continues_after_the_last(client: Client) -> None:
     assert [event.fields.get("id") for event in events(client.get("/functions/numbers").body)] == [
         None,
         "1",
@@ -236,7 +236,7 @@ def open_stream(client: Client, path: str, headers: dict[str, str] | None = None
 # --- time ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_with_nothing_to_say_opens_and_gives_signs_of_life(client: Client) -> None:
+def test_a_stream_without_items_opens_and_sends_heartbeats(client: Client) -> None:
     with open_stream(client, "/functions/silent") as stream:
         assert [stream.block() for _ in range(3)] == [["retry: 2000"], [":"], [":"]]
 

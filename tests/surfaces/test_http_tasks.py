@@ -268,7 +268,7 @@ async def test_a_task_begun_over_http_is_the_same_over_mcp(client: Client) -> No
 
 
 @pytest.mark.parametrize("how", ["exception", "program"])
-async def test_the_words_of_an_exception_can_be_kept_from_callers_by_tasks_too(how: str) -> None:
+async def test_the_text_of_an_exception_can_be_hidden_from_callers_of_tasks(how: str) -> None:
     """The store keeps the full message, and each surface shows what it may."""
     hiding = Client(expose_errors=False)
     task_id = await hiding.start("burn", {"how": how})

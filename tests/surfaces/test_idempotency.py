@@ -206,7 +206,7 @@ async def test_a_key_is_its_caller_s_own(guarded: Shop) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257], ids=["empty", "long"])
-async def test_a_key_that_is_none_is_refused(shop: Shop, key: str) -> None:
+async def test_an_invalid_key_is_refused(shop: Shop, key: str) -> None:
     assert (await shop.http("pay", {"amount": 5}, key))[0] == 400
     assert (await shop.mcp("pay", {"amount": 5}, key))["isError"]
     assert (await shop.mcp("pay", {"amount": 5}, 7))["isError"]
@@ -217,7 +217,7 @@ async def test_a_query_runs_every_time(shop: Shop) -> None:
     assert [await shop.http("count", {}, "k") for _ in range(2)] == [(200, 1), (200, 2)]
 
 
-async def test_a_question_on_the_way_is_no_result(shop: Shop) -> None:
+async def test_a_question_on_the_way_is_not_a_result(shop: Shop) -> None:
     asked = await shop.mcp("confirmed", {}, "k")
     assert asked["resultType"] == "input_required"
     rounds = {

@@ -215,7 +215,7 @@ def test_every_body_is_a_component(format: str) -> None:
             assert list(part["schema"]) == ["$ref"] or kind == "application/x-ndjson"
 
 
-def test_a_class_is_one_component_wherever_it_stands_and_results_are_named_by_it() -> None:
+def test_a_class_is_one_component_wherever_it_occurs_and_results_are_named_by_it() -> None:
     document = to_openapi(desk.ops, everything=True)
     schemas = document["components"]["schemas"]
     assert {name for name in schemas if not name.startswith("desk_")} == {
@@ -229,7 +229,7 @@ def test_a_class_is_one_component_wherever_it_stands_and_results_are_named_by_it
     assert len(titles) == len(set(titles))
 
 
-def test_a_class_with_the_name_of_ours_or_of_another_gets_a_name_of_its_own() -> None:
+def test_a_class_with_the_name_of_ours_or_of_another_gets_its_own_name() -> None:
     def named(title: str, kind: str) -> dict[str, Any]:
         return {"title": title, "type": "object", "properties": {"x": {"type": kind}}, "required": ["x"]}
 

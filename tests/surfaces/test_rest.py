@@ -124,7 +124,7 @@ async def test_a_wrong_request_is_refused(method: str, path: str, body: Any, sta
     assert (got, told["error"][: len(sentence)]) == (status, sentence)
 
 
-async def test_a_path_tells_its_methods() -> None:
+async def test_options_returns_the_methods_of_a_path() -> None:
     async with testing.http(shop(), allowed_origins=["https://shop.example"]) as client:
         refused = client.request("POST", "/items/3")
         await refused.body()
@@ -241,7 +241,7 @@ def test_a_cgi_program_has_the_routes(method: str, path: str, body: bytes, resul
     assert json.loads(out.getvalue().partition(b"\r\n\r\n")[2]) == {"result": result}
 
 
-def test_a_path_that_is_no_text_leads_a_cgi_program_nowhere() -> None:
+def test_a_cgi_program_refuses_a_path_that_is_not_text() -> None:
     out = BytesIO()
     variables = {"REQUEST_METHOD": "DELETE", "PATH_INFO": "/items/\udcff"}  # as Python reads the byte FF
     to_cgi(shop(), environ=variables, stdin=BytesIO(b""), stdout=out)
@@ -353,7 +353,7 @@ def by_sizes(size: list[int] | None) -> int:
 
 
 @pytest.mark.parametrize(("function", "kind"), [(by_size, "object"), (by_size_or_none, "object"), (by_sizes, "array")])
-def test_what_no_path_can_hold_is_refused_however_it_is_annotated(function: Any, kind: str) -> None:
+def test_an_argument_that_a_path_cannot_contain_is_refused_however_it_is_annotated(function: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=f"the argument size is an {kind}, which a path cannot contain"):
         OperationRegistry("shop").query(http="GET /sizes/{size}")(function)
 

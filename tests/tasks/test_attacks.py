@@ -246,7 +246,7 @@ async def test_a_result_of_8_mb_is_equal_by_its_digest_and_one_over_the_limit_to
         assert (error.code, error.details["limit"]) == ("PAYLOAD_TOO_LARGE", 9_000_000)
 
 
-async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing_is_forgotten_for_it(
+async def test_stored_bytes_of_one_callers_finished_tasks_are_limited_and_no_task_is_deleted_early(
     store: TaskStore,
 ) -> None:
     size = 70_000  # on NATS kept in parts
@@ -272,7 +272,7 @@ async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing
         await (await crowded.start("shop.large", {"size": 1}, identity=BOSS)).result()
 
 
-def test_what_is_forgotten_counts_no_more() -> None:
+def test_expired_tasks_no_longer_count() -> None:
     limits, hour = TaskLimits(kept_bytes_per_identity=1_000, kept_bytes=10_000), 3_600_000
     kept = {10: 600, 11: 500}
     check_kept_bytes(kept, 0, limits, 10 * hour)
@@ -624,7 +624,9 @@ async def messages(transport: NATSTransport, stream: str) -> list[bytes]:
     return found
 
 
-async def test_garbage_and_forged_orders_are_kept_aside_and_the_others_go_on(peers: dict[str, NATSTransport]) -> None:
+async def test_garbage_and_forged_orders_become_dead_letters_and_the_others_run(
+    peers: dict[str, NATSTransport],
+) -> None:
     names = Names()
     edge = Tasks(ops, NATSTasks(peers["edge"]), at_once=0)
     async with Tasks(ops, NATSTasks(peers["worker"], ack_wait=2)):

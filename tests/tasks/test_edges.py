@@ -198,7 +198,7 @@ def test_an_edge_that_is_killed_or_restarted_loses_doubles_and_holds_up_nothing(
     say("edges", f"{count} edges ended, {len(ids)} tasks: 0 lost, 0 doubled, 0 stuck")
 
 
-def test_an_edge_with_operations_of_its_own_runs_these_and_leaves_the_others_to_their_workers(
+def test_an_edge_with_its_own_operations_runs_these_and_leaves_the_others_to_their_workers(
     edge: Start, worker: subprocess.Popen[str], server: Server, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one, other = edge("edge.py"), edge()

@@ -321,7 +321,7 @@ async def until_stored(processes: Processes) -> None:
 
 
 @only_full
-async def test_what_was_accepted_is_found_after_the_edge_has_died(processes: Processes) -> None:
+async def test_accepted_tasks_are_found_after_the_edge_has_died(processes: Processes) -> None:
     await asyncio.to_thread(processes.start("die", 200).wait)
     assert processes.accepted() == 200
     processes.work()
@@ -428,7 +428,9 @@ async def test_a_frozen_worker_that_wakes_changes_nothing(processes: Processes) 
 
 
 @only_full
-async def test_a_task_that_kills_its_worker_fails_after_three_attempts_and_others_go_on(processes: Processes) -> None:
+async def test_a_task_that_kills_its_worker_fails_after_three_attempts_and_others_continue(
+    processes: Processes,
+) -> None:
     processes.work()
     async with edge(processes) as tasks:
         deadly = await tasks.start("shop.deadly")
@@ -507,7 +509,7 @@ async def test_a_long_handler_on_a_blocked_loop_is_started_once(processes: Proce
     assert len(processes.logged("start")) == 1
 
 
-async def test_a_store_that_is_away_is_unavailable_and_nothing_is_lost(on_nats: Processes, server: Server) -> None:
+async def test_an_unreachable_store_is_unavailable_and_nothing_is_lost(on_nats: Processes, server: Server) -> None:
     on_nats.work()
     async with edge(on_nats) as tasks:
         handles = [await tasks.start("shop.again", {"n": n, "ms": 100}) for n in range(20)]
@@ -526,7 +528,9 @@ async def test_a_store_that_is_away_is_unavailable_and_nothing_is_lost(on_nats: 
                 await asyncio.sleep(0.1)
 
 
-async def test_a_store_that_was_away_takes_nothing_from_workers_that_live(on_nats: Processes, server: Server) -> None:
+async def test_a_store_that_was_unreachable_takes_no_tasks_from_live_workers(
+    on_nats: Processes, server: Server
+) -> None:
     """The first worker that is back finds no sign of the others, who are alive, and waits for it."""
     on_nats.address = on_nats.address.replace(f"ack_wait={ACK_WAIT}", f"ack_wait={PATIENT}")
     on_nats.work(3 if IS_FULL else 2)

@@ -211,7 +211,7 @@ async def test_an_order_that_the_server_copies_into_the_queue_for_it_is_not_run(
 
 
 @pytest.mark.usefixtures("worker")
-async def test_what_lists_of_keys_show_names_no_task(edge: Tasks, evil: NATSTransport) -> None:
+async def test_lists_of_keys_reveal_no_task_ids(edge: Tasks, evil: NATSTransport) -> None:
     """A worker has to look at the configuration of the streams, and with it comes the list of their subjects."""
     waiting = await edge.start("shop.confirm", {}, identity=ALICE)
     await asked(waiting)

@@ -208,7 +208,7 @@ async def test_a_plain_call_under_a_key_reports_progress_and_can_ask(shop: Shop)
     assert (answer.status, told["error"]["details"]["task"]) == (503, begun["taskId"])
 
 
-async def test_what_is_asked_of_a_call_goes_with_the_task(shop: Shop) -> None:
+async def test_options_of_a_call_apply_to_its_task(shop: Shop) -> None:
     """Provenance and a selection, on both surfaces, in the result and at the page of the task."""
     wish = {"enfold_capture_provenance": "full", "enfold_format": "envelope"}
     plain, _ = await shop.http("/functions/shop.pay", {"amount": 1}, **wish)
@@ -237,7 +237,7 @@ async def test_what_is_asked_of_a_call_goes_with_the_task(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("amount", [5, 500], ids=["done in the call", "done later"])
-async def test_what_asks_first_has_its_effect_once_for_a_key(shop: Shop, amount: int) -> None:
+async def test_an_operation_with_asks_first_has_its_effect_once_per_key(shop: Shop, amount: int) -> None:
     """With a key it is a task from its beginning: only there are its first result and its input kept."""
     key = {"enfold/idempotencyKey": "k"}
     asked = {"name": "shop.order", "arguments": {"amount": amount}}

@@ -76,7 +76,7 @@ def servers(folder: Path) -> Iterator[list[TaskProcess]]:
         each.kill()
 
 
-def test_a_key_of_what_is_no_task_is_kept_on_nats_with_the_tasks(
+def test_the_key_of_a_plain_call_is_stored_on_nats_with_the_tasks(
     folder: Path, servers: list[TaskProcess], jetstream: Server
 ) -> None:
     """One store for tasks and idempotency keys: commands and servers of several machines share both."""
@@ -238,7 +238,7 @@ def test_servers_on_one_file_are_killed_around_their_answer_and_a_key_is_one_tas
     assert found == []
 
 
-def test_what_callers_ordered_who_were_killed_at_that_moment_is_done_and_found_by_id_and_key(
+def test_tasks_of_callers_killed_while_starting_them_run_and_are_found_by_id_and_key(
     folder: Path, servers: list[TaskProcess]
 ) -> None:
     """Check 18: a caller dies, and its connection with it, while the server accepts its task."""

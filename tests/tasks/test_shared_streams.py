@@ -119,7 +119,7 @@ SPY = {"src": "$KV.>", "dest": "_INBOX.eve.>"}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_worker_does_not_start_on_a_stream_that_another_has_made_to_its_own_taste(
+def test_a_worker_does_not_start_on_a_stream_with_a_wrong_configuration(
     folder: Path, open_server: Server, stream: str, changes: dict[str, Any], told: str
 ) -> None:
     assert enfold(folder, "nats", "init", open_server.url).returncode == 0

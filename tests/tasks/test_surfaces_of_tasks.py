@@ -78,7 +78,7 @@ async def test_a_configuration_says_what_is_durable_and_where_tasks_are_kept(pro
         ("[sources.x]\nfunctions = 'app.py'\ndurable = { 'a*' = 'maybe' }", "never, optional or required"),
     ],
 )
-async def test_what_is_wrong_with_it_is_one_sentence(project: Path, line: str, told: str) -> None:
+async def test_a_mistake_is_reported_in_one_sentence(project: Path, line: str, told: str) -> None:
     (project / "enfold.toml").write_text(line, encoding="utf-8")
     with pytest.raises(CallError) as raised:
         async with open_config(project / "enfold.toml", {}):
@@ -259,7 +259,7 @@ async def _enfold(folder: Path, words: list[str], body: bytes = b"", **variables
     return out.decode()
 
 
-async def test_anothers_task_looks_over_calls_like_one_that_never_was() -> None:
+async def test_over_calls_another_callers_task_looks_like_one_that_never_existed() -> None:
     """Check 31 over calls, where the transport says who calls: every verb, and the task goes on untouched."""
     registry, network = OperationRegistry("shop"), Memory()
 

@@ -149,7 +149,7 @@ async def refused(call: Any) -> CallError:
     return raised.value
 
 
-async def test_each_watcher_has_a_result_of_its_own(tasks: Tasks, go_on: asyncio.Event) -> None:
+async def test_each_watcher_has_its_own_result(tasks: Tasks, go_on: asyncio.Event) -> None:
     handle = await tasks.start("shop.basket", identity=ANN)
     watchers = [await tasks.get(str(handle.id), identity=ANN) for _ in range(2)]
     waiting = [asyncio.create_task(each.result()) for each in watchers]
@@ -168,7 +168,7 @@ async def test_a_task_gives_a_handle_and_then_the_result_of_the_call(tasks: Task
     assert started.count(str(handle.id)) == 1
 
 
-async def test_what_could_not_be_run_is_refused_before_it_is_accepted(tasks: Tasks) -> None:
+async def test_a_task_that_could_not_run_is_refused_before_it_is_accepted(tasks: Tasks) -> None:
     eve = Identity("eve")
     assert (await refused(tasks.start("shop.report", {"year": 1}))).code == "ACCESS_DENIED"
     assert (await refused(tasks.start("shop.report", {"year": 1}, identity=eve))).code == "OPERATION_NOT_FOUND"
@@ -370,7 +370,7 @@ async def test_reading_a_task_expires_it_by_the_clock_where_no_worker_runs(
     await edge.close()
 
 
-async def test_another_callers_task_looks_like_none(tasks: Tasks) -> None:
+async def test_another_callers_task_looks_missing(tasks: Tasks) -> None:
     handle = await tasks.start("shop.greet", identity=ANN)
     wrong = await refused(tasks.get("A" * 32, identity=BOB))
     for other in (BOB, None, Identity("ann", on_behalf_of="bob")):
@@ -424,7 +424,7 @@ class LeftAtOnce(SQLiteTasks):
 
 
 @pytest.mark.parametrize("operation", ["shop.again", "shop.endless"], ids=["begun as it is stored", "claimed later"])
-async def test_what_was_stored_in_the_turn_in_which_its_caller_left_is_run(tmp_path: Path, operation: str) -> None:
+async def test_a_task_stored_while_its_caller_disconnects_runs(tmp_path: Path, operation: str) -> None:
     store = LeftAtOnce(tmp_path / "tasks.db")
     order = {"n": 5} if operation == "shop.again" else {}
     async with Tasks(ops, store) as tasks:
@@ -439,7 +439,7 @@ async def test_what_was_stored_in_the_turn_in_which_its_caller_left_is_run(tmp_p
         assert (await found.state()).attempt == 1
 
 
-async def test_what_was_claimed_as_its_worker_left_is_given_to_another(jetstream: Server) -> None:
+async def test_a_task_claimed_while_its_worker_stops_goes_to_another_worker(jetstream: Server) -> None:
     async with NATSTransport(jetstream.url) as transport:
         name = f"t{os.urandom(4).hex()}"
         first, second = NATSTasks(transport, name=name), NATSTasks(transport, name=name)

@@ -64,7 +64,7 @@ async def test_a_worker_that_stops_leaves_the_servers_task_to_the_next(store: Ta
 
 
 @pytest.mark.parametrize("on_crash", ["retry", "fail"])
-async def test_a_gateway_that_is_killed_and_started_again_goes_on_with_the_servers_task(
+async def test_a_gateway_that_is_killed_and_started_again_continues_with_the_servers_task(
     tmp_path: Path, on_crash: str
 ) -> None:
     server = TaskServer({"slow": [working(20), working(20)]})

@@ -102,7 +102,7 @@ async def test_a_reply_holds_what_the_surface_answered(enfold_client: Open, shop
 
 
 @pytest.mark.enfold_surfaces("direct", "http", "mcp", "command_line", "calls")
-async def test_what_operations_need_is_opened_and_closed(enfold_client: Open, shop: OperationRegistry) -> None:
+async def test_resources_of_operations_are_opened_and_closed(enfold_client: Open, shop: OperationRegistry) -> None:
     events: list[str] = []
     shop.on_start(lambda: events.append("open"))
     shop.on_stop(lambda: events.append("closed"))

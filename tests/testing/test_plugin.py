@@ -15,7 +15,7 @@ ops = OperationRegistry("shop")
 def add(x: int, y: int) -> int:
     return x + y
 
-def test_adding(enfold_client):
+def test_add_sums_two_numbers(enfold_client):
     async def scenario():
         async with enfold_client(ops) as client:
             assert (await client.call("shop.add", {"x": 1, "y": 2})).data == 3

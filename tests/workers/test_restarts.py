@@ -38,7 +38,7 @@ def readiness(served: Served) -> tuple[int, str]:
         return error.code, json.load(error)["missing"][0]["why"]
 
 
-def test_workers_that_die_while_nats_is_away_serve_the_rest_and_join_when_it_is_back(tmp_path: Path) -> None:
+def test_workers_that_die_while_nats_is_unreachable_serve_the_rest_and_rejoin_later(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKED)
     server = Server(nats_server_program(), tmp_path)
     server.wait_until_ready()
@@ -83,7 +83,7 @@ def test_a_worker_that_is_started_again_does_not_wait_for_a_source_that_is_not_r
         assert served.end(signal.SIGTERM) == 0
 
 
-def test_workers_whose_folder_is_cleaned_away_go_on_to_follow_the_file_and_find_each_other(
+def test_workers_whose_folder_is_cleaned_away_continue_to_follow_the_file_and_find_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "app.py").write_text(WORKED)

@@ -187,7 +187,7 @@ def test_a_server_that_could_not_start_does_not_leave_its_process() -> None:
             signal.signal(number, handler)
 
 
-def test_what_a_killed_worker_had_started_is_killed_where_it_does_not_end(tmp_path: Path) -> None:
+def test_child_processes_of_a_killed_worker_are_killed_if_they_do_not_end(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKED)
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     command = json.dumps([sys.executable, "stubborn.py"])

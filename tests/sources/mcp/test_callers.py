@@ -48,7 +48,7 @@ async def test_after_too_many_cancelled_calls_questions_are_declined() -> None:
     assert only_caller(possible, call(MAX_ABANDONED + 1, ann)) is None
 
 
-async def test_a_client_with_calls_side_by_side_does_not_keep_another_waiting_for_ever() -> None:
+async def test_a_client_with_calls_side_by_side_does_not_keep_another_waiting_forever() -> None:
     ann, bob, turns = object(), object(), Turns()
     await turns.take(ann, ("call", 1))
     await turns.take(ann, ("call", 2))

@@ -91,7 +91,7 @@ async def test_a_server_that_goes_without_a_word_is_unavailable_and_started_agai
 
 
 @pytest.mark.parametrize("size", [1, 2_000_000], ids=["a short call", "a call longer than any pipe"])
-async def test_a_server_that_stands_still_costs_a_caller_his_deadline_and_no_more(little: Little, size: int) -> None:
+async def test_a_suspended_server_delays_a_caller_only_until_its_deadline(little: Little, size: int) -> None:
     async with from_mcp(little()) as operations:
         ops = registry_of(operations)
         for tool, given in (("freeze", {}), ("big", {"size": 1, "ballast": "x" * size})):
@@ -175,14 +175,14 @@ async def test_progress_for_an_invalid_token_does_not_raise(token: str) -> None:
     dispatcher.take_text(text.encode())
 
 
-async def test_an_answer_that_is_no_json_ends_its_call_at_once(little: Little) -> None:
+async def test_an_answer_that_is_not_json_ends_its_call_at_once(little: Little) -> None:
     async with from_mcp(little(), rules=Rules(timeout=None)) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("not_json", {})
     assert caught.value.code == "DATA_LOSS"
 
 
-async def test_a_result_that_is_no_object_ends_its_call_at_once(little: Little) -> None:
+async def test_a_result_that_is_not_an_object_ends_its_call_at_once(little: Little) -> None:
     async with from_mcp(little(), rules=Rules(timeout=None)) as operations:
         with pytest.raises(CallError) as caught:
             await registry_of(operations).execute("no_object", {})

@@ -44,9 +44,7 @@ async def attacked(attack: str, **options: Any) -> AsyncIterator[OperationRegist
         pytest.param("cursor", MCPLimits(), 3, "list_bytes of 16777216", id="cursors of 5 MB"),
     ],
 )
-async def test_of_a_list_without_an_end_as_much_is_taken_as_the_limits_allow(
-    attack: str, limits: MCPLimits, count: int, name: str
-) -> None:
+async def test_an_endless_list_is_read_up_to_the_limits(attack: str, limits: MCPLimits, count: int, name: str) -> None:
     async with hostile(attack, limits=limits) as operations:
         assert len(operations) == count
         (problem,) = operations.report.skipped

@@ -107,7 +107,7 @@ async def refused(vault: Vault, **auth: Any) -> CallError:
 # --- a user -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_user_logs_in_once_and_every_call_carries_his_token(vault: Vault) -> None:
+async def test_a_user_logs_in_once_and_every_call_carries_their_token(vault: Vault) -> None:
     async with opened(vault) as ops:
         assert not (await ops.execute("read", {})).is_error
         await ops.execute("read", {})
@@ -218,7 +218,7 @@ async def test_the_same_scopes_are_asked_for_only_once(vault: Vault) -> None:
     assert len(vault.authority.asked) == 2
 
 
-async def test_a_token_that_is_never_accepted_is_the_end_of_it(vault: Vault) -> None:
+async def test_a_token_that_is_never_accepted_ends_the_call(vault: Vault) -> None:
     giver = vault.authority
     vault.authority = Authority(giver.url)  # of whose tokens there are none
     error = await refused(vault)
@@ -243,7 +243,7 @@ async def test_a_token_that_is_never_accepted_is_the_end_of_it(vault: Vault) -> 
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else str(value),
 )
-async def test_what_is_wrong_with_a_login_ends_it_before_a_code_is_spent(
+async def test_an_invalid_login_ends_before_its_code_is_used(
     vault: Vault, metadata: dict[str, Any], answer: Form, words: str
 ) -> None:
     vault.authority.metadata, vault.authority.answer = metadata, answer
@@ -255,7 +255,7 @@ async def test_what_is_wrong_with_a_login_ends_it_before_a_code_is_spent(
 
 
 @pytest.mark.parametrize("state", ["wrong", ""])
-async def test_an_answer_to_another_question_is_not_waited_for_for_ever(vault: Vault, state: str) -> None:
+async def test_an_answer_to_another_question_is_not_waited_for_forever(vault: Vault, state: str) -> None:
     async def curious_browser(url: str) -> None:
         async with httpx2.AsyncClient(follow_redirects=True) as client:
             assert (await client.get(url)).status_code == 404
@@ -279,7 +279,7 @@ async def test_a_page_that_calls_the_way_back_does_not_end_a_login(vault: Vault)
 
 
 @pytest.mark.parametrize("document", [b'{"issuer": "\xff"}', b'{"x":' + b"[" * 100_000, b"[]", b""])
-async def test_metadata_that_is_none_is_reported_as_such(vault: Vault, document: bytes) -> None:
+async def test_invalid_metadata_is_reported_as_such(vault: Vault, document: bytes) -> None:
     vault.authority.raw = {"/.well-known/oauth-authorization-server": document}
     error = await refused(vault)
     assert (error.code, "has no authorization server metadata" in error.message) == ("ACCESS_DENIED", True)
@@ -380,7 +380,7 @@ async def test_without_a_way_to_ask_the_sentence_says_what_is_missing(vault: Vau
     assert "open_url" in error.message
 
 
-async def test_without_any_setting_the_sentence_says_what_to_set(vault: Vault) -> None:
+async def test_without_settings_the_message_says_what_to_set(vault: Vault) -> None:
     with pytest.raises(CallError) as caught:
         async with from_mcp(f"{vault.url}/mcp"):
             pass
@@ -561,7 +561,7 @@ async def test_a_stored_login_that_has_ended_is_renewed_without_a_user(vault: Va
     assert [form["grant_type"] for form in vault.authority.granted] == ["authorization_code", "refresh_token"]
 
 
-async def test_what_another_program_has_renewed_is_used(vault: Vault, tmp_path: Path) -> None:
+async def test_a_login_renewed_by_another_program_is_used(vault: Vault, tmp_path: Path) -> None:
     async with opened(vault, store=FileStore(tmp_path)) as mine, opened(vault, store=FileStore(tmp_path)) as other:
         vault.authority.tokens.clear()
         await other.execute("read", {})

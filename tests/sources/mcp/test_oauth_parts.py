@@ -209,7 +209,7 @@ def test_the_networks_of_a_login_are_those_of_the_server_as_it_answered(peer: st
     assert {address for address in addresses if policy.allows(endpoint, address)} == allowed
 
 
-def test_what_the_user_named_may_be_anywhere() -> None:
+def test_addresses_named_by_the_user_may_be_anywhere() -> None:
     policy = AddressPolicy("https://mcp.example.org/mcp", "x")
     policy.trust("https://sso.corp.test:8443/realm")
     assert policy.allows(read_endpoint("https://sso.corp.test:8443"), "10.0.0.7")
@@ -248,7 +248,7 @@ def test_without_an_algorithm_a_key_signs_in_its_usual_way(key: str, usual: str)
     assert jwt.get_unverified_header(load_signer(pem(KEYS[key])).sign({}))["alg"] == usual
 
 
-def test_a_key_that_is_none_is_not_repeated() -> None:
+def test_an_invalid_key_is_not_repeated() -> None:
     with pytest.raises(CallError) as caught:
         load_signer("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n")
     assert caught.value.code == "VALIDATION_ERROR"
@@ -275,13 +275,13 @@ def test_a_proof_fits_one_request_with_one_token() -> None:
 # --- what others say ----------------------------------------------------------------------------------------------
 
 
-def test_what_a_server_repeats_of_our_secrets_is_not_repeated_by_us() -> None:
+def test_secrets_that_a_server_repeats_are_hidden() -> None:
     refused = GrantRefusedError("https://x.org/token", 400, "not s3/cret", "client_secret=s3%2Fcret is s3/cret")
     assert str(refused.without(["s3/cret", ""])) == "x.org rejected the request: client_secret=… is …"
     assert refused.without(["s3/cret"]).error == "not …"
 
 
-def test_the_words_of_others_cannot_move_a_cursor() -> None:
+def test_upstream_text_cannot_move_a_cursor() -> None:
     assert denied("It says \x1b[2J\x07no\n\u202eon").message == "It says [2J no on"
 
 

@@ -82,7 +82,7 @@ async def test_a_statement_is_read_anew_each_time(tmp_path: Path) -> None:
         ('credentials = "t"\nauth = {}', 'line 4: "auth" does not go with "credentials"'),
     ],
 )
-def test_what_is_wrong_with_a_login_is_reported_with_its_place(tmp_path: Path, lines: str, expected: str) -> None:
+def test_mistakes_in_a_login_are_reported_with_their_location(tmp_path: Path, lines: str, expected: str) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text(f'[sources.x]\nurl = "https://x.org/mcp"\n{lines}\n')
     with pytest.raises(CallError) as caught:

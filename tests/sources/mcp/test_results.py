@@ -75,7 +75,7 @@ def test_an_error_result_is_a_result_and_is_not_unwrapped() -> None:
     assert (envelope.is_error, envelope.data) == (True, result["content"])
 
 
-def test_the_meta_keeps_the_result_as_it_came() -> None:
+def test_the_meta_keeps_the_result_unchanged() -> None:
     result = {"content": [text("x")], "structuredContent": ENVELOPE, "_meta": {"trace": 1}}
     meta = to_envelope(result, read_shape(None, None, null_is_data=False)).meta
     assert isinstance(meta, MCPResponseMeta)

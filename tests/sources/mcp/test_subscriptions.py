@@ -23,7 +23,7 @@ def registry_of(operations: MCPOperations) -> OperationRegistry:
     return ops
 
 
-async def test_a_stream_begins_with_the_resource_and_goes_on_with_its_changes(little: Little) -> None:
+async def test_a_stream_begins_with_the_resource_and_continues_with_its_changes(little: Little) -> None:
     async with from_mcp(little("--notes")) as operations:
         ops = registry_of(operations)
         async with aclosing(ops.subscribe("resources.updates", MEMO)) as changes:

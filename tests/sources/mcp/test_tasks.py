@@ -90,12 +90,12 @@ async def test_a_task_that_gives_no_result_is_an_error(
     assert failed.value.code == code
 
 
-async def test_a_server_that_is_away_for_a_moment_keeps_its_task(serve: Serve) -> None:
+async def test_a_short_outage_of_a_server_does_not_lose_its_task(serve: Serve) -> None:
     async with opened(serve, TaskServer({"shaky": [working(), {"http": 503}, {"http": 503}, DONE]})) as registry:
         assert (await registry.execute("shaky", {})).text() == "done"
 
 
-async def test_a_prompt_is_no_task(serve: Serve) -> None:
+async def test_a_prompt_is_not_a_task(serve: Serve) -> None:
     server = TaskServer({"a_prompt": [working()]})
     async with opened(serve, server) as registry:
         with pytest.raises(CallError, match="prompts/get with a result of the kind 'task'"):

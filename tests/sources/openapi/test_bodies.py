@@ -69,7 +69,7 @@ async def test_the_fields_of_a_plain_object_are_arguments(server: RawServer, con
     ],
     ids=["array", "string", "map", "choice", "anything"],
 )
-async def test_a_body_that_is_no_plain_object_is_one_argument(
+async def test_a_body_that_is_not_a_plain_object_is_one_argument(
     server: RawServer, connect: Connect, http: Words, schema: Any, value: Any
 ) -> None:
     received = await send(server, connect, http, http.json_body(schema), {"body": value})
@@ -249,7 +249,7 @@ async def test_text_is_never_taken_for_a_path_of_this_machine(
 # --- several types
 
 
-async def test_of_several_types_json_is_first_and_another_can_be_asked_for(
+async def test_json_is_preferred_and_another_media_type_can_be_selected(
     server: RawServer, connect: Connect, http: Words
 ) -> None:
     body = {"required": True, **content(**{"application_x-www-form-urlencoded": PET, "application_json": PET})}
@@ -439,7 +439,7 @@ async def test_json_and_multipart_under_one_name_can_both_be_called(
     assert (PNG in received.body) == (kind == "multipart/form-data")
 
 
-async def test_an_object_that_happens_to_have_data_is_no_file(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_an_object_that_happens_to_have_data_is_not_a_file(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply({}))
     content = {"application/json": {"schema": {"type": "array"}}, "application/octet-stream": {}}
     document = http.document({"requestBody": {"content": content}}, method="post")

@@ -118,7 +118,7 @@ def test_an_input_has_the_documents_words_examples_and_defaults(library: Operati
     }
 
 
-def test_read_only_is_no_input_and_write_only_no_output(library: OperationRegistry) -> None:
+def test_read_only_properties_are_not_input_and_write_only_ones_not_output(library: OperationRegistry) -> None:
     given = library.get_spec("library.addBook").input_schema
     assert (list(given["properties"]), given["required"]) == (["Accept-Language", "title", "note", "sequel"], ["title"])
     got = library.get_spec("library.addBook").output_schema

@@ -56,7 +56,7 @@ WHY = "price must be positive"
     ],
     ids=str,
 )
-def test_the_words_of_a_json_failure_are_found(body: Any, why: str) -> None:
+def test_the_message_of_a_json_error_is_found(body: Any, why: str) -> None:
     assert explanation(msgspec.json.encode(body), "application/json") == why
 
 
@@ -89,7 +89,7 @@ def test_other_content_gives_a_line_or_nothing(content: str, content_type: str, 
         max_leaves=20,
     )
 )
-def test_whatever_a_server_sends_is_one_bounded_line(body: Any) -> None:
+def test_output_of_a_server_is_logged_as_one_limited_line(body: Any) -> None:
     why = explanation(msgspec.json.encode(body), "application/json")
     assert len(why) <= MAX_LENGTH
     assert why.isprintable()

@@ -75,7 +75,7 @@ def test_a_parameter_of_the_operation_replaces_that_of_its_path(http: Words) -> 
     assert operation.spec.input_schema["properties"] == {"id": {"type": "integer"}, "H": TEXT}
 
 
-def test_a_path_parameter_without_a_place_in_the_path_is_no_argument(http: Words) -> None:
+def test_a_path_parameter_without_a_place_in_the_path_is_not_an_argument(http: Words) -> None:
     assert properties(http.document({"parameters": [parameter("path", "nowhere")]})) == []
 
 
@@ -148,7 +148,7 @@ def test_only_the_input_is_taken_at_its_format(http: Words) -> None:
 
 
 @pytest.mark.parametrize(("version", "description"), [("3.1.0", "Own."), ("3.2.0", "Own."), ("3.0.3", "Shared.")])
-def test_a_reference_has_a_description_of_its_own_since_3_1(http: Words, version: str, description: str) -> None:
+def test_a_reference_has_its_own_description_since_3_1(http: Words, version: str, description: str) -> None:
     words = {"description": "Shared."}
     components = {
         "parameters": {"P": {"name": "p", "in": "query", "schema": {"type": "string"}, **words}},

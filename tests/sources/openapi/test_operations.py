@@ -190,12 +190,12 @@ def test_a_document_without_paths_has_no_operations_and_no_error(document: Any) 
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{}", "a: [", '{"a": 1}', "\x00\x01\n"])
-def test_what_is_no_document_is_refused_with_a_sentence(text: str) -> None:
+def test_anything_but_a_document_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(FormatError):
         from_openapi(text.encode())
 
 
-def test_paths_that_are_no_object_are_reported() -> None:
+def test_paths_that_are_not_an_object_are_reported() -> None:
     assert [each.why for each in from_openapi(whole([1])).report.skipped] == ["paths is not an object"]
 
 

@@ -231,7 +231,7 @@ async def test_the_base_path_and_a_query_that_stands_in_the_path_come_first(
 
 @pytest.mark.parametrize("path", ["/a", "/a?b=c"])
 @pytest.mark.parametrize("servers", [{}, {"servers": [{"url": "/base"}]}], ids=["of the document", "of the operation"])
-async def test_a_query_of_the_base_url_is_sent_with_every_request_and_is_no_argument(
+async def test_a_query_of_the_base_url_is_sent_with_every_request_and_is_not_an_argument(
     serve: Serve, connect: Connect, http: Words, path: str, servers: dict[str, Any]
 ) -> None:
     server = await serve(lambda _: http.reply({}))
@@ -285,7 +285,7 @@ async def test_a_value_that_would_end_its_header_is_refused(
     assert server.received == []
 
 
-async def test_headers_that_steer_the_request_are_no_arguments(connect: Connect, http: Words) -> None:
+async def test_headers_that_steer_the_request_are_not_arguments(connect: Connect, http: Words) -> None:
     names = ["Accept", "Content-Type", "Authorization", "Host", "Content-Length", "Transfer-Encoding", "X-A"]
     parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
     registry = connect(http.document({"parameters": parameters}), base_url="http://127.0.0.1:9")

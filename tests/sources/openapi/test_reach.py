@@ -298,7 +298,7 @@ async def test_headers_of_the_user_go_with_every_call_to_their_server_only(
 @pytest.mark.parametrize(
     "status", ["301 Moved", "302 FoundOperation", "303 See Other", "307 Temporary", "308 Permanent"]
 )
-async def test_a_redirect_that_leads_nowhere_is_no_success(
+async def test_a_redirect_that_leads_nowhere_is_not_a_success(
     serve: Serve, connect: Connect, http: Words, status: str
 ) -> None:
     server = await serve(lambda _: http.reply(b"", status=status))
@@ -371,7 +371,7 @@ async def test_a_circle_of_redirects_ends(serve: Serve, connect: Connect, http: 
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/b", "http://[broken", "//evil.test/x"])
-async def test_a_redirect_that_is_no_address_of_ours_is_refused(
+async def test_a_redirect_to_a_foreign_address_is_refused(
     serve: Serve, connect: Connect, http: Words, location: str
 ) -> None:
     server = await serve(redirecting(http, "302 FoundOperation", location))

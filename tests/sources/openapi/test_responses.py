@@ -207,7 +207,7 @@ SEVERAL = {"application/json": {"schema": ITEM}, "text/csv": {"schema": {"type":
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_of_several_media_types_the_one_that_came_says_which_schema_counts(
+async def test_the_schema_of_the_received_media_type_applies(
     serve: Serve, connect: Connect, http: Words, content: bytes, content_type: str, data: Any, codes: list[str]
 ) -> None:
     server = await serve(lambda _: http.reply(content, content_type=content_type))
@@ -444,7 +444,7 @@ async def test_a_cancelled_call_closes_its_connection(serve: Serve, connect: Con
     await asyncio.wait_for(server.closed.wait(), PATIENCE)
 
 
-def test_each_loop_gets_connections_of_its_own(http: Words) -> None:
+def test_each_loop_gets_its_own_connections(http: Words) -> None:
     async def once() -> int:
         server = http.Server(lambda _: http.reply({}))
         await server.start()

@@ -144,7 +144,7 @@ def test_the_components_themselves_may_lie_elsewhere(tmp_path: Path, http: Words
     assert list(operation.spec.output_schema["properties"]) == ["name"]
 
 
-def test_a_document_with_an_address_of_its_own_still_finds_its_neighbours(tmp_path: Path, http: Words) -> None:
+def test_a_document_with_its_own_address_still_finds_its_neighbours(tmp_path: Path, http: Words) -> None:
     (tmp_path / "pet.json").write_text('{"type": "integer"}')
     document = http.document({"responses": http.json_response({"$ref": "pet.json"})}, **{"$self": "https://a.test/api"})
     main = tmp_path / "openapi.json"
@@ -196,7 +196,7 @@ def test_success_responses_are_the_output(http: Words) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_json_schema_is_made_one(
+def test_an_invalid_json_schema_is_corrected(
     http: Words, written: dict[str, Any], version: str, converted: dict[str, Any]
 ) -> None:
     document = http.document({"responses": http.json_response(written)}, version=version)

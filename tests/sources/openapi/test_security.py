@@ -109,7 +109,7 @@ def test_a_variable_that_is_not_set_is_reported_at_once(connect: Connect, http: 
 @pytest.mark.parametrize(
     ("scheme", "location", "name"), [("in_header", "header", "x-key"), ("in_query", "query", "key")]
 )
-async def test_a_parameter_that_a_credential_fills_in_is_no_argument(
+async def test_a_parameter_that_a_credential_fills_in_is_not_an_argument(
     server: RawServer, connect: Connect, http: Words, scheme: str, location: str, name: str
 ) -> None:
     document = secured(http, {scheme: []})
@@ -275,7 +275,7 @@ async def test_credentials_are_sent_where_a_document_has_schemes_and_nowhere_ask
     assert is_told == (sent is not None and not root)
 
 
-async def test_of_two_credentials_for_one_place_the_first_is_sent_and_all_others_too(
+async def test_of_two_credentials_for_one_location_the_first_is_sent_with_all_others(
     server: RawServer, connect: Connect, http: Words
 ) -> None:
     document = http.document({}, swagger="2.0", securityDefinitions=SCHEMES, version="2.0")

@@ -26,7 +26,7 @@ async def collect(stream: Any) -> list[Any]:
     return [envelope.data async for envelope in stream]
 
 
-async def test_each_event_is_an_envelope_of_its_own(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_each_event_is_a_separate_envelope(serve: Serve, connect: Connect, http: Words) -> None:
     async def answer() -> AsyncIterator[bytes]:
         yield http.stream_head()
         yield http.chunk('id: 1\nevent: add\ndata: {"a": 1}\n\n')
@@ -85,7 +85,7 @@ async def test_other_framings_are_streams_too(
     assert registry.get_spec("x").output_schema == schema
 
 
-async def test_a_line_that_is_no_json_is_kept_with_a_warning_and_the_stream_goes_on(
+async def test_a_line_that_is_not_json_is_kept_with_a_warning_and_the_stream_continues(
     serve: Serve, connect: Connect, http: Words
 ) -> None:
     server = await serve(lambda _: http.reply(b'{"a":1}\n{"a":\n{"a":2}\n', content_type="application/jsonl"))
@@ -109,7 +109,7 @@ async def test_a_number_that_is_too_large_is_kept_as_text_in_its_item(
     assert [[warning.code for warning in each.warnings] for each in items] == [["large_number"], []]
 
 
-async def test_the_mark_done_ends_a_stream_and_is_no_item(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_the_mark_done_ends_a_stream_and_is_not_an_item(serve: Serve, connect: Connect, http: Words) -> None:
     body = b'data: {"n":1}\n\ndata: [DONE]\n\ndata: {"n":2}\n\n'
     server = await serve(lambda _: http.reply(body, content_type="text/event-stream"))
     assert await collect(connect(http.document(streamed()), base_url=server.url).subscribe("x", {})) == [{"n": 1}]

@@ -81,7 +81,7 @@ def test_a_byte_order_mark_and_json_are_read_too() -> None:
     ],
     ids=["open", "unknown alias", "alias in itself", "merged into itself", "complex key", "deep", "control"],
 )
-def test_what_cannot_be_json_is_refused_with_a_sentence(text: str, why: str) -> None:
+def test_a_value_that_json_cannot_represent_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         read_document(text.encode())
 

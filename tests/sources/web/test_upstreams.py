@@ -58,7 +58,7 @@ def endless(*pieces: bytes, first: bytes = b"") -> Any:
     ],
     ids=["headers", "a header", "hints", "continue", "to the end", "length", "chunks", "extension", "trailers", "html"],
 )
-async def test_what_never_ends_is_ended(listen: Any, client: WebClient, talk: Any, kind: str) -> None:
+async def test_an_endless_stream_is_ended(listen: Any, client: WebClient, talk: Any, kind: str) -> None:
     raw = await listen(talk)
     with pytest.raises(WebError) as caught:
         await fetched(client, raw)
@@ -119,7 +119,7 @@ async def test_an_incomplete_answer_is_reported_as_broken_off(
     ],
     ids=repr,
 )
-async def test_odd_answers_are_understood(
+async def test_unusual_responses_are_understood(
     listen: Any, client: WebClient, words: Any, answer: bytes, body: bytes
 ) -> None:
     raw = await listen(words.once(*(answer[place : place + 7] for place in range(0, len(answer), 7))))
@@ -335,7 +335,7 @@ async def test_a_packed_body_is_unpacked(
 
 @pytest.mark.parametrize("name", [name for name in CODINGS if name != "identity"])
 @given(cut=st.floats(0.01, 0.99))
-def test_half_a_packed_body_is_never_a_success(name: str, cut: float) -> None:
+def test_a_truncated_compressed_body_is_never_a_success(name: str, cut: float) -> None:
     encoding, packed = CODINGS[name]
     half = packed.rstrip(b"\0")[: max(1, int(len(packed.rstrip(b"\0")) * cut))]
     whole_members = {len(gzip.compress(TEXT[:70_000]))} if name == "two members" else set()

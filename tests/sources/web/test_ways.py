@@ -358,7 +358,7 @@ def test_a_proxy_of_another_kind_is_named() -> None:
 # --- redirects
 
 
-async def test_what_is_for_one_server_does_not_follow_to_another(listen: Any, words: Any, client: WebClient) -> None:
+async def test_credentials_are_not_sent_to_another_server(listen: Any, words: Any, client: WebClient) -> None:
     other = await listen(words.answering(words.reply(b"there")))
     raw = await listen(words.answering(words.reply(b"", "307 Temporary", Location=f"{other.origin}/y")))
     headers = [("Authorization", "Bearer t"), ("Cookie", "a=b"), ("X-Key", "k"), ("Content-Type", "a/b")]

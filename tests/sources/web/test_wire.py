@@ -88,7 +88,7 @@ async def test_a_length_is_said_where_there_is_a_body_or_could_be(
     ],
     ids=repr,
 )
-async def test_what_would_be_another_request_is_not_sent(client: WebClient, request_: Request) -> None:
+async def test_a_request_with_injected_lines_is_not_sent(client: WebClient, request_: Request) -> None:
     with pytest.raises(WebError) as caught:
         await client.send(request_)
     assert (caught.value.kind, caught.value.was_sent) == ("unsendable", False)

@@ -94,7 +94,7 @@ def test_a_head_that_comes_in_single_bytes_is_counted_together(client: Client) -
     assert client.get("/healthz").status == 200
 
 
-def test_a_large_body_is_no_large_head(client: Client) -> None:
+def test_a_large_body_is_not_a_large_head(client: Client) -> None:
     assert client.post("/functions/shop.greet", {"name": "x" * 300_000}).status == 200
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_reads_nothing_of_a_large_answer_is_given_up() -> None:
         assert len(everything(connection)) < 20_000_000
 
 
-def test_what_is_no_http_is_a_400_in_json(client: Client) -> None:
+def test_anything_but_http_gets_a_400_in_json(client: Client) -> None:
     with client.connect() as connection:
         connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         answer = everything(connection)
@@ -251,7 +251,9 @@ ANN: Final = CALL + b'content-length: 14\r\n\r\n{"name":"Ann"}'
     ids=["stray bytes", "a length that is too small", "a head that is too large", "a path that is no text"],
 )
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_follows_a_whole_request_does_not_cost_it_its_answer(client: Client, count: int, rest: bytes) -> None:
+def test_garbage_after_a_complete_request_does_not_prevent_its_response(
+    client: Client, count: int, rest: bytes
+) -> None:
     with client.connect() as connection:
         connection.sendall(ANN * count + rest)
         answer = everything(connection)
@@ -323,7 +325,7 @@ CHUNKED: Final = POST + b'transfer-encoding: chunked\r\n\r\ne\r\n{"name":"Ann"}\
 
 
 @pytest.mark.parametrize("target", [b"CONNECT localhost:80", b"GET http://[::1", b"GET http://localhost"])
-def test_a_target_that_is_no_path_is_a_400_and_leaves_no_stack_in_the_log(
+def test_a_target_that_is_not_a_path_is_a_400_and_leaves_no_stack_in_the_log(
     client: Client, target: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with client.connect() as connection:
@@ -332,7 +334,7 @@ def test_a_target_that_is_no_path_is_a_400_and_leaves_no_stack_in_the_log(
     assert caplog.messages == []
 
 
-def test_trailers_are_no_headers(client: Client) -> None:
+def test_trailers_are_not_headers(client: Client) -> None:
     with client.connect() as connection:
         connection.sendall(CHUNKED + b"0\r\nhost: evil.example\r\n\r\n" + HEALTH)
         assert b"Hello Ann" in answers(connection, 1)
@@ -343,7 +345,7 @@ def test_trailers_are_no_headers(client: Client) -> None:
     [(b"0\r\n", b"x-many: 1\r\n" * 200), (b"0\r\nx-long: ", b"a" * 2_000), (b"e;", b"a" * 2_000)],
     ids=["many trailers", "a trailer without end", "an extension without end"],
 )
-def test_what_follows_a_body_has_the_limits_of_a_head(client: Client, start: bytes, more: bytes) -> None:
+def test_trailers_have_the_limits_of_headers(client: Client, start: bytes, more: bytes) -> None:
     with client.connect() as connection:
         connection.sendall(CHUNKED + start)
         try:

@@ -154,7 +154,7 @@ def test_what_is_written_as_json_is_what_the_form_sends(page: Page, address: str
         ("list", {"tags": [1]}, "tags[0]"),
     ],
 )
-def test_what_the_form_cannot_hold_stays_as_json_and_says_why(
+def test_values_that_the_form_cannot_show_stay_json_with_a_reason(
     page: Page, address: str, name: str, value: Any, place: str
 ) -> None:
     go(page, address, f"operations/odd.{name}")
@@ -256,7 +256,7 @@ def test_the_examples_of_the_call_follow_the_form(page: Page, address: str) -> N
     expect(page.get_by_role("tab", name="curl")).to_be_focused()
 
 
-def test_a_schema_that_is_none_is_a_field_for_json_and_one_without_end_ends(page: Page, address: str) -> None:
+def test_an_invalid_schema_is_a_field_for_json_and_one_without_end_ends(page: Page, address: str) -> None:
     go(page, address, "operations/odd.odd")
     for name in ("needs", "parts", "choices", "reference", "address"):
         expect(page.locator(f"[data-path={name}] textarea")).to_be_visible()

@@ -60,7 +60,7 @@ def test_a_source_shows_what_it_offers_by_kind_and_both_texts_of_what_it_has_cha
         opened.close(address)
 
 
-def test_the_overview_says_what_anonymous_callers_can_call_and_to_look_is_no_call(browser: Browser) -> None:
+def test_the_overview_says_what_anonymous_callers_can_call_and_does_not_count_as_a_call(browser: Browser) -> None:
     shop = many(3)
 
     @shop.query(namespace="shop", access=AccessControl(public=True))

@@ -86,7 +86,7 @@ async def test_files_are_asked_for_once_for_each_release() -> None:
         "/console/app.js/",
     ],
 )
-async def test_nothing_but_the_files_of_the_console_is_given_away(path: str) -> None:
+async def test_only_the_files_of_the_console_are_public(path: str) -> None:
     app = to_http(OperationRegistry("shop"))
     async with living(app):
         assert (await get(app, path))[0] == 404

@@ -167,7 +167,7 @@ def test_back_finds_the_filter_the_rows_the_place_and_what_was_filled_in(browser
         opened.close(address)
 
 
-def test_a_paused_stream_can_be_stopped_and_one_that_cannot_go_on_starts_again(browser: Browser) -> None:
+def test_a_paused_stream_can_be_stopped_and_one_that_cannot_continue_starts_again(browser: Browser) -> None:
     ops = OperationRegistry("shop")
 
     @ops.subscription

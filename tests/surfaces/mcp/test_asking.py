@@ -231,6 +231,6 @@ async def test_a_client_that_offers_nothing_is_not_asked(
     assert result["_meta"]["enfold/error"]["details"] == {"reason": "capability", "capability": "elicitation"}
 
 
-async def test_outside_of_mcp_there_is_no_client_to_ask(ops: OperationRegistry) -> None:
+async def test_outside_of_mcp_no_client_can_be_asked(ops: OperationRegistry) -> None:
     with pytest.raises(CallError, match="elicitation"):
         await ops.execute("greet", {})

@@ -61,9 +61,7 @@ async def names(make_client: MakeClient, ops: OperationRegistry, **options: Any)
     return [tool["name"] for tool in (await make_client(ops, **options).result("tools/list"))["tools"]]
 
 
-async def test_what_is_listed_follows_what_the_operator_chose(
-    make_client: MakeClient, board: OperationRegistry
-) -> None:
+async def test_the_list_follows_the_operators_settings(make_client: MakeClient, board: OperationRegistry) -> None:
     every = ["board_get_card", "board_delete_card", "weather_eu_forecast"]
     assert await names(make_client, board) == every
     assert await names(make_client, board, expose="search") == THREE
@@ -149,7 +147,7 @@ async def test_a_users_own_tool_of_the_same_name_wins(make_client: MakeClient, b
     assert "enfold_search_operations" in await names(make_client, board, expose="search")
 
 
-async def test_what_is_registered_later_is_found_and_what_has_gone_is_not(
+async def test_the_search_follows_added_and_removed_operations(
     make_client: MakeClient, board: OperationRegistry
 ) -> None:
     client = make_client(board, expose="search")

@@ -94,7 +94,7 @@ UNREADABLE: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize(("body", "code"), UNREADABLE.values(), ids=UNREADABLE)
-async def test_what_cannot_be_read_is_refused(client: Client, body: bytes, code: int) -> None:
+async def test_unreadable_input_is_refused(client: Client, body: bytes, code: int) -> None:
     assert await refused(client, {}, body) == (400, code)
 
 
@@ -327,7 +327,7 @@ async def test_a_caller_without_a_token_learns_where_to_get_one(
     assert ('error="invalid_token"' in challenge) is error
 
 
-async def test_the_metadata_of_the_resource_is_there_for_everyone(
+async def test_the_metadata_of_the_resource_is_public(
     make_client: MakeClient, ops: OperationRegistry, tokens: Tokens
 ) -> None:
     ops.query(name="write", access={"required_scopes": ["write"]})(lambda: 1)

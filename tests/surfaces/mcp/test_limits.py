@@ -127,7 +127,7 @@ def kept_bytes() -> int:
     return sum(each.size for each in gc.get_objects() if isinstance(each, ResumeBuffer))
 
 
-async def test_what_is_kept_to_come_back_for_is_bounded_over_all_sessions(
+async def test_stored_streams_are_limited_over_all_sessions(
     ops: OperationRegistry, tokens: Tokens, calls: asyncio.Event
 ) -> None:
     app = to_mcp(ops, tokens=tokens, limits=SMALL)

@@ -51,7 +51,7 @@ def ops() -> OperationRegistry:
     return ops
 
 
-async def test_resources_and_prompts_are_no_tools(
+async def test_resources_and_prompts_are_not_tools(
     make_client: MakeClient, ops: OperationRegistry, revision: str
 ) -> None:
     assert (await make_client(ops, revision).result("tools/list"))["tools"] == []
@@ -207,6 +207,8 @@ async def test_completing_what_is_not_there(
 
 
 @pytest.mark.parametrize("method", ["resources/list", "resources/read", "prompts/list", "prompts/get"])
-async def test_what_a_server_does_not_have_is_no_method(make_client: MakeClient, revision: str, method: str) -> None:
+async def test_a_capability_that_a_server_lacks_is_an_unknown_method(
+    make_client: MakeClient, revision: str, method: str
+) -> None:
     client = make_client(OperationRegistry(), revision)
     assert (await client.ask(method, {"uri": "a", "name": "a"}))["error"]["code"] == -32601

@@ -43,7 +43,7 @@ def test_a_server_that_does_not_allow_it_records_nothing() -> None:
         assert "enfold/provenance" not in call(client, capture_provenance=True).get("_meta", {})
 
 
-def test_what_is_recorded_unasked_gives_its_run_id_and_no_record() -> None:
+def test_a_run_recorded_by_default_returns_its_id_without_the_record() -> None:
     with serve(to_mcp(ops(), recorder=Recorder(record="all"))) as client:
         meta = call(client)["_meta"]
     assert "enfold/provenance" not in meta

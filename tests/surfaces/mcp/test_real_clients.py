@@ -149,7 +149,7 @@ def test_the_inspector_calls(inspector: Inspector, url: str, transport: Transpor
     assert (code, told, result["structuredContent"]) == (0, "", {"result": 3})
 
 
-def test_the_inspector_does_object_where_there_is_reason_to(inspector: Inspector, tmp_path: Path) -> None:
+def test_the_inspector_reports_real_faults(inspector: Inspector, tmp_path: Path) -> None:
     """Its silence above means something."""
     program = tmp_path / "odd.py"
     program.write_text(

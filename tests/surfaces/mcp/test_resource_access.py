@@ -68,7 +68,7 @@ VERBS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("method", "params"), VERBS, ids=[method for method, _ in VERBS])
 @pytest.mark.parametrize("uri", ["proj://2", "proj://", "proj://%32", "work+proj://2"])
-async def test_what_may_not_be_read_may_not_be_asked_for_in_any_other_way(
+async def test_an_unreadable_resource_cannot_be_reached_in_any_other_way(
     make_client: MakeClient, projects: OperationRegistry, method: str, params: Any, uri: str
 ) -> None:
     client = await ann(make_client, projects, HANDSHAKE)
@@ -80,7 +80,7 @@ async def test_what_may_not_be_read_may_not_be_asked_for_in_any_other_way(
         assert answer["error"]["data"]["enfold/error"]["code"] == "ACCESS_DENIED"
 
 
-async def test_of_the_resources_a_stream_asks_for_those_are_followed_that_may_be_read(
+async def test_a_stream_follows_only_the_resources_that_its_caller_may_read(
     make_client: MakeClient, projects: OperationRegistry
 ) -> None:
     client = await ann(make_client, projects, STATELESS)
@@ -154,7 +154,7 @@ async def test_each_server_answers_for_its_own_uris(
     assert found == text or (found["uri"], found["text"]) == (uri, text)
 
 
-async def test_what_two_servers_list_is_listed_with_its_server_and_reported(
+async def test_a_uri_of_two_servers_is_listed_with_its_server_and_reported(
     make_client: MakeClient, servers: OperationRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
@@ -196,7 +196,7 @@ async def test_pages_of_two_servers_keep_their_scheme_and_each_tool_names_its_ow
     assert "use ui://a+app/main or ui://b+app/main" in await read(client, "ui://app/main")
 
 
-async def test_what_is_hidden_from_a_caller_is_not_taken_over_by_another_servers_template(
+async def test_a_hidden_resource_is_not_matched_by_another_servers_template(
     make_client: MakeClient, servers: OperationRegistry
 ) -> None:
     hidden = OperationRegistry("c.resources")

@@ -155,7 +155,7 @@ def test_a_probe_that_says_too_little_is_refused(start: Start) -> None:
     assert program.ask("tools/call", {"name": "shop_add"}, META)["error"]["code"] == -32602
 
 
-def test_what_handlers_print_does_not_disturb(start: Start) -> None:
+def test_output_of_handlers_does_not_corrupt_the_protocol(start: Start) -> None:
     program = start()
     program.call("shop_add", x=1, y=2)
     assert "thinking" in program.end()[1]
@@ -313,7 +313,7 @@ def test_a_line_that_is_too_long_is_reported_and_skipped(start: Start) -> None:
     assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}
 
 
-def test_whatever_a_handler_raises_the_server_goes_on(start: Start) -> None:
+def test_the_server_survives_any_exception_of_a_handler(start: Start) -> None:
     odd = """
     import asyncio
     from enfold import OperationRegistry

@@ -177,7 +177,7 @@ async def test_a_task_lives_from_its_call_to_its_result(talk: Talk) -> None:
     assert "result" not in await talk.until(long, "cancelled")
 
 
-async def test_what_asks_first_and_ends_in_the_call_answers_like_a_call_without_tasks() -> None:
+async def test_an_operation_with_asks_first_that_ends_in_the_call_responds_like_a_plain_call() -> None:
     quick = OperationRegistry("shop")
 
     @quick.mutation(durable=True, asks_first=True)
@@ -233,7 +233,7 @@ async def test_answers_that_are_too_large_are_the_clients_fault(talk: Talk) -> N
     assert (told["code"], "the limit of 1000000 bytes" in told["message"]) == (-32602, True)
 
 
-async def test_another_s_task_looks_like_one_that_never_was(closed: Talk) -> None:
+async def test_another_callers_task_looks_like_one_that_never_existed(closed: Talk) -> None:
     task_id = await closed.start("report", "ann", year=2026)
     await closed.until(task_id, "completed", "ann")
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
@@ -314,7 +314,7 @@ async def test_an_unknown_format_is_refused_before_anything_is_sent(talk: Talk) 
         assert (await talk.ask(method, {**params, "_meta": meta}))["code"] == -32602, method
 
 
-async def test_a_store_that_is_away_is_an_error_of_the_protocol(talk: Talk) -> None:
+async def test_an_unreachable_store_is_a_protocol_error(talk: Talk) -> None:
     talk.store.is_away = True
     told = await talk.ask("tools/call", {"name": "shop.report", "arguments": {"year": 1}})
     assert (told["code"], told["message"]) == (-32603, "The task store is unavailable")
@@ -332,7 +332,7 @@ async def test_a_repeat_and_the_task_say_the_same_status_of_a_failure(talk: Talk
     assert again.keys() <= found.keys() - {"result"}
 
 
-async def test_what_is_asked_of_a_result_is_given_by_tasks_too() -> None:
+async def test_selections_and_formats_apply_to_results_of_tasks() -> None:
     """A limit of tokens, a format and a selection: of a task that is asked for, and of one that an older client waits for."""
     talk = Talk(max_result_tokens=50)
     many = {"name": "shop.stock", "arguments": {"n": 500}}
@@ -368,7 +368,7 @@ async def as_before(talk: Talk, method: str, params: dict[str, Any]) -> Any:
     return await answer.json()
 
 
-async def test_the_same_life_on_the_standard_streams(talk: Talk) -> None:
+async def test_the_same_lifecycle_on_the_standard_streams(talk: Talk) -> None:
     """Check 9: a result, a question, a failure, a cancellation and what is refused, compared with those over HTTP."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"

@@ -105,7 +105,7 @@ async def test_a_missing_argument_is_reported_by_name(
     assert told["details"] == {"argument": "y", "reason": "missing", "expected": "integer"}
 
 
-async def test_arguments_that_are_no_object_are_reported(
+async def test_arguments_that_are_not_an_object_are_reported(
     make_client: MakeClient, ops: OperationRegistry, revision: str
 ) -> None:
     ops.query(name="one")(lambda: 1)
@@ -137,7 +137,9 @@ async def test_a_call_without_the_name_of_a_tool_names_what_is_missing(
         assert "name`" in error["message"]
 
 
-async def test_what_a_caller_may_not_call_is_denied(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_an_operation_that_a_caller_may_not_call_is_denied(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
     ops.query(name="secret", access={"required_scopes": ["write"]})(lambda: 1)
     result = await make_client(ops).call("shop_secret")
     assert result["_meta"]["enfold/error"]["code"] == "ACCESS_DENIED"
@@ -257,7 +259,7 @@ async def test_kinds_an_old_client_does_not_know_become_text(make_client: MakeCl
 IMPORTED = {"mcp": {"kind": "tool"}}
 
 
-async def test_the_result_of_another_server_goes_on_with_its_own_content(
+async def test_the_result_of_another_server_is_passed_on_with_its_own_content(
     make_client: MakeClient, ops: OperationRegistry, revision: str
 ) -> None:
     @ops.query(meta=IMPORTED)
@@ -270,9 +272,7 @@ async def test_the_result_of_another_server_goes_on_with_its_own_content(
     assert (result["structuredContent"], result["_meta"]["a"]) == ({"degrees": 20}, 1)
 
 
-async def test_a_structure_that_was_unwrapped_goes_on_as_it_came(
-    make_client: MakeClient, ops: OperationRegistry
-) -> None:
+async def test_an_unwrapped_structure_is_passed_on_unchanged(make_client: MakeClient, ops: OperationRegistry) -> None:
     advertised = {"type": "object", "properties": {"result": {"type": "integer"}}}
 
     @ops.query(meta={"mcp": {"kind": "tool", "outputSchema": advertised}})
@@ -309,7 +309,7 @@ async def test_the_error_of_another_server_stays_one(make_client: MakeClient, op
     assert "structuredContent" not in result
 
 
-async def test_structure_that_is_no_object_is_kept_from_older_clients(
+async def test_structure_that_is_not_an_object_is_kept_from_older_clients(
     make_client: MakeClient, ops: OperationRegistry
 ) -> None:
     @ops.query(meta=IMPORTED)
@@ -386,7 +386,7 @@ async def test_a_def_in_a_thread_reports_progress_too(make_client: MakeClient, o
     assert [message.get("method") for message in messages] == ["notifications/progress", None]
 
 
-async def test_without_a_token_there_is_no_progress(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_without_a_progress_token_there_is_no_progress(make_client: MakeClient, ops: OperationRegistry) -> None:
     @ops.query
     async def work(context: Context) -> str:
         context.progress(1)
@@ -428,7 +428,7 @@ async def test_a_level_that_does_not_exist_is_refused(make_client: MakeClient, o
     assert answer["error"]["code"] == -32602
 
 
-async def test_a_long_silence_is_broken_by_signs_of_life(
+async def test_heartbeats_are_sent_during_a_long_silence(
     make_client: MakeClient, ops: OperationRegistry, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
     monkeypatch.setattr("enfold.surfaces.asgi.SILENCE", 0.06)  # instead of ten seconds

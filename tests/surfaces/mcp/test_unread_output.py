@@ -71,7 +71,7 @@ def test_a_signal_ends_a_server_whose_output_is_not_read(
 
 
 @pytest.mark.parametrize("target", ["app.py", "enfold.toml"])
-def test_what_a_slow_client_has_not_read_arrives_whole_after_its_input_has_ended(target: str, tmp_path: Path) -> None:
+def test_a_slow_client_gets_all_responses_after_its_input_has_ended(target: str, tmp_path: Path) -> None:
     with served(tmp_path, target) as server:
         assert server.stdin is not None
         assert server.stdout is not None
