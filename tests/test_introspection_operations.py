@@ -52,6 +52,32 @@ async def test_an_operation_tells_its_errors_limits_scopes_examples_and_its_tool
     assert found["tokens"] > 0
 
 
+DOCSTRINGS = {
+    "add(1, y=2)": [{"x": 1, "y": 2}],
+    "shop.add(x=3)": [{"x": 3}],
+    "await add(\n    ...     1,\n    ...     tags=['a'],\n    ... )": [{"x": 1, "tags": ["a"]}],
+    "add(x=1)\n    4\n    >>> add(x=2)": [{"x": 1}, {"x": 2}],
+    "sub(1)": [],
+    "add(1, 2, 3, 4)": [],
+    "add(x=open('/etc/passwd'))": [],
+    "add(": [],
+    "add(" + "(" * 1000: [],
+}
+
+
+@pytest.mark.parametrize(("example", "inputs"), DOCSTRINGS.items())
+async def test_calls_in_a_docstring_are_examples(example: str, inputs: list[Any]) -> None:
+    def add(x: int, y: int = 0, tags: list[str] | None = None) -> int:
+        del tags
+        return x + y
+
+    add.__doc__ = f"Add two numbers.\n\n    Examples:\n    >>> {example}\n    3\n    "
+    ops = OperationRegistry("shop")
+    ops.query(add)
+    introduce(ops, {})
+    assert (await ask(ops, "get", id="shop.add"))["examples"] == inputs
+
+
 async def test_an_agent_finds_describes_and_narrows_with_the_cost_of_each() -> None:
     ops = shop()
     found = await ask(ops, "search", query="what is on the shelf")

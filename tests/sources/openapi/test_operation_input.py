@@ -168,3 +168,32 @@ def test_a_reference_has_its_own_description_since_3_1(http: Words, version: str
     spec = next(iter(from_openapi(document))).spec
     shown = [spec.input_schema["properties"][name]["description"] for name in ("p", "body")]
     assert [*shown, spec.error_schemas[0].description] == [description] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "examples"),
+    [
+        ({"example": {"id": "b", "name": "tea"}}, [{"id": "p", "id_body": "b", "name": "tea"}]),
+        (
+            {"examples": {"one": {"value": {"name": "tea"}}, "two": {"$ref": "#/components/examples/two"}}},
+            [{"id": "p", "name": "tea"}, {"id": "p", "name": "coffee"}],
+        ),
+        ({"schema": {"type": "array", "items": TEXT}, "example": ["tea"]}, [{"id": "p", "body": ["tea"]}]),
+        ({"example": {"unknown": 1}}, None),
+        ({"example": {"name": {"$ref": "#/x"}}}, None),
+        ({"examples": {"broken": {"$ref": "#/nowhere"}, "none": 7}}, None),
+    ],
+    ids=["one", "several", "whole", "unknown fields", "a reference", "broken"],
+)
+def test_the_examples_of_a_body_are_examples_of_the_input(
+    http: Words, body: dict[str, Any], examples: list[Any] | None
+) -> None:
+    content = {"schema": {"type": "object", "properties": {"id": TEXT, "name": TEXT}}, **body}
+    operation = {
+        "parameters": [{**parameter("path"), "example": "p"}],
+        "requestBody": {"content": {"application/json": content}},
+    }
+    document = http.document(operation, path="/x/{id}", method="post")
+    document["components"] = {"examples": {"two": {"value": {"name": "coffee"}}}}
+    (found,) = from_openapi(document)
+    assert found.spec.input_schema.get("examples") == examples

@@ -81,6 +81,7 @@ class Media(msgspec.Struct, frozen=True):
     encoding: DocumentPlace
     is_sequence: bool = False  # described by an itemSchema: one item after another
     headers: dict[str, dict[str, str | None]] = {}  # of parts: by field and name, None where the caller gives it
+    place: DocumentPlace | None = None  # of all that; may have examples
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -105,10 +106,10 @@ def read_body(library: Library, found: FoundOperation) -> Body | None:
 
 def _media(library: Library, name: str, place: DocumentPlace) -> Media:
     if "itemSchema" in place.fields and "schema" not in place.fields:
-        return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
+        return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True, place=place)
     encoding = place.child("encoding")
     headers = _part_headers(library, encoding) if is_multipart(name) else {}
-    return Media(name, place.child("schema"), encoding, headers=headers)
+    return Media(name, place.child("schema"), encoding, headers=headers, place=place)
 
 
 def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[str, str | None]]:

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, Parts, is_binary_range
-from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
 from enfold.sources.openapi.responses import any_of, distinct
-from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, ConvertedSchema, Schema, Schemas
+from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, ConvertedSchema, Schema, Schemas, mentions_reference
 from enfold.sources.reports import Problem
 
 MAX_EXAMPLES: Final = 3
@@ -80,10 +80,11 @@ def plan_inputs(
         for name in [name for name, each in arguments.items() if is_stream_field(each)]:
             arguments[name] = msgspec.structs.replace(arguments[name], required=False, shape=fixed)
     needs_body = body is not None and body.required
-    return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
+    whole = _object(arguments, kinds, _whole_examples(arguments, kinds, schemas.library))
+    return Inputs(arguments, kinds, needs_body, schemas.bundle(whole))
 
 
-def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> ConvertedSchema:
+def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind], examples: list[Schema]) -> ConvertedSchema:
     """Return the schema of all arguments; unknown ones are rejected, unless the body accepts any field."""
     extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
     schema: Schema = {
@@ -94,6 +95,8 @@ def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> Conver
     }
     if not schema["required"]:
         del schema["required"]
+    if examples:
+        schema["examples"] = examples
     shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
     return ConvertedSchema(schema, frozenset().union(*(shape.uses for shape in shapes)))
 
@@ -130,19 +133,20 @@ def is_stream_field(argument: Argument) -> bool:
 
 def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
     shape = ConvertedSchema(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
-    described = _described(shape, parameter.place.node)
+    described = _described(shape, parameter.place, schemas.library)
     return Argument(parameter.name, parameter.location, described, parameter.required, parameter)
 
 
-def _described(shape: ConvertedSchema, node: dict[str, Any]) -> ConvertedSchema:
+def _described(shape: ConvertedSchema, place: DocumentPlace, library: Library) -> ConvertedSchema:
     """Add the description of the parameter object to a shape."""
     extra: Schema = {}
+    node = place.fields
     description = node.get("description")
     if isinstance(description, str) and description:
         extra["description"] = description
     if node.get("deprecated") is True:
         extra["deprecated"] = True
-    examples = [each for each in _examples(node) if not isinstance(each, (dict, list))]
+    examples = [each for each in _examples(place, library) if not isinstance(each, (dict, list))]
     if examples:
         extra["examples"] = examples[:MAX_EXAMPLES]
     if not extra:
@@ -151,13 +155,16 @@ def _described(shape: ConvertedSchema, node: dict[str, Any]) -> ConvertedSchema:
     return ConvertedSchema({**schema, **extra}, shape.uses)
 
 
-def _examples(node: dict[str, Any]) -> Iterator[Any]:
-    if "example" in node:
-        yield node["example"]
-    listed = node.get("examples")
-    for each in listed.values() if isinstance(listed, dict) else []:
-        if isinstance(each, dict) and "value" in each:
-            yield each["value"]
+def _examples(place: DocumentPlace, library: Library) -> Iterator[Any]:
+    """Return the examples of a parameter, a media type or a schema."""
+    if "example" in place.fields:
+        yield place.fields["example"]
+    for listed in place.child("examples").elements():
+        yield listed.node
+    for _, named in place.child("examples").items():  # noqa: PERF102  # this is no dict
+        example = library.follow_if_possible(named).fields
+        if "value" in example:
+            yield example["value"]
 
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -184,7 +191,7 @@ def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schem
     if spread:
         yield from _field_arguments(plain, required=body.required and not others)
     if others:
-        shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place.node)
+        shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place, schemas.library)
         yield Argument("body", "whole", shape, required=body.required and not spread)
     types = [each.media.type for each in kinds]
     has_range = any(map(is_range, types))
@@ -192,6 +199,36 @@ def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schem
         listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
         choice = {"type": "string", "description": "The media type of the body.", **listed}
         yield Argument("content_type", "type", ConvertedSchema(choice), required=False)
+
+
+def _whole_examples(arguments: dict[str, Argument], kinds: Sequence[BodyKind], library: Library) -> list[Schema]:
+    """Return the arguments that the examples of a body stand for, each with those of the parameters."""
+    parameters = {name: each for name, each in arguments.items() if each.parameter is not None}
+    others = {
+        name: each.shape.schema["examples"][0]
+        for name, each in parameters.items()
+        if isinstance(each.shape.schema, dict) and each.shape.schema.get("examples")
+    }
+    found: list[Schema] = []
+    for body in _body_examples(kinds, library):
+        fields = body if isinstance(body, dict) else {}
+        given = {
+            name: fields[each.name]
+            for name, each in arguments.items()
+            if each.location == "body" and each.name in fields
+        }
+        whole = {name: body for name, each in arguments.items() if each.location == "whole"}
+        if (given or whole) and not mentions_reference(body):
+            found.append({**others, **(given or whole)})
+    return found[:MAX_EXAMPLES]
+
+
+def _body_examples(kinds: Sequence[BodyKind], library: Library) -> Iterator[Any]:
+    for media in (kind.media for kind in kinds):
+        if media.place is not None:
+            yield from _examples(media.place, library)
+        if not media.is_sequence:
+            yield from _examples(library.follow_if_possible(media.schema), library)
 
 
 def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:

@@ -284,7 +284,7 @@ class _Conversion:
     def _examples(self, node: Schema, result: Schema) -> None:
         """Examples help who writes an input; in an output they are only weight."""
         examples = node.get("examples", [node["example"]] if "example" in node else None)
-        if self._schemas.is_input and isinstance(examples, list) and not _mentions_reference(examples):
+        if self._schemas.is_input and isinstance(examples, list) and not mentions_reference(examples):
             result["examples"] = examples
 
     def _type(self, node: Schema, result: Schema) -> None:
@@ -355,11 +355,11 @@ def _is_same(node: Schema, result: Schema) -> bool:
     return len(node) == len(result) and all(key in node and node[key] is value for key, value in result.items())
 
 
-def _mentions_reference(value: Any) -> bool:
+def mentions_reference(value: Any) -> bool:
     """Whether example data contains a `$ref`, which clients would try to resolve."""
     if isinstance(value, dict):
-        return "$ref" in value or any(map(_mentions_reference, value.values()))
-    return isinstance(value, list) and any(map(_mentions_reference, value))
+        return "$ref" in value or any(map(mentions_reference, value.values()))
+    return isinstance(value, list) and any(map(mentions_reference, value))
 
 
 def _allow_null(result: Schema) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -18,6 +20,11 @@ from enfold.search.fields import narrowed_schema
 from enfold.search.finder import MAX_FOUND, Description, Finder, Found
 from enfold.search.selection import selection_of
 from enfold.search.signatures import estimate_tokens, outline
+
+MAX_EXAMPLES: Final = 10  # of a description
+MAX_DESCRIPTION: Final = 20_000  # characters in which they are looked for
+PROMPTED: Final = r"^[ \t]*>>> (.*(?:\n[ \t]*\.\.\. .*)*)"
+CONTINUED: Final = r"\n[ \t]*\.\.\. "
 
 
 class DeclaredError(msgspec.Struct, frozen=True):
@@ -180,10 +187,11 @@ def _declared(spec: OperationSpec, code: str, description: str, schema: dict[str
 
 
 def examples_of(spec: OperationSpec) -> list[Any]:
-    """Examples of a whole input: those of its schema, or one made of the examples of its arguments."""
+    """Examples of a whole input: those of its schema, the calls in its docstring, or one made of the examples of its arguments."""
     schema = spec.input_schema
     given = schema.get("examples", [schema["example"]] if "example" in schema else [])
     whole = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    whole = whole or list(_calls_in(spec))
     if whole:
         return whole
     found: dict[str, Any] = {}
@@ -194,6 +202,22 @@ def examples_of(spec: OperationSpec) -> list[Any]:
         elif isinstance(argument, dict) and "example" in argument:
             found[name] = argument["example"]
     return [found] if found else []
+
+
+def _calls_in(spec: OperationSpec) -> Iterator[dict[str, Any]]:
+    """Inputs of the calls of an operation that its description shows as Python does: `>>> add(1, y=2)`."""
+    names = list(spec.input_schema.get("properties", {}))
+    for lines in re.findall(PROMPTED, spec.description[:MAX_DESCRIPTION], re.MULTILINE)[:MAX_EXAMPLES]:
+        try:
+            call = ast.parse(re.sub(CONTINUED, "\n", lines).strip().removeprefix("await "), mode="eval").body
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != spec.name:
+                continue
+            values = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg is not None}
+            values = {**dict(zip(names[: len(call.args)], map(ast.literal_eval, call.args), strict=True)), **values}
+            msgspec.json.encode(values)
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            continue  # it is no call with plain values
+        yield values
 
 
 def _tokens(value: Any) -> int:
