@@ -300,7 +300,6 @@ class NATSTasks:
         return [each for each in found if isinstance(each, Claim)]
 
     async def _give_back(self, claiming: asyncio.Future[Claims]) -> None:
-        """Return what was claimed for a caller that was cancelled."""
         for claim in await claiming:
             with suppress(CallError, FencedError):  # it comes again in any case
                 async with self._reached():
@@ -395,7 +394,6 @@ class NATSTasks:
         return False
 
     async def _holder_lives(self, task: Task) -> bool:
-        """Whether another worker runs it."""
         holder = ".".join(task.fence.split(".")[:2])
         return holder != self._worker and await self._streams.read(f"worker.{holder}") is not None
 
@@ -510,7 +508,6 @@ class NATSTasks:
         return True
 
     async def _settle(self, found: FoundTask) -> FoundTask | None:
-        """Store the end of a task that is overdue."""
         with suppress(Conflict):
             await self._states.put(found.task, found.revision)
             await self._slots.end(found.task.order)

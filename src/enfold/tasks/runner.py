@@ -231,7 +231,6 @@ class Runner:
         self._last_error = reason
 
     def _served(self) -> Collection[str]:
-        """Return the ids of the operations that can run here."""
         version = self._registry.version
         if version != self._durable_version:
             elsewhere = Origin("calls", self._elsewhere or "")

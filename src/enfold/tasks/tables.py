@@ -47,9 +47,7 @@ Publish: TypeAlias = Callable[[Sequence[Any]], None]  # takes the results of job
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
 WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
-MAX_RECENT_BYTES: Final = (
-    64 * 1024
-)  # of a task that is kept in memory for watchers, which decode its result on their event loop
+MAX_RECENT_BYTES: Final = 64 * 1024  # of a task kept in memory for watchers, who decode it on their event loop
 EXPIRE_BATCH: Final = 500  # rows that one transaction ends or forgets
 
 TABLES: Final = """
@@ -134,9 +132,8 @@ class TableTasks:
         self._place = place
         self._wakeups = Wakeups()
         self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
-        self._drained: tuple[Served, int] | None = (
-            None  # the worker that left nothing queued, and the count of work at that time
-        )
+        # The worker that left nothing queued, and the count of work at that time.
+        self._drained: tuple[Served, int] | None = None
         self._last_error = ""  # why it could not be used the last time
         self._jobs = make_jobs(self._publish)
 

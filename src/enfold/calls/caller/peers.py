@@ -36,9 +36,7 @@ from enfold.operations import OperationSpec
 _log: Final = Log("enfold.calls")
 
 LATE_ANSWERS: Final = 0.1  # seconds to wait for further answers
-ANSWERS_PER_SECOND: Final = (
-    200  # of all workers at one edge; with more than 1,000 workers it asks less often than `refresh`
-)
+ANSWERS_PER_SECOND: Final = 200  # of all workers at one edge, which asks a large fleet less often than `refresh`
 LIST_ATTEMPTS: Final = 3  # workers that are asked in a row for a list that they have in common
 MAX_ANNOUNCED: Final = 1_000  # workers that are asked one by one; where more have changed, all are asked
 MAX_MISSED: Final = 2  # rounds without an answer after which a worker is dropped
@@ -88,7 +86,7 @@ class _PartialList:
         return [OperationSpec.from_dict(wire) for number in sorted(self.specs) for wire in self.specs[number]]
 
 
-# What the directory offers: who may offer each list, in the order in which the lists came, and the operations without workers.
+# Who may offer each list, in the order in which the lists came, and the operations without workers.
 _Offers: TypeAlias = tuple[dict[str, set[tuple[str, ...] | None]], set[str]]
 
 
@@ -112,9 +110,8 @@ class PeerDirectory:
         self._workers: dict[str, PeerListing] = {}  # by their key: peer and boot
         self._processes: dict[str, set[str]] = {}  # the keys of each peer
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by digest
-        self._gone: dict[
-            str, tuple[OperationSpec, float]
-        ] = {}  # operations without workers, and until when they are kept
+        # Operations without workers, and until when they are kept.
+        self._gone: dict[str, tuple[OperationSpec, float]] = {}
         self._offers: _Offers = ({}, set())  # as `changed` was last called for
         self._announced: set[tuple[str, str]] = set()  # name and boot of workers to be asked
         self._unlisted: dict[str, PeerListing] = {}  # workers whose list is not known yet

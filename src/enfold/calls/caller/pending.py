@@ -227,7 +227,6 @@ class PendingRequestMap:
                 silence = self._settings.silence / 4
 
     def _headers(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
-        """The delegation and the trace context of a request."""
         headers = None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
         trace = None if spans.inject is None else spans.inject()
         return {**(headers or {}), **trace} if trace else headers
@@ -340,7 +339,6 @@ class PendingRequestMap:
     # listening
 
     async def _open(self) -> None:
-        """Subscribe to our inbox."""
         try:
             await self._listening()
         except TransportError as error:

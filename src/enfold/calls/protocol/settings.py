@@ -10,9 +10,7 @@ import msgspec
 from enfold.errors import CallError
 
 DEFAULT_TTL: Final = 60.0
-OFFER_REMEMBERED: Final = (
-    3600.0  # seconds for which an operation without workers is UNAVAILABLE, not OPERATION_NOT_FOUND
-)
+OFFER_REMEMBERED: Final = 3600.0  # seconds for which an operation without workers is UNAVAILABLE, not unknown
 NESTED_MARGIN: Final = 0.005  # seconds that a nested call leaves its caller to respond
 
 

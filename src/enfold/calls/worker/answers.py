@@ -128,7 +128,6 @@ def _failure_instead_of(payload: Payload, error: CallError) -> Failed:
 
 
 def _without_details(payload: Failed) -> Failed:
-    """Return the error without its details."""
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
 
 

@@ -306,14 +306,12 @@ class CallHandler:
                 self._observe_end(watch, call, error)
 
     def _observe_end(self, watch: Watch, call: ServedCall, error: CallError | None) -> None:
-        """Notify the observers of the end of a call."""
         if error is not None:
             watch.fail(error)
         watch.request_bytes = call.size
         watch.end("calls", call.prepared.operation, call.context or self._enter(call))
 
     def _enter(self, call: ServedCall) -> Context:
-        """Create the context of a call."""
         request = call.request
         call.context = context = Context(
             request_id=request.request_id,
@@ -426,7 +424,6 @@ class CallHandler:
     # publishing
 
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
-        """Send a response of a running call."""
         if call.producer is None:
             await self._answers.reply(call, payload)
         elif isinstance(payload, Completed | Failed):

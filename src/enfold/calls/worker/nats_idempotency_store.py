@@ -172,7 +172,6 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return msgspec.structs.replace(entry, outcome=failure(error))
 
     async def _renew(self) -> None:
-        """Renew the entries of running calls."""
         from nats.errors import Error
 
         while self._claims:
@@ -282,7 +281,6 @@ class NATSIdempotencyStore(BaseIdempotencyStore[_BucketClaim]):
         return self._buckets[int(name[-8:], 16) % len(self._buckets)]
 
     async def _open(self) -> None:
-        """Open and check the buckets."""
         await self._transport.connect()
         client = self._transport.client
         context = client.jetstream(timeout=STEP)
