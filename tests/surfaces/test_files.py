@@ -7,9 +7,10 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from datetime import date
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import httpx
 import httpx2
@@ -443,7 +444,7 @@ def test_choosing_no_file_sends_no_file(client: Client) -> None:
             'Argument "size" must be integer',
         ),
         (
-            form(FILE, b'Content-Disposition: form-data; name="other"\r\n\r\n1'),
+            form(FILE, b'Content-Disposition: form-data; name="other"\r\n\r\n'),
             "multipart/form-data; boundary=x",
             400,
             'Unknown argument "other"',
@@ -492,6 +493,22 @@ def test_an_operation_without_files_takes_json_alone(client: Client) -> None:
         assert (answer.status, answer.json["error"]) == (415, "The body must be application/json")
     assert post(client, form(FILE), name="many").status == 400  # several files are no raw body, but a form
     assert post(client, PNG, "application/octet-stream", "many").status == 415
+
+
+def test_an_input_that_was_left_blank_is_left_out(client: Client) -> None:
+    """As browsers send numbers, dates, choices and lists without a value; a text may be empty."""
+    blank = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n' for name in ("name", "tags", "size")]
+    assert post(client, form(FILE, *blank)).json == uploaded(PNG)
+    ops = OperationRegistry()
+
+    @ops.mutation
+    def plan(file: bytes, day: date | None = None, kind: Literal["a", "b"] = "a", note: str | None = None) -> list[Any]:
+        return [len(file), day, kind, note]
+
+    blank = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n' for name in ("day", "kind", "note")]
+    file = FILE.replace(b'"content"', b'"file"')
+    with serve(to_http(ops)) as server:
+        assert post(server, form(file, *blank), name="plan").json == {"result": [len(PNG), None, "a", ""]}
 
 
 def test_a_line_of_a_file_that_only_begins_like_the_last_boundary_is_kept(client: Client) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "file_argument",
     "file_arguments",
     "media_types",
+    "never_blank",
     "only_files",
 ]
 
@@ -28,6 +29,7 @@ Schema: TypeAlias = dict[str, Any]
 _WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE: Final = re.compile(rf'{_WORD}/{_WORD}(?:\s*;\s*{_WORD}=(?:{_WORD}|"[^"\\\x00-\x1f\x7f]*"))*')
 _DEEPEST: Final = 3
+_OF_CERTAIN_TEXT: Final = frozenset({"const", "contentEncoding", "enum", "format", "minLength", "pattern"})
 _FIELDS: Final = frozenset({"data", "filename"})  # of an object that stands for a file
 
 
@@ -101,6 +103,11 @@ def file_argument(part: Any, root: Schema) -> FileArgument | None:
     return None
 
 
+def never_blank(schema: Schema) -> set[str]:
+    """Return the arguments of an input schema for which an empty text is no value: all but those that may be any text."""
+    return {name for name, part in properties_of(opened(schema, schema)).items() if not _takes_any_text(part, schema)}
+
+
 def media_types(schema: Any) -> tuple[str, ...]:
     """Return the media types of the bytes that a schema allows at its root."""
     return tuple(each["contentMediaType"] for each in bytes_schemas(schema) if "contentMediaType" in each)
@@ -130,6 +137,11 @@ def _variants(part: Any, root: Schema, depth: int = 0) -> Iterator[Schema]:
     for branch in branches:
         for variant in _variants(branch, root, depth + 1):
             yield {**beside, **variant}
+
+
+def _takes_any_text(part: Any, root: Schema) -> bool:
+    variants = _variants(part, root)
+    return any("string" in each.get("type", "string") and _OF_CERTAIN_TEXT.isdisjoint(each) for each in variants)
 
 
 def _is_bytes(part: Schema) -> bool:

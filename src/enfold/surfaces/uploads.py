@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.errors import invalid_argument
 from enfold.operations import OperationSpec
-from enfold.schema.files import FileArgument, file_arguments
+from enfold.schema.files import FileArgument, file_arguments, never_blank
 from enfold.surfaces.multipart import Part, boundary_of, read_parts
 from enfold.surfaces.request import field_reader
 from enfold.surfaces.responses import unsupported_body
@@ -50,7 +50,10 @@ def _is_within(kind: str, declared: str) -> bool:
 
 
 def _read_form(body: Body, boundary: bytes, operation: OperationSpec, files: dict[str, FileArgument]) -> dict[str, Any]:
-    """Read a form: files by their arguments, other fields as a query string has them."""
+    """Read a form: files by their arguments, other fields as a query string has them.
+
+    Browsers send an empty text for an input that was left blank: it is left out unless its argument may be any text.
+    """
     found: dict[str, list[Any]] = {}
     fields: dict[str, list[str]] = {}
     for part in read_parts(body, boundary):
@@ -60,7 +63,9 @@ def _read_form(body: Body, boundary: bytes, operation: OperationSpec, files: dic
                 found.setdefault(part.name, []).append(file)
         else:
             fields.setdefault(part.name, []).append(_text(part))
-    given = field_reader(operation)(fields)
+    unfit = never_blank(operation.input_schema)
+    filled = {name: values for name, values in fields.items() if values != [""] or name not in unfit}
+    given = field_reader(operation)(filled)
     for name, values in found.items():
         if not files[name].is_list and len(values) > 1:
             raise invalid_argument(name, "constraint", "one file", f'Argument "{name}" takes one file')
