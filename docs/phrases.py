@@ -16,7 +16,9 @@ PHRASES = """
 is told | are told | whoever | nobody | somebody | stranger | strangers | in peace | of one's own | goes by the name
 go by the name | in the place of | may stand | that is had | cannot be had | in force | no such thing | half a character
 does not exist for them | rooms | house | door | doors | story | stories | entrance | first results | once store
-close to strangers | told by
+close to strangers | told by | for ever | in vain | that are none | what is no | as it came | as they came
+is away | was away | are away | tell of | tells of | as it is named | to its own taste | has nothing to say | signs of life
+and its kin | where it stands
 """
 WORDS = [
     re.escape(phrase.strip()).replace(r"\ ", r"[\s#/*]+") for phrase in re.split(r"[|\n]", PHRASES) if phrase.strip()

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as it came; header names are lower-case."""
+    """A response as received; header names are lower-case."""
 
     status: int
     headers: dict[str, str]

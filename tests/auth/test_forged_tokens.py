@@ -271,7 +271,7 @@ PLACES: dict[str, tuple[dict[str, Any], ClaimPlaces, Identity]] = {
         ClaimPlaces(scopes=(), resources="may"),
         Identity("ann", resources={"project:42": ["read"]}),
     ),
-    "scopes that are none": ({"scope": 7, "roles": [1, None]}, ClaimPlaces(), Identity("ann")),
+    "invalid scopes": ({"scope": 7, "roles": [1, None]}, ClaimPlaces(), Identity("ann")),
     "everything is not an issuer's to give": ({"scope": "* a"}, ClaimPlaces(), Identity("ann", frozenset({"a"}))),
 }
 

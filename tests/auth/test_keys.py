@@ -1,4 +1,4 @@
-"""Keys of an issuer: found by discovery, fetched as seldom as promised, changed, withdrawn, and kept while it is away."""
+"""Keys of an issuer: found by discovery, fetched as seldom as promised, changed, withdrawn, and kept while it is unreachable."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a long leeway": {"leeway": 3600},
     "keys over http": {"jwks": "http://login.example.com/keys"},
     "an unknown key": {"audience": "x"},
-    "claims that are none": {"claims": {"id": 7}},
+    "invalid claims": {"claims": {"id": 7}},
 }
 
 

@@ -284,7 +284,7 @@ async def _give_up(caller: PendingRequestMap, key: str, after: float, given_up: 
 
 
 def _stopped_after(log: Path, given_up: dict[str, float]) -> list[float]:
-    """How long each that had begun went on after it was given up; one without an end went on for ever."""
+    """How long each that had begun went on after it was given up; one without an end went on forever."""
     ended = {run.id: run.started for run in read_log(log, "end")}
     return [ended.get(run.id, float("inf")) - given_up[run.id] for run in read_log(log) if run.id in given_up]
 

@@ -202,7 +202,7 @@ WRONG = [
     ),
     ("peers that are not there", ["call", "nats://127.0.0.1:9", "shop.add"], 7, "UNAVAILABLE: "),
     ("an address of nothing", ["list", "gopher://a"], 2, "VALIDATION_ERROR: 'gopher://a' is not an address"),
-    ("a document that is none", ["list", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: "),
+    ("an invalid document", ["list", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document that is missing", ["list", "{folder}/no.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document for CGI", ["cgi", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: cgi needs a Python program"),
     ("sources that are all down", ["list", "{folder}/down.json"], 7, "down is down: "),

@@ -1,4 +1,4 @@
-"""Results that tell of a failure, on every surface and in every format."""
+"""Results that report a failure, on every surface and in every format."""
 
 import json
 from base64 import b64encode

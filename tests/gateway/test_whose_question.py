@@ -262,7 +262,7 @@ async def test_a_call_that_waits_for_its_turn_can_be_given_up() -> None:
         async with bob.client:
             napping = bob.call("bank_nap")
             reading = await bank.plain_call("bank.pay")
-            puppet.answer(await puppet.call_of("pay"))  # which came after the nap, and does not wait for ever
+            puppet.answer(await puppet.call_of("pay"))  # which came after the nap, and does not wait forever
             await reading
             napping.cancel()
             await asyncio.wait({napping})

@@ -38,7 +38,7 @@ WRONG: dict[str, tuple[bytes, int, Any]] = {
     "not JSON": (b"{", -32700, None),
     "too deep": (b'{"params":' * 5000, -32700, None),
     "another protocol": (b'{"jsonrpc":"1.0","id":3,"method":"a"}', -32600, 3),
-    "an id that is none": (b'{"jsonrpc":"2.0","id":{},"method":"a"}', -32600, None),
+    "an invalid id": (b'{"jsonrpc":"2.0","id":{},"method":"a"}', -32600, None),
     "an id that is true": (b'{"jsonrpc":"2.0","id":true,"method":"a"}', -32600, None),
     "parameters by position": (b'{"jsonrpc":"2.0","id":4,"method":"a","params":[1]}', -32600, 4),
     "neither asked nor told": (b'{"jsonrpc":"2.0"}', -32600, None),

@@ -52,7 +52,7 @@ def shop() -> OperationRegistry:
 
     @ops.mutation
     async def order(item: str, context: Context) -> dict[str, Any]:
-        """Ask for the price, look in vain for a discount, and sell."""
+        """Ask for the price, look for a missing discount, and sell."""
         found = await context.env.shop.price(item=item)
         with suppress(CallError):
             await context.env.shop.discount(item=item)

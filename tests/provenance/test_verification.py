@@ -101,7 +101,7 @@ TAMPERED = {
     "no signature": without("signature"),
     "no digest": without("record_digest"),
     "an own parent": changed(parents=["run-1"]),
-    "a time that is none": changed(time="yesterday"),
+    "an invalid time": changed(time="yesterday"),
     "an unknown field": changed(extra=1),
     "another key id": integrity(signature={**signed()["integrity"]["signature"], "key_id": "ed25519:0"}),
     "another algorithm": integrity(signature={**signed()["integrity"]["signature"], "alg": "ed25519"}),

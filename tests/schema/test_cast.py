@@ -189,7 +189,7 @@ FAILURES: dict[str, tuple[Any, Any, str, str]] = {
         "ValueCreateError",
         "String types with patterns must specify a default value",
     ),
-    "a pattern that is none": (
+    "an invalid pattern": (
         {"type": "string", "pattern": "("},
         "b",
         "SyntaxError",
@@ -292,7 +292,7 @@ HOSTILE: dict[str, tuple[Any, Any, str]] = {
     "a large enum": ({"enum": [f"v{i}" for i in range(100_000)]}, 5, A_VALUE),
     "a pattern that explodes": ({"type": "string", "pattern": "^(a|a)+$"}, "a" * 1_000 + "b", "ValueCreateError"),
     "numbers beyond all floats": ({"type": "number", "multipleOf": 0.1, "minimum": 10**400}, 10**401, A_VALUE),
-    "numbers that are none": ({"type": "number", "minimum": float("nan")}, float("inf"), A_VALUE),
+    "invalid numbers": ({"type": "number", "minimum": float("nan")}, float("inf"), A_VALUE),
     "names that are not text": ({"type": "object", "patternProperties": {"^a": WHOLE}}, {1: 2, None: 3}, A_VALUE),
     "keywords of the wrong type": (
         {"type": 5, "properties": [1], "required": "a", "anyOf": {}, "allOf": "x", "items": 3, "enum": 1},

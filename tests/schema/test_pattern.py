@@ -255,7 +255,7 @@ def test_a_pattern_over_our_limits_is_refused(source: str) -> None:
         compile_pattern(source)
 
 
-# Each of these keeps a backtracking matcher busy for minutes, or for ever.
+# Each of these keeps a backtracking matcher busy for minutes, or forever.
 HOSTILE: list[tuple[str, str, bool | None]] = [
     ("^(a+)+$", "a" * 50_000 + "!", False),
     ("^(a|a)*$", "a" * 50_000 + "!", False),

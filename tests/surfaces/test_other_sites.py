@@ -1,4 +1,4 @@
-"""Pages of other sites, where callers need no token: what a browser tells of a request, by raw headers."""
+"""Pages of other sites, where callers need no token: what a browser reports about a request, by raw headers."""
 
 from __future__ import annotations
 

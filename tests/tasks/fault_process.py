@@ -144,7 +144,7 @@ async def _play(role: str, tasks: Tasks, log: Log, *rest: str) -> None:
 
 
 async def _order(tasks: Tasks, operation: str, n: int) -> str:
-    """Order one, however long the store is away."""
+    """Order one, however long the store is unreachable."""
     while True:
         try:
             return str((await tasks.start(operation, {"n": n}, idempotency_key=f"k{n}")).id)

@@ -576,7 +576,7 @@ async def done(tasks: Tasks, operation: str, n: int) -> None:
 
 
 async def ending(handle: TaskHandle) -> Task:
-    """How a task has ended, however often the store is away while it is waited for."""
+    """How a task has ended, however often the store is unreachable while it is waited for."""
     async with asyncio.timeout(60):
         while True:
             with suppress(CallError):

@@ -1,4 +1,4 @@
-"""What one message of a NATS server can hold: too much is refused at once, and nothing waits for ever because it has grown."""
+"""What one message of a NATS server can hold: too much is refused at once, and nothing waits forever because it has grown."""
 
 from __future__ import annotations
 

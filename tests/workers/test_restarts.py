@@ -1,4 +1,4 @@
-"""Workers that are started again: what is away keeps none of them from serving the rest."""
+"""Workers that are started again: what is unreachable keeps none of them from serving the rest."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def kill_all_workers(served: Served) -> None:
 
 
 def readiness(served: Served) -> tuple[int, str]:
-    """The status, and why the first source that is missing is away."""
+    """The status, and why the first source that is missing is unreachable."""
     try:
         return 200, str(served.get("/readyz")["missing"])
     except HTTPError as error:

@@ -27,7 +27,7 @@ WatchNews: TypeAlias = Callable[[Callable[[Any], object]], Callable[[], None]]  
 
 
 class SelfReport(msgspec.Struct, frozen=True):
-    """What a worker tells of itself: what it says when it is asked, and what it says by itself, each by its name."""
+    """What a worker reports about itself, by name: values it returns when asked, and values it pushes."""
 
     answers: dict[str, Callable[[], Any]] = {}
     news: dict[str, WatchNews] = {}

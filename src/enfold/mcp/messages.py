@@ -27,7 +27,7 @@ class Resumable(Params, frozen=True, kw_only=True):
     """Parameters of a request that a stateless client sends again with the answers to the questions it was asked."""
 
     input_responses: dict[str, Any] | None = None
-    request_state: str | None = None  # a source sends it back exactly as it came
+    request_state: str | None = None  # a source sends it back exactly as received
 
 
 # --- the handshake, and what replaced it ----------------------------------------------------------------------------

@@ -251,7 +251,7 @@ class RunningTask(Protocol):
 
     @property
     def is_left(self) -> bool:
-        """Whether the task goes on without this attempt: its worker stops, it is another's, or it waits for an answer."""
+        """Whether the task continues without this attempt: its worker stops, it is another's, or it waits for an answer."""
 
     async def note(self, key: str, value: Any) -> None:
         """Keep a JSON value for later attempts; it is stored when this returns."""

@@ -227,7 +227,7 @@ def _envelope_notes(record: Record) -> Iterator[str]:
         yield "the result was not compared: the record has no digest of it in this form"
 
 
-# --- what is no fault, but good to know ---------------------------------------------------------------------------
+# --- notes, which are not faults ---------------------------------------------------------------------------
 
 
 def _notes(record: Record, keys: PublicKeys | None, catalogue: Catalogue) -> Iterator[str]:

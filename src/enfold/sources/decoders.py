@@ -119,7 +119,7 @@ _MAX_DIGITS: Final = 4_000  # of an integer; Python neither reads nor writes muc
 def read_json(text: str | bytes) -> tuple[Any, tuple[ResultWarning, ...]]:
     """JSON as data, with U+FFFD for each lone surrogate, text for each number that is too large, and a warning for both.
 
-    What is no JSON raises msgspec's error.
+    Anything but JSON raises msgspec's error.
     """
     try:
         return msgspec.json.decode(text), ()

@@ -310,7 +310,7 @@ class Functions:
         return msgspec.structs.replace(answer, headers=[*answer.headers, run_id])
 
     def _answer_with_headers(self, text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
-        """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
+        """An answer whose headers report its run and warnings; where the format cannot report an error result, the status does."""
         request.code, request.warnings = code_of(envelope), envelope.warnings
         headers = request.reply_headers()
         if envelope.warnings:

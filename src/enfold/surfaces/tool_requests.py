@@ -65,7 +65,7 @@ class RequestCall:
                 deterministic=self._request.preferences.deterministic,
             )
 
-    # The two verbs of a format, because a recording writes the answer first, to tell of it as it leaves.
+    # The two verbs of a format, because a recording writes the answer first, to report it as it leaves.
 
     def write(self, envelope: ResponseEnvelope[Any], _: OperationSpec | None = None, /) -> dict[str, Any]:
         """Write the response as the caller prefers; an envelope that the tool returned is passed through."""

@@ -448,7 +448,7 @@ class AttemptPulse(msgspec.Struct, eq=False):
             except FencedError:
                 self.is_fenced = self.is_left = True
             except CallError:
-                pass  # a store that is away; the handler goes on meanwhile
+                pass  # a store that is unreachable; the handler goes on meanwhile
             if self.is_fenced or self.is_cancelling:
                 if self.attempt is not None:
                     self.attempt.cancel()

@@ -66,7 +66,7 @@ def hang(arguments: Result, _: Result) -> None:
 
 
 def freeze(arguments: Result, _: Result) -> None:
-    """Stop where it stands: it neither reads nor writes, and does not even end when it is asked to."""
+    """Suspend: it neither reads nor writes, and does not even end when it is asked to."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -129,7 +129,7 @@ def steps(arguments: Result, params: Result) -> Result:
 
 
 def touch(arguments: Result, _: Result) -> Result:
-    """Tell of a change of a note, and of a part of it, if it is followed."""
+    """Report a change of a note, and of a part of it, if it is followed."""
     for uri in sorted(FOLLOWED):
         note("notifications/resources/updated", {"uri": uri})
         note("notifications/resources/updated", {"uri": f"{uri}/margin"})

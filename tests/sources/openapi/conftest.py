@@ -15,7 +15,7 @@ from enfold.sources.openapi import ImportedOperations, from_openapi
 
 
 class Received(msgspec.Struct):
-    """One request as it came over the socket."""
+    """One request as received over the socket."""
 
     method: str
     target: str
@@ -120,7 +120,7 @@ def reply(
     content_type: str | None = "application/json",
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """The bytes of an answer; what is no bytes is written as JSON."""
+    """The bytes of an answer; other values are written as JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(content)}"]
     if content_type is not None:

@@ -2,7 +2,7 @@
 
 Prism stands as a proxy between us and a server of our own, which answers everything alike; so nothing hangs on what
 Prism could make up as an answer. A request counts as right when it has reached that server and Prism, in the header
-`sl-violations`, has nothing to say against it.
+`sl-violations`, reports no violation.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def test_success_responses_are_the_output(http: Words) -> None:
     assert schema({}) == {}
 
 
-# --- what is no JSON Schema
+# --- invalid JSON Schemas
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def board() -> OperationRegistry:
 
     @ops.mutation(destructive=True)
     async def delete_card(id: int) -> None:
-        """Remove a card for ever."""
+        """Remove a card forever."""
 
     @ops.query(namespace="weather.eu")
     async def forecast(city: str) -> str:

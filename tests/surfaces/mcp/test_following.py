@@ -1,4 +1,4 @@
-"""Resources whose source tells of their changes: it is asked once, told to all who follow, and let go by the last."""
+"""Resources whose source reports their changes: it is asked once, told to all who follow, and let go by the last."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def source() -> Source:
 
 @pytest.fixture
 def ops(source: Source) -> OperationRegistry:
-    """A resource that everybody may read, one for those who may write, and the operation that tells of both."""
+    """A resource that everybody may read, one for those who may write, and the operation that reports both."""
     ops = OperationRegistry("shop")
     ops.resource(STOCK, name="stock")(lambda: "3")
     ops.resource("shop://safe", name="safe", access={"required_scopes": ["write"]})(lambda: "1000")

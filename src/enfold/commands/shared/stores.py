@@ -208,7 +208,7 @@ async def _tasks_at_address(
     from enfold.calls.transports.addresses import open_transport, reached
 
     options: dict[str, Any] = {"token": os.environ.get(TOKEN), "insecure": settings.insecure}
-    if settings.of_peers:  # a server that is away, or has no JetStream, still has peers who answer
+    if settings.of_peers:  # a server that is unreachable, or has no JetStream, still has peers who answer
         from enfold.tasks import Tasks
 
         transport = open_transport(settings.store, **options)

@@ -431,7 +431,7 @@ def message_too_large(limit: int) -> CallError:
 
 
 def protocol_failure(error: ProtocolError) -> CallError:
-    """The CallError that tells of a protocol error of the upstream server; its own code stays in the details."""
+    """The CallError that reports a protocol error of the upstream server; its own code stays in the details."""
     if error.code == MISSING_CAPABILITY:
         return MissingCapabilityError(_required(error.data))
     details: dict[str, Any] = {"rpc_code": error.code}

@@ -478,7 +478,7 @@ def _present(listed: Listed, *names: str) -> Listed:
 
 
 def _objects(found: Any) -> list[Listed]:
-    """The objects of a list; what is no object, or no list, is passed over."""
+    """The objects of a list; anything else is skipped."""
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 

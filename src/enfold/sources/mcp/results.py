@@ -83,7 +83,7 @@ class _UnwrappedResult(msgspec.Struct, frozen=True):
 
 
 def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
-    """The envelope of a tool's result; its meta keeps the result as it came."""
+    """The envelope of a tool's result; its meta keeps the result as received."""
     read = read_loosely(result, ToolResult) or ToolResult()
     content, content_warnings = _content(read.content)
     structured, is_error = read.structured_content, read.is_error

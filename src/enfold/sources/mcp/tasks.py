@@ -108,7 +108,7 @@ class _PolledTask(msgspec.Struct, eq=False):
             interval = poll_seconds(task.poll_interval_ms, interval)
 
     async def _poll(self, interval: float) -> TaskDetails:
-        """The task as it is now; a server that is away for a moment is asked again."""
+        """The task as it is now; a server that is unreachable for a moment is asked again."""
         while True:
             try:
                 task = await self._send("tasks/get", AboutTask(self._task_id))

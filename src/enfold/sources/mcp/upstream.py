@@ -173,7 +173,7 @@ class Upstream:
         return await self._send(ServerRequest(method, params), caller)
 
     async def _with_answers(self, params: Resumable, result: Object, caller: MCPCaller) -> Resumable:
-        """The parameters of a request that is sent again: with the answers, and the server's state exactly as it came."""
+        """The parameters of a request that is sent again: with the answers, and the server's state exactly as received."""
         needed, answers = read_loosely(result, InputRequired) or InputRequired(), None
         if needed.input_requests:
             try:

@@ -75,7 +75,7 @@ class RequestStack:
                 else:
                     router = self._anonymous
             answer = await router(request)
-        except Exception as error:  # noqa: BLE001  # the answer tells of it
+        except Exception as error:  # noqa: BLE001  # the answer reports it
             answer = self.failure(request, error)
         except BaseException as error:
             ended = exchange.end()
@@ -104,7 +104,7 @@ class RequestStack:
             _log.error("Failed to respond (request %s)", own, error=error, request_id=own)
             error = CallError("UNKNOWN_ERROR", "The server failed to respond")
         exchange = request.exchange
-        if exchange.is_started:  # only the connection can tell of it
+        if exchange.is_started:  # only the connection can report it
             request.code = safe_code(error.code)
             raise error
         answer = self._functions.failure(request, error)

@@ -198,7 +198,7 @@ class SubscriptionStream:
         return None if given is None else _one_line(str(given))
 
     async def _send_heartbeats(self) -> None:
-        """Open the stream when its first item takes long, then give signs of life while nothing else is sent."""
+        """Open the stream when its first item takes long, then send heartbeats while nothing else is sent."""
         await asyncio.sleep(STATUS_DELAY)
         with suppress(OSError):  # the client has disconnected, which the exchange notices
             await self._send(b"")

@@ -53,7 +53,7 @@ class OperationDetails(msgspec.Struct, frozen=True):
     resource: str | None  # the resource and the action on it that a caller needs
     is_public: bool  # callers need no token
     examples: list[Any]  # of its input
-    tool: dict[str, Any] | None  # as models see it in `tools/list`; None for what is no tool
+    tool: dict[str, Any] | None  # as models see it in `tools/list`; None if it is not a tool
     tokens: int  # that a model reads for the tool, by estimate
 
 

@@ -118,7 +118,7 @@ class MCPApp:
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("Failed to respond", error=fault)
-            if not reply.is_begun:  # else only the connection can tell of it
+            if not reply.is_begun:  # else only the connection can report it
                 error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
                 await respond(send, 500, encode(error_response(None, error)), [JSON])
             if not isinstance(fault, Exception):

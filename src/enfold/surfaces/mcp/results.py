@@ -1,4 +1,4 @@
-"""How an envelope leaves as the result of a tool, and a CallError as a result that tells of a failure. No I/O."""
+"""How an envelope leaves as the result of a tool, and a CallError as a result that reports a failure. No I/O."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class MCPSettings(msgspec.Struct, frozen=True):
     page_size: int = 1_000
     page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
     ttl_ms: int = 0  # how long a client may keep a list without asking again
-    collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
+    collect_for: float = 30.0  # seconds after which a stream without an end is returned with the items received so far
     secret: bytes | None = None  # signs request states; several processes share one
     session_prefix: str = ""  # tells several processes whose session it is
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
@@ -318,7 +318,7 @@ class MCPServer:
         return _call_all(self.changes.listen(listener), self.registry.sources.watch_logs(pass_on))
 
     async def follow(self, match: ResourceMatch, uri: str) -> Release:
-        """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""
+        """Follow a resource where it comes from, if anybody there reports its changes; what is returned ends it."""
         operation_id = self.catalog.updates(match.resource)
         return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, match.prefix)
 

@@ -87,7 +87,7 @@ BACKOFF: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before a sour
 
 
 class Following:
-    """The resources that have an operation which tells of their changes, for as long as a client follows them."""
+    """The resources that have an operation which reports their changes, for as long as a client follows them."""
 
     def __init__(self, registry: Registry, updated: TellUpdate) -> None:
         """`updated` is called with the followed URI and the changed one: itself, or a part."""
@@ -96,7 +96,7 @@ class Following:
         self._followed: dict[str, _Followed] = {}
 
     async def follow(self, uri: str, operation_id: str, prefix: str = "") -> Release:
-        """Follow a resource by the operation that tells of its changes; what is returned ends it.
+        """Follow a resource by the operation that reports its changes; what is returned ends it.
 
         `prefix` stands before what its source calls it.
         """

@@ -40,7 +40,7 @@ from enfold.tasks.model import Status
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.server import MCPServer
 
-STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again whose store was away
+STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again after an outage of their store
 
 _log: Final = Log("enfold.mcp")
 

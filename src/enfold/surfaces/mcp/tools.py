@@ -37,7 +37,7 @@ def list_tools(server: MCPServer, exchange: ClientExchange, params: Page) -> Res
 
 
 async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallTool) -> Result | NeedsInput:
-    """Run an operation: its result, which may tell of a failure; a reference to a task; or questions for the client."""
+    """Run an operation: its result, which may report a failure; a reference to a task; or questions for the client."""
     tool = server.known_tools.get(params.name) or _find_tool(server, exchange, params.name)
     exchange.operation = tool.prepared.operation
     if tool.is_relay:

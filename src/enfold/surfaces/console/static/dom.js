@@ -38,7 +38,7 @@ export function address(page, chosen) {
   history.replaceState(history.state, "", `#/${page}${query && `?${query}`}`);
 }
 
-// What was asked for comes into view where it stands below what asked, as on a phone.
+// Scroll to the result of a request if it is below the form, as on a phone.
 export function bring(element) {
   const { top, bottom } = element.getBoundingClientRect();
   if (top > innerHeight - 120 || bottom < 60) element.scrollIntoView({ block: "start" });

@@ -68,7 +68,7 @@ function field(given, resolve, at) {
   try {
     return fieldOf(plainly(given, resolve), resolve, { ...at, title: titleOf(given, at.name) });
   } catch {
-    return json({}, at); // a schema that is none: the server says what it thinks of the value
+    return json({}, at); // an invalid schema: the server validates the value
   }
 }
 

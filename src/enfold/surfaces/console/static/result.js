@@ -106,7 +106,7 @@ function isTable(data) {
   return number > 0 && number <= COLUMNS;
 }
 
-// A table by pages; a click on the name of a column sorts by it, up, down, and as it came.
+// A table by pages; a click on the name of a column sorts by it, up, down, and not at all.
 function table(given) {
   const columns = columnsOf(given);
   const body = h("tbody");
