@@ -77,15 +77,26 @@ def _checks_of(schema: Any) -> Checks:
 _WORTH_COMPILING: Final = 200
 
 
+# Limits of the values that one cast may create, since a small schema can require a value of any size.
+_MAX_CREATED: Final = 100_000
+_MAX_TEXT: Final = 1_000_000
+
+# TypeBox allows this many references to an ancestor in one value.
+_MAX_RECURSIONS: Final = 512
+_ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite. Consider using a default."
+
+
 class Caster:
-    """One cast in progress."""
+    """One cast in progress, with the number of values that it has created."""
 
     def __init__(self, checks: Checks, memo: Answers) -> None:
-        self.creator = Creator(checks, memo)
         self.checks = checks
         self.memo = memo
         self._scores: dict[tuple[int, int], tuple[int, Any]] = {}
         self._holes: list[tuple[Any, Any]] = []
+        self._created = 0
+        self._recursions = 0
+        self._under_way: list[Kind] = []  # the references whose targets are being created
 
     def cast(self, root: Kind, value: Any) -> Any:
         result = self.cast_invalid(root, value)
@@ -110,7 +121,36 @@ class Caster:
         return _CASTS[node.kind](self, node, value)
 
     def create(self, node: Kind, _: Any = None) -> Any:
-        return self.creator.create(node)
+        """Create a value of a kind, as TypeBox's `Value.Create` does."""
+        self._recursions = 0
+        self._under_way.clear()
+        return self.part(node)
+
+    def part(self, node: Any) -> Any:
+        self.spend(1)
+        if node.to_ancestor:
+            self._recursions += 1
+            if self._recursions > _MAX_RECURSIONS + 1:
+                raise cannot_create(_ENDLESS)
+        if node.default is not MISSING:
+            return clone(node.default)
+        return _CREATORS[node.kind](self, node)
+
+    def spend(self, count: float) -> None:
+        self._created += int(count)
+        if self._created > _MAX_CREATED:
+            raise too_large("The value")
+
+    def target(self, node: Kind) -> Any:
+        """Create the value of a reference's target; raise for an infinite recursion."""
+        targets = [other.target for other in self._under_way]
+        if node.target in targets:
+            circle = [node, *self._under_way[targets.index(node.target) :]]
+            raise cannot_create(_ENDLESS) if any(other.to_ancestor for other in circle) else too_deep()
+        self._under_way.append(node)
+        value = self.part(follow(node))
+        self._under_way.pop()
+        return value
 
     def variants(self, node: Any) -> list[Kind]:
         return [variant if variant.kind == "Import" else follow(variant) for variant in node.any_of]
@@ -190,7 +230,7 @@ def _listed(node: Kind, created: Any) -> list[Any]:
 def _resize(caster: Caster, node: Kind, items: list[Any]) -> list[Any]:
     if node.min_items is not None and len(items) < node.min_items:
         lacking = int(node.min_items - len(items))
-        caster.creator.spend(lacking)
+        caster.spend(lacking)
         items = [*items, *[None] * lacking]
     if node.max_items is not None and len(items) > node.max_items:
         items = items[: int(node.max_items)]
@@ -273,63 +313,6 @@ _CASTS: Final[dict[KindName, Callable[[Caster, Any, Any], Any]]] = {
 }
 
 
-# Limits of the values that one cast may create, since a small schema can require a value of any size.
-_MAX_CREATED: Final = 100_000
-_MAX_TEXT: Final = 1_000_000
-
-# TypeBox allows this many references to an ancestor in one value.
-_MAX_RECURSIONS: Final = 512
-_ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite. Consider using a default."
-
-
-class Creator:
-    """Creates values during one cast and counts them."""
-
-    def __init__(self, checks: Checks, memo: Answers) -> None:
-        self._checks = checks
-        self._answers = memo
-        self._created = 0
-        self._recursions = 0
-        self._under_way: list[Kind] = []
-
-    def create(self, node: Kind) -> Any:
-        self._recursions = 0
-        self._under_way.clear()
-        return self.part(node)
-
-    def part(self, node: Any) -> Any:
-        self.spend(1)
-        if node.to_ancestor:
-            self._count_recursion()
-        if node.default is not MISSING:
-            return clone(node.default)
-        return _CREATORS[node.kind](self, node)
-
-    def spend(self, count: float) -> None:
-        self._created += int(count)
-        if self._created > _MAX_CREATED:
-            raise too_large("The value")
-
-    def check(self, node: Kind, value: Any) -> bool:
-        return self._checks.fits(node, value, self._answers)
-
-    def target(self, node: Kind) -> Any:
-        """Create the value of a reference's target; raise for an infinite recursion."""
-        targets = [other.target for other in self._under_way]
-        if node.target in targets:
-            circle = [node, *self._under_way[targets.index(node.target) :]]
-            raise cannot_create(_ENDLESS) if any(other.to_ancestor for other in circle) else too_deep()
-        self._under_way.append(node)
-        value = self.part(follow(node))
-        self._under_way.pop()
-        return value
-
-    def _count_recursion(self) -> None:
-        self._recursions += 1
-        if self._recursions > _MAX_RECURSIONS + 1:
-            raise cannot_create(_ENDLESS)
-
-
 def follow(node: Kind) -> Kind:
     """Return the target of a reference; raise CastError where it is unresolved or circular."""
     if node.followed.is_reference:
@@ -337,7 +320,7 @@ def follow(node: Kind) -> Kind:
     return node.followed
 
 
-def _create_string(_: Creator, node: Kind) -> str:
+def _create_string(_: Caster, node: Kind) -> str:
     if node.pattern is not None:
         raise cannot_create("String types with patterns must specify a default value")
     size = int(node.min_length or 0)
@@ -346,69 +329,54 @@ def _create_string(_: Creator, node: Kind) -> str:
     return " " * size
 
 
-def _create_number(_: Creator, node: Kind) -> float:
-    return 0 if node.minimum is None else node.minimum
-
-
-def _create_object(creator: Creator, node: Kind) -> dict[str, Any]:
-    return {name: creator.part(part) for name, part in (node.properties or {}).items() if name in node.required_names}
-
-
-def _create_array(creator: Creator, node: Kind) -> list[Any]:
+def _create_array(caster: Caster, node: Kind) -> list[Any]:
     if node.unique:
         raise cannot_create("Array with the uniqueItems constraint requires a default value")
     if node.contains is not None:
         raise cannot_create("Array with the contains constraint requires a default value")
-    return [creator.part(node.items) for _ in range(int(node.min_items or 0))]
+    return [caster.part(node.items) for _ in range(int(node.min_items or 0))]
 
 
-def _create_tuple(creator: Creator, node: Kind) -> list[Any]:
-    return [creator.part(part) for part in node.prefix]
-
-
-def _create_union(creator: Creator, node: Kind) -> Any:
-    return creator.part(node.any_of[0])
-
-
-def _create_intersect(creator: Creator, node: Kind) -> Any:
+def _create_intersect(caster: Caster, node: Kind) -> Any:
     value: Any = {}
     for member in node.all_of:
-        part = creator.part(member)
+        part = caster.part(member)
         # In JavaScript null and arrays are objects.
         value = {**spread(value), **spread(part)} if isinstance(part, dict | list | None) else part
-    if not creator.check(node, value):
+    if not caster.check(node, value):
         raise cannot_create("Intersect produced invalid value. Consider using a default value.")
     return value
 
 
-def _create_never(_: Creator, __: Kind) -> Any:
-    raise cannot_create("Never types cannot be created. Consider using a default value.")
+def _refusing(message: str) -> Callable[[Caster, Kind], Any]:
+    def refuse(_: Caster, __: Kind) -> Any:
+        raise cannot_create(message)
+
+    return refuse
 
 
-def _create_not(_: Creator, __: Kind) -> Any:
-    raise cannot_create("Not types must have a default value")
-
-
-def _first_value(_: Creator, node: Kind) -> Any:
+def _first_value(_: Caster, node: Kind) -> Any:
     return clone((node.enum or [None])[0])
 
 
-_CREATORS: Final[dict[KindName, Callable[[Creator, Any], Any]]] = {
+_CREATORS: Final[dict[KindName, Callable[[Caster, Any], Any]]] = {
     "Unknown": lambda _, __: {},
-    "Never": _create_never,
-    "Not": _create_not,
+    "Never": _refusing("Never types cannot be created. Consider using a default value."),
+    "Not": _refusing("Not types must have a default value"),
     "Null": lambda _, __: None,
     "Boolean": lambda _, __: False,
     "String": _create_string,
-    "Number": _create_number,
+    "Number": lambda _, node: 0 if node.minimum is None else node.minimum,
     "Literal": _first_value,
     "Enum": _first_value,
-    "Object": _create_object,
+    "Object": lambda caster, node: {
+        name: caster.part(part) for name, part in (node.properties or {}).items() if name in node.required_names
+    },
     "Record": lambda _, __: {},
     "Array": _create_array,
-    "Tuple": _create_tuple,
-    "Union": _create_union,
+    "Tuple": lambda caster, node: [caster.part(part) for part in node.prefix],
+    "Union": lambda caster, node: caster.part(node.any_of[0]),
     "Intersect": _create_intersect,
-    "Ref": Creator.target,
-    "Import": lambda creator, node: creator.part(follow(node)),
+    "Ref": Caster.target,
+    "Import": lambda caster, node: caster.part(follow(node)),
 }
