@@ -571,7 +571,7 @@ def choose(
         return tagged
     if not may_compare(len(variants)):
         return Candidates((), is_too_much=True)
-    return Candidates(_by_likeness(bundles, variants, value, memo))
+    return Candidates(by_likeness(bundles, variants, value, memo))
 
 
 def has_unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> bool:
@@ -601,7 +601,8 @@ def _variant_for(tag: Tag, value: Any) -> Node | None:
     return next(filter(None, map(tag.variant_for, converted)), selected)
 
 
-def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
+def by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
+    """Return the variants that a value may be intended for, likeliest first."""
     scores = {variant: _score(bundles, variant, value, memo) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))
