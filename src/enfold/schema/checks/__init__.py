@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import itemgetter
 from typing import Any, Final
 
@@ -90,7 +90,8 @@ class CheckWriter:
             self.condition(function, node, variable)
         self.dependents(function, node, variable)
         if has_unevaluated(node):
-            self.unevaluated(function, node, variable)
+            fits = self.program.constant(fits_unevaluated(self, node))
+            function.reject_unless(self.program.call(fits, variable))
 
     def choices(self, function: Function, node: Node, variable: str) -> None:
         if node.any_of:
@@ -126,10 +127,6 @@ class CheckWriter:
                 with function.block(f"if {name!r} in {variable}:"):
                     self.emit(function, part, variable)
 
-    def unevaluated(self, function: Function, node: Node, variable: str) -> None:
-        fits = self.program.constant(fits_unevaluated(self, node))
-        function.reject_unless(self.program.call(fits, variable))
-
     # A node's own keywords.
 
     def local(self, function: Function, node: Node, variable: str) -> None:
@@ -143,19 +140,12 @@ class CheckWriter:
     def branches(self, function: Function, node: Node, variable: str) -> None:
         """Emit one branch per JSON type that the node constrains."""
         kinds = accepted(node)
-        if len(kinds) == 1:
-            self.single(function, node, next(iter(kinds)), variable)
-        elif len(kinds) == 2 and "null" in kinds:
-            with function.block(f"if {variable} is not None:"):
-                self.single(function, node, next(iter(kinds - {"null"})), variable)
-        else:
-            self.by_type(function, node, kinds, variable)
-
-    def single(self, function: Function, node: Node, kind: str, variable: str) -> None:
-        function.reject_if(f"type({variable}) is not {_CLASSES[kind]}")
-        self.container(function, node, kind, variable)
-
-    def by_type(self, function: Function, node: Node, kinds: frozenset[str], variable: str) -> None:
+        if len(kinds - {"null"}) == 1:
+            (kind,) = kinds - {"null"}
+            with function.block(f"if {variable} is not None:") if "null" in kinds else nullcontext():
+                function.reject_if(f"type({variable}) is not {_CLASSES[kind]}")
+                self.container(function, node, kind, variable)
+            return
         for kind in ("object", "array"):
             with function.block(f"if type({variable}) is {_CLASSES[kind]}:"):
                 if kind in kinds:
@@ -300,13 +290,10 @@ class CheckWriter:
                 for other in needed:
                     function.reject_if(f"{other!r} not in {variable}")
         if node.names is not None:
-            self.property_names(function, node.names, variable)
+            key = function.new_local()
+            with function.block(f"for {key} in {variable}:"):
+                self.emit(function, node.names, key)
         self.members(function, node, variable)
-
-    def property_names(self, function: Function, names: Node, variable: str) -> None:
-        key = function.new_local()
-        with function.block(f"for {key} in {variable}:"):
-            self.emit(function, names, key)
 
     def members(self, function: Function, node: Node, variable: str) -> None:
         counts = node.additional is not None and node.additional.never and not node.patterns
