@@ -115,95 +115,65 @@ def json_text(value: Any) -> str:
         return json.dumps(type(value).__name__)
 
 
-# Annotations of a server are passed through: audience, priority, lastModified, or newer fields.
-_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {"type": "object"}
-
-
-def _block_schema(kind: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    shared = {"annotations": _ANNOTATIONS_SCHEMA, "_meta": {"type": "object"}}
-    return {
-        "type": "object",
-        "properties": {"type": {"const": kind}, **properties, **shared},
-        "required": ["type", *required],
-    }
-
-
 _STRING: Final[dict[str, Any]] = {"type": "string"}
+_INTEGER: Final[dict[str, Any]] = {"type": "integer"}
+_ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+
+
+def _object(properties: dict[str, Any], optional: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the schema of an object with required and optional properties."""
+    return {"type": "object", "properties": {**properties, **optional}, "required": list(properties), **more}
+
+
+def _block_schema(kind: str, properties: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    # Annotations of a server are passed through: audience, priority, lastModified, or newer fields.
+    shared = {"annotations": _ANY_OBJECT, "_meta": _ANY_OBJECT}
+    return _object({"type": {"const": kind}, **properties}, {**optional, **shared})
+
+
 _MEDIA: Final[dict[str, Any]] = {"data": {"type": "string", "contentEncoding": "base64"}, "mimeType": _STRING}
+_RESOURCE: Final = _object({"uri": _STRING}, {"mimeType": _STRING, "text": _STRING, "blob": _STRING})
+_LINK: Final = {"title": _STRING, "description": _STRING, "mimeType": _STRING, "size": _INTEGER}
 
 MCP_CONTENT_BLOCK_SCHEMA: Final[dict[str, Any]] = {
     "anyOf": [
-        _block_schema("text", {"text": _STRING}, ["text"]),
-        _block_schema("image", _MEDIA, ["data", "mimeType"]),
-        _block_schema("audio", _MEDIA, ["data", "mimeType"]),
-        _block_schema(
-            "resource",
-            {
-                "resource": {
-                    "type": "object",
-                    "properties": {"uri": _STRING, "mimeType": _STRING, "text": _STRING, "blob": _STRING},
-                    "required": ["uri"],
-                }
-            },
-            ["resource"],
-        ),
-        _block_schema(
-            "resource_link",
-            {
-                "uri": _STRING,
-                "name": _STRING,
-                "title": _STRING,
-                "description": _STRING,
-                "mimeType": _STRING,
-                "size": {"type": "integer"},
-            },
-            ["uri", "name"],
-        ),
+        _block_schema("text", {"text": _STRING}),
+        _block_schema("image", _MEDIA),
+        _block_schema("audio", _MEDIA),
+        _block_schema("resource", {"resource": _RESOURCE}),
+        _block_schema("resource_link", {"uri": _STRING, "name": _STRING}, **_LINK),
     ]
 }
 
-LOCAL_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"source": {"const": "local"}, "operationId": _STRING, "timestamp": {"type": "integer"}},
-    "required": ["source", "operationId", "timestamp"],
-    "additionalProperties": False,
-}
+LOCAL_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = _object(
+    {"source": {"const": "local"}, "operationId": _STRING, "timestamp": _INTEGER}, {}, additionalProperties=False
+)
 
-HTTP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+HTTP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = _object(
+    {
         "source": {"const": "http"},
-        "statusCode": {"type": "integer"},
+        "statusCode": _INTEGER,
         "headers": {"type": "object", "additionalProperties": _STRING},
         "contentType": _STRING,
-        "eventType": _STRING,
-        "lastEventId": _STRING,
-        "dataEncoding": {"const": "base64"},
     },
-    "required": ["source", "statusCode", "headers", "contentType"],
-    "additionalProperties": False,
-}
+    {"eventType": _STRING, "lastEventId": _STRING, "dataEncoding": {"const": "base64"}},
+    additionalProperties=False,
+)
 
-MCP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+MCP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = _object(
+    {
         "source": {"const": "mcp"},
         "isError": {"type": "boolean"},
         "content": {"type": "array", "items": MCP_CONTENT_BLOCK_SCHEMA},
-        "structuredContent": {},
-        "_meta": {"type": "object"},
     },
-    "required": ["source", "isError", "content"],
-    "additionalProperties": False,
-}
+    {"structuredContent": {}, "_meta": _ANY_OBJECT},
+    additionalProperties=False,
+)
 
 RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
     "anyOf": [LOCAL_RESPONSE_META_SCHEMA, HTTP_RESPONSE_META_SCHEMA, MCP_RESPONSE_META_SCHEMA]
 }
 
-RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA},
-    "required": ["data", "meta"],
-    "additionalProperties": False,
-}
+RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = _object(
+    {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA}, {}, additionalProperties=False
+)

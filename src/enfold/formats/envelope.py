@@ -9,27 +9,17 @@ from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope, l
 from enfold.envelope.content import RESPONSE_META_SCHEMA
 from enfold.errors import CallError, FormatError
 from enfold.operations import OperationSpec
+from enfold.schema.keywords import object_schema
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 
-ERROR_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {"type": "object"},
-                "retryable": {"type": "boolean"},
-            },
-            "required": ["code", "message", "details", "retryable"],
-            "additionalProperties": False,
-        }
-    },
-    "required": ["error"],
-    "additionalProperties": False,
+_ERROR: Final = {
+    "code": {"type": "string"},
+    "message": {"type": "string"},
+    "details": {"type": "object"},
+    "retryable": {"type": "boolean"},
 }
+ERROR_SCHEMA: Final = object_schema({"error": object_schema(_ERROR)})
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two

@@ -8,15 +8,11 @@ from typing import Any, Final
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.operations import OperationSpec
+from enfold.schema.keywords import object_schema
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 
-ERROR_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"error": {"type": "string"}},
-    "required": ["error"],
-    "additionalProperties": False,
-}
+ERROR_SCHEMA: Final = object_schema({"error": {"type": "string"}})
 HOLDS_ERRORS: Final = False
 TAKES_STRUCTS: Final = True
 HAS_PREFIXES: Final = True
@@ -67,7 +63,7 @@ def _several(wire: Mapping[str, Any]) -> list[Any]:
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
     """Return the schema of `{"result": v}`, of numbered values, or of `{}`."""
     # Imported here because only lists and documents need it.
-    from enfold.formats.wrapper_schemas import around, object_schema
+    from enfold.formats.wrapper_schemas import around
 
     output = operation.output_schema
     if operation.values == 0:

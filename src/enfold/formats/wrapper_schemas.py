@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold import json_pointer
-from enfold.schema.keywords import with_references
+from enfold.schema.keywords import object_schema, with_references
 from enfold.schema.nodes.reference import unquote
 
-__all__ = ["WRAPPED", "around", "around_all_but_objects", "moved_below", "object_schema"]
+__all__ = ["WRAPPED", "around", "around_all_but_objects", "moved_below"]
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -46,17 +46,6 @@ def moved_below(place: str, reference: str) -> str:
     """Adjust a reference of a schema embedded in another; named definitions have moved to the new root."""
     is_pointer = reference == "#" or reference.startswith("#/")
     return place + reference[1:] if is_pointer and not reference.startswith("#/$defs/") else reference
-
-
-def object_schema(properties: Schema, definitions: Schema | None = None) -> Schema:
-    """Return a closed object schema with these properties, all required."""
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {**schema, "$defs": dict(definitions)} if definitions else schema
 
 
 # --- objects as they are ------------------------------------------------------------------------------------------

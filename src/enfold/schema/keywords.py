@@ -21,6 +21,17 @@ def properties_of(schema: Any) -> dict[str, Any]:
     return properties if isinstance(properties, dict) else {}
 
 
+def object_schema(properties: dict[str, Any], definitions: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a closed object schema with these properties, all required."""
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {**schema, "$defs": dict(definitions)} if definitions else schema
+
+
 def is_deprecated(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("deprecated") is True
 
