@@ -135,7 +135,9 @@ def test_impossible_combinations_are_reported(folder: Path, words: list[str], co
 
 def test_a_command_without_a_subcommand_asks_for_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks"]) == 2
-    assert capfd.readouterr().err.endswith("the following arguments are required: verb\n")
+    assert capfd.readouterr().err.endswith(
+        "the following arguments are required: {get,wait,answer,cancel,list,clean}\n"
+    )
 
 
 def test_one_key_is_one_run_in_the_shell_and_its_worker_is_named(

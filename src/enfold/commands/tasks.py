@@ -67,7 +67,7 @@ def _parser() -> ArgumentParser:
 
     parser = ArgumentParser("enfold tasks", description="Show and manage tasks.", allow_abbrev=False)
     verbs = "; ".join(f"{name}: {text}" for name, text in VERBS.items())
-    parser.add_argument("verb", choices=list(VERBS), help=verbs)
+    parser.add_argument("verb", choices=list(VERBS), metavar=f"{{{','.join(VERBS)}}}", help=verbs)
     parser.add_argument("id", nargs="?", help="the id of a task")
     parser.add_argument(
         "answers", nargs="*", default=[], metavar="KEY=JSON", help="for answer: the content of each form, as JSON"

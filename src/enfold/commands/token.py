@@ -21,7 +21,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     try:
         return {"new": _new, "list": _list, "revoke": _revoke}[options.command](options)
     except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"{options.file} cannot be used: {error.strerror}") from None
+        raise CallError("VALIDATION_ERROR", f"Cannot use the token file {options.file}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
 

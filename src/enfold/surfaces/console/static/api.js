@@ -98,7 +98,7 @@ export async function call(id, input, { signal, headers, told } = {}) {
   try {
     return Object.assign(outcome, { envelope: parse(text) });
   } catch {
-    throw Object.assign(new CallFailure("UNKNOWN_ERROR", "The answer is not JSON"), { outcome });
+    throw Object.assign(new CallFailure("UNKNOWN_ERROR", "The response is not JSON"), { outcome });
   }
 }
 
@@ -109,7 +109,7 @@ async function lastOf(answer, told) {
     const at = data.indexOf(',"body":'), head = JSON.parse(`${data.slice(0, at)}}`);
     return { status: head.status, headers: [...[...answer.headers].filter(([name]) => name !== "content-type"), ...Object.entries(head.headers)].sort(), text: data.slice(at + 8, -1) };
   }
-  throw new CallFailure("DATA_LOSS", "The connection was closed before the response came");
+  throw new CallFailure("DATA_LOSS", "The connection was closed before the response arrived");
 }
 
 export async function answerQuestion(callId, answers) {

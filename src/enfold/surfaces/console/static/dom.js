@@ -126,7 +126,7 @@ export function copyButton(words, text, kind = "quiet") {
       await navigator.clipboard.writeText(text());
       copy.textContent = "Copied";
     } catch (error) {
-      copy.textContent = error.code === undefined ? error.message : "Select and copy by hand"; // the browser has codes
+      copy.textContent = error.code === undefined ? error.message : "Select the text and copy it"; // the browser has codes
     }
     announce(copy.textContent);
     setTimeout(() => (copy.textContent = words), 1500);

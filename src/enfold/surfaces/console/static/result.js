@@ -124,7 +124,7 @@ function table(given) {
     const sign = way === 2 ? -1 : 1;
     rows = way ? [...given].sort((one, other) => sign * compared(at(one, name), at(other, name))) : given;
     heads.forEach((head, place) => { const its = columns[place] === name && way; head.setAttribute("aria-sort", its ? (way === 1 ? "ascending" : "descending") : "none"); });
-    announce(way ? `Sorted by ${name}` : "In the order of the result");
+    announce(way ? `Sorted by ${name}` : "In the original order");
     shown = 0;
     show(body);
     grow(ROWS);

@@ -96,7 +96,7 @@ async function onePage(place, id, state) {
     show(rest, h("div.sides",
       h("section", h("h2", "Task"), pairs([["Task id", id], ["Caller", task.caller || "anonymous"], ["Started", moment(task.created)], ["Changed", moment(task.updated)],
         [isOver(task) ? "Took" : "Runs for", took(Math.max((isOver(task) ? task.updated : Date.now()) - task.created, 0))], ["Deadline", task.deadline ? moment(task.deadline) : ""], ["Kept until", moment(task.created + task.ttl_ms)]], "facts"), h("p", actions)),
-      h("section", h("h2", "Input"), task.input == null ? note("Not shown: the operation is not here any more.") : tree(task.input).element)),
+      h("section", h("h2", "Input"), task.input == null ? note("Not shown: the operation no longer exists.") : tree(task.input).element)),
     isOver(task) && h("section", h("h2", task.error ? "Error" : "Result"), task.error ? [failed(task.error), Object.keys(task.error.details || {}).length > 0 && tree(task.error.details).element] : dataView(task.result.data, task.result.meta).element),
     h("section", h("h2", "Timeline"), timeline(task)));
   }
