@@ -141,7 +141,9 @@ async def test_the_meta_field_reaches_callers(name: str) -> None:
 # --- the newcomer's test ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["source", "surface", "format", "transport", "meta field", "middleware", "command"])
+@pytest.mark.parametrize(
+    "kind", ["source", "surface", "format", "transport", "meta field", "middleware", "configuration key", "command"]
+)
 def test_a_newcomer_opens_at_most_four_files(kind: str) -> None:
     table = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("## Add to Enfold itself")[2]
     row = next(line for line in table.splitlines() if line.startswith(f"| a {kind}"))

@@ -6,6 +6,7 @@ A change breaks when a call of before may be refused now, or an answer of now ma
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias
 
@@ -128,8 +129,6 @@ def _report(changes: list[OperationChange]) -> str:
             f"{_SIGNS[change.change]} {change.id}  {change.change}{', breaking' if change.verdict == 'breaking' else ''}"
         )
         lines += [f"    {reason}" for reason in change.reasons]
-    counts: dict[str, int] = {}
-    for change in changes:
-        counts[change.change] = counts.get(change.change, 0) + 1
+    counts = Counter(change.change for change in changes)
     breaking = sum(change.verdict == "breaking" for change in changes)
     return "\n".join([*lines, f"{', '.join(f'{count} {name}' for name, count in counts.items())}; {breaking} breaking"])

@@ -28,7 +28,7 @@ from enfold.commands.nats import users_in
 from enfold.commands.shared.advice import missing_target
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
-from enfold.commands.shared.options import add_agent_options, agent_settings, limits_of, parse_command
+from enfold.commands.shared.options import add_agent_options, add_list, agent_settings, limits_of, parse_command
 from enfold.commands.shared.stores import (
     OrderKeys,
     TaskSettings,
@@ -159,11 +159,8 @@ def _certificate(options: Namespace) -> Certificate | None:
 
 def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--host", help="the address to listen on (default ENFOLD_HOST, else 127.0.0.1)")
-    parser.add_argument(
-        "--port",
-        type=_number("--port", int, 0, 65_535),
-        help="the port; 0 chooses a free one (default PORT, else 8000)",
-    )
+    port = _number("--port", int, 0, 65_535)
+    parser.add_argument("--port", type=port, help="the port; 0 chooses a free one (default PORT, else 8000)")
     parser.add_argument("--format", default=DEFAULT_FORMAT, help="default format of responses")
     add_caller_options(parser)
     parser.add_argument("--token", help="a shared token for the identity `owner`; prefer ENFOLD_SERVE_TOKEN")
@@ -171,16 +168,8 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         "--allow-anonymous", action="store_true", help="allow calls without a token to operations without access rules"
     )
     parser.add_argument("--insecure", action="store_true", help="allow serving other machines without tokens")
-    parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="accept requests for this host name"
-    )
-    parser.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="accept requests from pages of this origin",
-    )
+    add_list(parser, "--allow-host", "NAME", "accept requests for this host name")
+    add_list(parser, "--allow-origin", "ORIGIN", "accept requests from pages of this origin")
     parser.add_argument(
         "--forwarded-allow-ips",
         type=_proxies,
@@ -191,13 +180,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="maximum size of a request body"
     )
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help="override a limit (docs/limits.md)",
-    )
+    add_list(parser, "--limit", "NAME=NUMBER", "override a limit (docs/limits.md)")
     parser.add_argument("--no-console", action="store_true", help="do not serve the console at /")
     parser.add_argument(
         "--keep-payloads",
@@ -223,19 +206,9 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--title", help="application name, in the OpenAPI document and for MCP clients")
     parser.add_argument("--app-version", metavar="TEXT", help="application version")
-    parser.add_argument(
-        "--workers",
-        type=_number("--workers", int, 1, 256),
-        default=1,
-        metavar="N",
-        help="number of worker processes",
-    )
-    parser.add_argument(
-        "--grace",
-        type=_number("--grace", float, 0, 86_400),
-        default=GRACE,
-        help="seconds for running calls to finish at shutdown",
-    )
+    workers, grace = _number("--workers", int, 1, 256), _number("--grace", float, 0, 86_400)
+    parser.add_argument("--workers", type=workers, default=1, metavar="N", help="number of worker processes")
+    parser.add_argument("--grace", type=grace, default=GRACE, help="seconds for running calls to finish at shutdown")
     parser.add_argument("--reload", action="store_true", help="restart when a Python file below this folder changes")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.shared.targets import TOKEN, config_of
@@ -40,15 +41,22 @@ def add_caller_options(parser: ArgumentParser) -> None:
     )
 
 
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Report an error in the settings of callers as one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise CallError("VALIDATION_ERROR", str(error)) from None
+
+
+@_one_sentence()
 def token_verifier(options: Namespace) -> AnyOf | None:
     """Combine the tokens of file and variable, the owner's, and those of issuers; None without authentication."""
     from enfold.auth.tokens import AnyOf
 
-    found = list(find_verifiers(options))
-    try:
-        return AnyOf(found) if found else None
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
+    found = find_verifiers(options)
+    return AnyOf(found) if found else None
 
 
 def current_rights(tokens: AnyOf | None) -> Callable[[Identity], Identity | None] | None:
@@ -58,23 +66,16 @@ def current_rights(tokens: AnyOf | None) -> Callable[[Identity], Identity | None
     return lambda identity: None if identity == LOCAL else tokens.current(identity)
 
 
-def find_verifiers(options: Namespace) -> Iterator[Verifier]:
-    """Return all verifiers: files, lists, issuers; an error is reported as one sentence."""
-    try:
-        yield from _verifiers(options)
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
-
-
-def _verifiers(options: Namespace) -> Iterator[Verifier]:
+@_one_sentence()
+def find_verifiers(options: Namespace) -> list[Verifier]:
+    """Return all verifiers: files, lists, issuers."""
     from enfold.auth.tokens import Tokens, tokens_from_environment
 
     listed = tokens_from_environment(os.environ) if options.tokens is None else token_file(options.tokens)
-    if listed is not None:
-        yield listed
+    found: list[Verifier] = [] if listed is None else [listed]
     own = options.token or os.environ.get(OWNER_TOKEN)
     if own:
-        yield Tokens([(own, Identity("owner", frozenset({EVERYTHING})))])
+        found.append(Tokens([(own, Identity("owner", frozenset({EVERYTHING})))]))
     config = config_of(options.target)
     trusted: list[Mapping[str, Any]] = [] if config is None else list(config.issuers)
     if options.issuer:
@@ -83,16 +84,16 @@ def _verifiers(options: Namespace) -> Iterator[Verifier]:
     if trusted:
         from enfold.auth.issuers import Issuers, read_issuers
 
-        yield Issuers(read_issuers(trusted))
+        found.append(Issuers(read_issuers(trusted)))
+    return found
 
 
+@_one_sentence()
 def token_file(path: str) -> TokenFile:
-    """Read the tokens of a file; an error is reported as one sentence."""
+    """Read the tokens of a file."""
     from enfold.auth.token_file import TokenFile
 
     try:
         return TokenFile(path)
     except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"Cannot read the tokens from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
+        raise ValueError(f"Cannot read the tokens from {path}: {error.strerror}") from None

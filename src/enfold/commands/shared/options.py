@@ -81,6 +81,11 @@ class TargetParser(ArgumentParser):
         super().error(message)
 
 
+def add_list(parser: ArgumentParser, option: str, metavar: str, help: str) -> None:
+    """Add an option that may be given several times."""
+    parser.add_argument(option, action="append", default=[], metavar=metavar, help=help)
+
+
 MODES = ("all", "search", "auto")
 
 
@@ -105,16 +110,9 @@ def _limit(words: str) -> tuple[str, object]:
 
 
 def add_agent_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--expose",
-        action="append",
-        default=[],
-        metavar="[NAMESPACE=]MODE",
-        help="what tools/list contains: all tools, search tools, or auto (by cost)",
-    )
-    parser.add_argument(
-        "--pin", action="append", default=[], metavar="PATTERN", help="an operation that is always listed"
-    )
+    told = "what tools/list contains: all tools, search tools, or auto (by cost)"
+    add_list(parser, "--expose", "[NAMESPACE=]MODE", told)
+    add_list(parser, "--pin", "PATTERN", "an operation that is always listed")
     parser.add_argument("--max-result-tokens", type=int, metavar="N", help="shorten longer results where possible")
 
 
