@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -171,8 +171,11 @@ async def opened_tasks(
     registry: Registry, settings: TaskSettings, grace: Grace | None = None, **how: Any
 ) -> AsyncIterator[Tasks | None]:
     """Run `open_tasks` on any store, for as long as a command runs; earlier tasks are resumed at once."""
-    async with _tasks_at_address(registry, settings, how) as remote:
-        tasks = remote or open_tasks(registry, settings, **how)
+    async with AsyncExitStack() as stack:
+        if settings.is_remote:
+            tasks: Tasks | None = await _tasks_at_address(stack, registry, settings, how)
+        else:
+            tasks = open_tasks(registry, settings, **how)
         if tasks is None:
             yield None
             return
@@ -196,32 +199,26 @@ async def _check_file(store: TaskStore, path: Path) -> None:
             raise CallError("VALIDATION_ERROR", f"Cannot store tasks in {path}: {error.__cause__}") from None
 
 
-@asynccontextmanager
 async def _tasks_at_address(
-    registry: Registry, settings: TaskSettings, how: Mapping[str, Any]
-) -> AsyncIterator[Tasks | None]:
-    """Open the tasks of a NATS server, if one is named."""
-    if settings.store is None or not settings.is_remote:
-        yield None
-        return
+    stack: AsyncExitStack, registry: Registry, settings: TaskSettings, how: Mapping[str, Any]
+) -> Tasks:
+    """Open the tasks of the NATS server that the settings name, until the stack is closed."""
     from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import open_transport, reached
+    from enfold.tasks import Tasks
 
+    address = str(settings.store)
     options: dict[str, Any] = {"token": os.environ.get(TOKEN), "insecure": settings.insecure}
     if settings.of_peers:  # a server that is unreachable, or has no JetStream, still has peers who answer
-        from enfold.tasks import Tasks
-
-        transport = open_transport(settings.store, **options)
-        try:
-            if keeps_state(transport):
-                yield Tasks(registry, _store_on(transport, settings), **{**task_terms(settings), **how})
-        finally:
-            await transport.close()
-        return
-    async with reached(settings.store, **options) as transport:
-        if not keeps_state(transport):
-            raise CallError("VALIDATION_ERROR", f"Cannot store tasks at {settings.store}: use a file or nats://…")
-        yield await tasks_on_servers(registry, transport, settings, **how)
+        transport = open_transport(address, **options)
+        stack.push_async_callback(transport.close)
+    else:
+        transport = await stack.enter_async_context(reached(address, **options))
+    if not keeps_state(transport):
+        raise CallError("VALIDATION_ERROR", f"Cannot store tasks at {address}: use a file or nats://…")
+    if settings.of_peers:
+        return Tasks(registry, _store_on(transport, settings), **{**task_terms(settings), **how})
+    return await tasks_on_servers(registry, transport, settings, **how)
 
 
 async def tasks_on_servers(

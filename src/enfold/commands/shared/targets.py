@@ -141,30 +141,26 @@ def first_target(words: list[str], registry: Registry | None, command: str, rest
 
 
 def load_program(target: Target) -> Registry:
-    """Load the registry of a user's script, or of the program that a target names."""
-    registry: Registry = _load(target.text) if target.registry is None else target.registry
-    return registry
+    """Return the registry of a user's script, or load that of a program; any error is reported as one sentence."""
+    if isinstance(target.registry, Registry):
+        return target.registry
+    from enfold.sources.functions import TargetError, load_target
+
+    try:
+        with output_for_results():
+            return load_target(target.text)
+    except TargetError as error:
+        raise CallError("VALIDATION_ERROR", str(error)) from None
+    except SystemExit as error:
+        raise CallError("EXECUTION_ERROR", f"{target.text} called exit ({error.code}) while it was imported") from None
+    except Exception as error:
+        raise CallError("EXECUTION_ERROR", f"Cannot import {target.text}: {_where(error)}") from error
 
 
 def served_program(registry: Registry, name: str) -> Registry:
     """Return the registry of a program, which is listed among its own sources."""
     registry.sources.enter(name, "functions", "up", operations=len(registry))
     return registry
-
-
-def _load(target: str) -> Registry:
-    """Load the registry of a program; any error is reported as one sentence."""
-    from enfold.sources.functions import TargetError, load_target
-
-    try:
-        with output_for_results():
-            return load_target(target)
-    except TargetError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
-    except SystemExit as error:
-        raise CallError("EXECUTION_ERROR", f"{target} called exit ({error.code}) while it was imported") from None
-    except Exception as error:
-        raise CallError("EXECUTION_ERROR", f"Cannot import {target}: {_where(error)}") from error
 
 
 def _where(error: BaseException) -> str:

@@ -98,7 +98,7 @@ def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind], examples:
     if examples:
         schema["examples"] = examples
     shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
-    return ConvertedSchema(schema, frozenset().union(*(shape.uses for shape in shapes)))
+    return ConvertedSchema.around(schema, shapes)
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -366,9 +366,7 @@ def _with_undeclared(fields: Fields) -> Fields:
 def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
     if len(shapes) == 1 or all(shape == shapes[0] for shape in shapes):
         return shapes[0]
-    return ConvertedSchema(
-        {"allOf": [shape.schema for shape in shapes]}, frozenset().union(*(shape.uses for shape in shapes))
-    )
+    return ConvertedSchema.around({"allOf": [shape.schema for shape in shapes]}, shapes)
 
 
 def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:

@@ -274,8 +274,7 @@ def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
         return ConvertedSchema(ANYTHING)
     if len(shapes) == 1:
         return shapes[0]
-    uses = frozenset().union(*(shape.uses for shape in shapes))
-    return ConvertedSchema({"anyOf": [shape.schema for shape in shapes]}, uses)
+    return ConvertedSchema.around({"anyOf": [shape.schema for shape in shapes]}, shapes)
 
 
 def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from operator import is_
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,6 +40,11 @@ class ConvertedSchema(msgspec.Struct, frozen=True):
 
     schema: Any
     uses: frozenset[str] = frozenset()
+
+    @classmethod
+    def around(cls, schema: Any, parts: Iterable[ConvertedSchema]) -> Self:
+        """Return a schema that is made of others."""
+        return cls(schema, frozenset().union(*(part.uses for part in parts)))
 
 
 class Schemas:
