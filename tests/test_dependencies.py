@@ -496,6 +496,35 @@ def test_depends_refuses_anything_but_a_provider() -> None:
 # the application
 
 
+def never() -> Iterator[str]:
+    yield from ()
+
+
+async def later_never() -> AsyncIterator[str]:
+    for each in "":
+        yield each
+
+
+def twice() -> Iterator[str]:
+    yield "a"
+    yield "b"
+
+
+async def later_twice() -> AsyncIterator[str]:
+    yield "a"
+    yield "b"
+
+
+@pytest.mark.parametrize("provider", [never, later_never, twice, later_twice])
+async def test_a_provider_that_does_not_yield_exactly_once_is_named(shop: Shop, provider: Callable[..., Any]) -> None:
+    @shop.ops.query
+    def price(it: Annotated[str, Depends(provider)]) -> str:
+        return it
+
+    with pytest.raises(CallError, match=rf"{provider.__name__}\(\) must yield exactly once: generator didn't"):
+        await shop.ops.execute("shop.price")
+
+
 async def test_calls_at_the_same_time_share_one_opening(shop: Shop) -> None:
     begun = asyncio.Event()
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future as SharedFuture
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from msgspec.structs import replace
@@ -125,19 +126,24 @@ class Opened:
 
     def __init__(self, threads: Threads | None) -> None:
         self.threads = None if threads is None else WatchedThreads(threads)
-        self._exits: list[Exit] = []
+        self._exits: list[tuple[str, Exit]] = []  # with the names of the providers
 
     async def open(self, provider: Provider, arguments: dict[str, Any], context: Context | None) -> Any:
         """The value of a provider; one with a `yield` is run up to it."""
         start = partial(provider.function, **arguments)
-        if provider.kind == "generator":
-            return await self.call(partial(self._enter, start), context)
-        if provider.kind == "stream":
-            return await self._enter_async(start)
+        try:
+            if provider.kind == "generator":
+                return await self.call(partial(self._enter, provider.name, start), context)
+            if provider.kind == "stream":
+                return await self._enter_async(provider.name, start)
+        except RuntimeError as error:
+            if (named := _named(error, provider.name)) is error:
+                raise
+            raise named from None
         value = start() if provider.kind == "async" else await self.call(start, context)
         return await value if hasattr(value, "__await__") else value
 
-    def _enter(self, start: Callable[[], Any]) -> Any:
+    def _enter(self, name: str, start: Callable[[], Any]) -> Any:
         started = start()
         # A function decorated with `contextmanager` gives a context manager, and not its generator.
         manager = started if hasattr(started, "__enter__") else contextmanager(lambda: started)()
@@ -146,14 +152,14 @@ class Opened:
         async def leave(error: BaseException | None) -> None:
             await self.call(partial(manager.__exit__, *_facts(error)), None, is_patient=True)
 
-        self._exits.append(leave)  # here, since the call may have ended while this thread was waiting
+        self._exits.append((name, leave))  # here, since the call may have ended while this thread was waiting
         return value
 
-    async def _enter_async(self, start: Callable[[], Any]) -> Any:
+    async def _enter_async(self, name: str, start: Callable[[], Any]) -> Any:
         started = start()
         manager = started if hasattr(started, "__aenter__") else asynccontextmanager(lambda: started)()
         value = await manager.__aenter__()
-        self._exits.append(lambda error: manager.__aexit__(*_facts(error)))
+        self._exits.append((name, lambda error: manager.__aexit__(*_facts(error))))
         return value
 
     async def call(self, function: Callable[[], Any], context: Context | None, *, is_patient: bool = False) -> Any:
@@ -180,11 +186,11 @@ class Opened:
             if self.threads is not None and self.threads.is_busy:
                 self._close_later(self.threads, error)
                 break
-            leave = self._exits.pop()
+            name, leave = self._exits.pop()
             try:
                 await leave(error)
             except BaseException as raised:  # noqa: BLE001  # the others are closed whatever one raises
-                error = raised
+                error = _named(raised, name)
         return error
 
     def _close_later(self, threads: WatchedThreads, error: BaseException | None) -> None:
@@ -247,6 +253,7 @@ class AppDependencies:
     """The dependencies with scope `app`: each is opened once, and all are closed together."""
 
     def __init__(self) -> None:
+        self.orders = count(1)  # of opening
         self._held: dict[Hashable, Held] = {}
 
     async def value(self, provider: Provider, threads: Threads | None) -> Any:
@@ -288,7 +295,7 @@ class Held:
 
     def __init__(self, owner: AppDependencies, provider: Provider, threads: Threads | None) -> None:
         self.key = provider.key
-        self.order = 0  # counts up as dependencies are opened; 0 while this one is not
+        self.order = 0  # 0 while it is not open
         self._owner = owner
         self._provider = provider
         self._threads = threads
@@ -330,7 +337,6 @@ class Held:
         self._ended.set_result(await self._opened.close(None))
 
     async def _open(self) -> bool:
-        global _order  # noqa: PLW0603
         try:
             value = await self._owner.open(self._provider, self._opened, self._threads)
         except BaseException as error:  # noqa: BLE001  # the callers that wait get it
@@ -340,8 +346,7 @@ class Held:
             self._value.set_exception(error if is_plain else RuntimeError(f"{self._provider.name}() was cancelled"))
             self._ended.set_result(None)
             return False
-        _order += 1
-        self.order = _order
+        self.order = next(self._owner.orders)
         self._value.set_result(value)
         return True
 
@@ -356,7 +361,10 @@ class Held:
         return await asyncio.shield(asyncio.wrap_future(self._ended))
 
 
-_order = 0
+def _named(error: BaseException, name: str) -> BaseException:
+    """The error of a provider that does not yield exactly once with its name, which the one of `contextlib` lacks."""
+    is_miscounted = str(error) in ("generator didn't yield", "generator didn't stop")
+    return RuntimeError(f"{name}() must yield exactly once: {error}") if is_miscounted else error
 
 
 def _facts(error: BaseException | None) -> tuple[Any, ...]:
