@@ -62,7 +62,7 @@ Transaction = Annotated[sqlite3.Connection, Depends(transaction)]
 
 @ops.query
 def balance(name: str, database: Transaction) -> int:
-    """What is on an account."""
+    """Return the balance of an account."""
     row = database.execute("select balance from account where name = ?", (name,)).fetchone()
     if row is None:
         raise CallError("NOT_FOUND", f"There is no account of {name}")
@@ -71,7 +71,7 @@ def balance(name: str, database: Transaction) -> int:
 
 @ops.mutation
 def transfer(sender: str, receiver: str, amount: int, database: Transaction) -> int:
-    """Move money; returns what is left."""
+    """Move money, and return the remaining balance."""
     move = "update account set balance = balance + ? where name = ?"
     database.execute(move, (amount, receiver))
     database.execute(move, (-amount, sender))

@@ -12,7 +12,7 @@ STOCK = {"apple": 3, "pear": 0}
 
 @ops.query
 def stock(fruit: str) -> int:
-    """How many there are of a fruit."""
+    """Return how many there are of a fruit."""
     return STOCK.get(fruit, 0)
 
 
@@ -29,7 +29,7 @@ async def clear(context: Context) -> str:
 
 @ops.resource("shop://fruit/{name}", mime_type="application/json")
 def fruit(name: str) -> dict[str, str | int]:
-    """One fruit."""
+    """Return one fruit."""
     return {"name": name, "stock": STOCK.get(name, 0)}
 
 

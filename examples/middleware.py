@@ -23,7 +23,7 @@ async def timing(call: Call, next: Next) -> Outcome:
 
 @ops.middleware
 async def same_tenant(call: Call, next: Next) -> Outcome:
-    """Refuse a caller of another tenant, before the handler or anything below sees the call."""
+    """Refuse callers of another tenant before the handler runs."""
     tenant = call.input.get("tenant")
     if tenant is not None and call.identity is not None and tenant not in call.identity.scopes:
         raise CallError("ACCESS_DENIED", f"{call.identity.id} does not belong to {tenant}")
@@ -31,7 +31,7 @@ async def same_tenant(call: Call, next: Next) -> Outcome:
 
 
 async def retry(call: Call, next: Next) -> Outcome:
-    """Try again, up to three times, where the error says that this is safe."""
+    """Try up to three times, if the error says that a retry is safe."""
     for _ in range(2):
         try:
             return await next(call)
@@ -42,7 +42,7 @@ async def retry(call: Call, next: Next) -> Outcome:
 
 
 class Cache:
-    """Answer a query that was answered before, without running it."""
+    """Return the stored result of a repeated query."""
 
     def __init__(self) -> None:
         self._known: dict[str, ResponseEnvelope[Any]] = {}

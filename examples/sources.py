@@ -26,7 +26,7 @@ async def add(x: int, y: int) -> int:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Serve the same function over HTTP and MCP, to have something to call."""
+    """Serve the same function over HTTP and MCP, as something to call."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         app = to_http(ops, mounts={"/mcp": to_mcp(ops)})
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))

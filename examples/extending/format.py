@@ -8,7 +8,7 @@ from enfold import CallError, FormatError, OperationSpec, ResponseEnvelope, loca
 from enfold.envelope import error_text
 from enfold.formats import find_format, register_format
 
-# What surfaces may know of a format; each has a default, and all but the verbs can be left out.
+# Optional properties of a format, which surfaces use.
 ERROR_SCHEMA = {
     "type": "object",
     "properties": {"status": {"const": "error"}, "message": {"type": "string"}, "code": {"type": "string"}},

@@ -1,4 +1,4 @@
-"""A custom source: each named query in an SQL file becomes an operation, its parameters the arguments."""
+"""A custom source: each named query in an SQL file becomes an operation, and its parameters become arguments."""
 
 import asyncio
 import re

@@ -28,9 +28,9 @@ async def to_lines(
     registry: Registry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, identity: Identity | None = None
 ) -> None:
     """Answer each line of a connection until it closes."""
-    guarded = registry.guarded()  # the view whose `execute` and `subscribe` ask whether this caller may
+    guarded = registry.guarded()  # the view that checks the caller's access
     try:
-        while line := await reader.readline():  # which bounds a line to 64 KiB
+        while line := await reader.readline():  # a line is limited to 64 KiB
             async for answer in _answers(guarded, line, Context(identity=identity)):
                 writer.write(answer + b"\n")
                 await writer.drain()  # a client that reads slowly slows the handler down
@@ -41,7 +41,7 @@ async def to_lines(
 
 
 async def _answers(registry: Registry, line: bytes, context: Context) -> AsyncIterator[bytes]:
-    """Parse and run one call. Parsing is guarded too, so that every failure is an answer with a code and never a traceback."""
+    """Parse and run one call. Parsing is inside the error handling, so that every failure gets a code and never a traceback."""
     written, operation = find_format("envelope"), ""
     try:
         operation, given, written = _read(line)
