@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that could measure something else than they say."""
+"""The parts of the benchmarks that could measure the wrong thing."""
 
 from __future__ import annotations
 

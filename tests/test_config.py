@@ -1,4 +1,4 @@
-"""Configuration files: an editor's file works unchanged, and whatever is wrong is one sentence with its place."""
+"""Configuration files: an editor's file works unchanged, and every mistake is one message with its location."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The worked examples of docs/extending.md, tried with more than they show, and the newcomer's test."""
+"""The worked examples of docs/extending.md, with more cases than they show, and a newcomer's test."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A wrong name is answered with the nearest right one, at little cost however many there are."""
+"""Suggestions for a wrong name: the nearest valid one, at low cost for any number of names."""
 
 from __future__ import annotations
 

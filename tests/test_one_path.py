@@ -1,4 +1,4 @@
-"""However a call is made, its data is the same; and on one surface, in one format, so are its bytes."""
+"""The data of a call is the same on every path; on one surface, in one format, so are its bytes."""
 
 from __future__ import annotations
 

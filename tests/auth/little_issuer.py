@@ -1,4 +1,4 @@
-"""An issuer for tests, without a network: keys, tokens, and a `fetch` that can be away. Its clock is moved by hand."""
+"""An issuer for tests, without a network: keys, tokens, and a `fetch` that can fail. Tests set its clock."""
 
 from __future__ import annotations
 

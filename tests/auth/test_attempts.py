@@ -1,4 +1,4 @@
-"""Failed attempts: the first few cost nothing, a guesser waits, and no number of addresses fills the memory."""
+"""Failed attempts: the first few are not delayed, further ones are, and any number of addresses uses limited memory."""
 
 from __future__ import annotations
 

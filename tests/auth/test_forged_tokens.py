@@ -1,4 +1,4 @@
-"""Forged tokens: none of them lets its bearer in, whatever it pretends; honest ones of every kind do."""
+"""Forged tokens are rejected, whatever they claim; valid ones of every kind are accepted."""
 
 from __future__ import annotations
 

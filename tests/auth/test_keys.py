@@ -1,4 +1,4 @@
-"""Keys of an issuer: found by discovery, fetched as seldom as promised, changed, withdrawn, and kept while it is unreachable."""
+"""Keys of an issuer: found by discovery, fetched no more often than documented, changed, withdrawn, and kept while it is unreachable."""
 
 from __future__ import annotations
 

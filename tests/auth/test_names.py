@@ -1,4 +1,4 @@
-"""What a name means depends on who asks: operations that they may not see do not count, and are never named."""
+"""Names are looked up among the operations that the caller may see; hidden ones do not count and are never mentioned."""
 
 from __future__ import annotations
 

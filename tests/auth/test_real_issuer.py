@@ -1,4 +1,4 @@
-"""A real issuer on loopback (oidc-provider): its tokens are taken, its new keys found, its old ones refused."""
+"""A real issuer on loopback (oidc-provider): its tokens are accepted, new keys are found, and old ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that are open when their token is revoked, loses a right, or expires: each ends, and says why where it can."""
+"""Streams that are open when their token is revoked, loses a scope, or expires: each ends, with the reason if the protocol has a place for it."""
 
 from __future__ import annotations
 

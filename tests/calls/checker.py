@@ -1,4 +1,4 @@
-"""What callers saw, compared with what workers did: lost, twice, after its time, hung."""
+"""Compares what callers received with what workers did: lost, doubled, late and stuck calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transport that loses, delays, doubles and reorders what another carries, and cuts the line: the same by each seed."""
+"""A transport that loses, delays, duplicates and reorders messages and cuts connections, reproducibly by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Malformed frames, the same by each seed, from a peer that means no good: `python -m tests.calls.noise ADDRESS COUNT RATE`."""
+"""Malformed frames from a malicious peer, reproducible by seed: `python -m tests.calls.noise ADDRESS COUNT RATE`."""
 
 from __future__ import annotations
 

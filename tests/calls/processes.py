@@ -1,4 +1,4 @@
-"""What the fault table needs beside its rows: processes of workers, hubs and noise, its scale, and what processes weigh."""
+"""Helpers of the fault table: processes of workers, hubs and noise, its scale, and the memory of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker lets in: above all, nothing that has waited longer than its caller does."""
+"""Admission to a worker: above all, it runs no call whose caller has stopped waiting."""
 
 from __future__ import annotations
 

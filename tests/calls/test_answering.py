@@ -1,4 +1,4 @@
-"""Answering by hand: a peer that takes requests itself and answers them through its map, and a subscriber who looks on."""
+"""Responding without a registry: a peer that answers requests through its map, and a subscriber that observes them."""
 
 from __future__ import annotations
 

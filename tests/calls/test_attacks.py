@@ -1,4 +1,4 @@
-"""The attacks of one peer on others: on NATS with the permissions we make, and around a hub. None succeeds."""
+"""Attacks of one peer on others, on NATS with generated permissions and around a hub. None succeeds."""
 
 from __future__ import annotations
 

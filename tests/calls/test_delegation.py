@@ -1,4 +1,4 @@
-"""On whose behalf a call is made: a statement for one call, which is good for nothing else."""
+"""Delegations: a signed statement on whose behalf a call is made, valid for this call only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How callers learn what workers serve: what they ask, whom they ask, and what they believe."""
+"""Discovery: what callers ask workers, which workers they ask, and which responses they accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events to bytes and back: what is written is read, validates, and nothing else is an event."""
+"""Events to bytes and back: written events can be read and validate, and nothing else is an event."""
 
 from __future__ import annotations
 

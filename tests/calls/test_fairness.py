@@ -1,4 +1,4 @@
-"""Callers who flood a worker on NATS take nothing from one who asks for little. `ENFOLD_FAULTS=1` asks more often."""
+"""Callers who flood a worker on NATS do not affect a caller with few calls. `ENFOLD_FAULTS=1` makes more calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub with spokes: what they offer is in the hub's registry and on its surfaces."""
+"""A hub with clients: their operations are in the hub's registry and on its surfaces."""
 
 from __future__ import annotations
 

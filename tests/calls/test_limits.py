@@ -1,4 +1,4 @@
-"""What one caller may use up: slots, keys, connections and lists are each their own, and an attacker runs into the end."""
+"""Limits per caller: slots, keys, connections and lists are counted for each caller, and an attacker reaches the limit."""
 
 from __future__ import annotations
 

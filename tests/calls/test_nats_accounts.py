@@ -1,4 +1,4 @@
-"""Callers in accounts of their own: the server itself stamps who calls, and rewrites where answers go."""
+"""Callers in separate accounts: the server adds the caller to each request, and rewrites reply subjects."""
 
 from __future__ import annotations
 

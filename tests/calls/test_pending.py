@@ -1,4 +1,4 @@
-"""The map of requests by itself: what it accepts as an answer, and what it ignores."""
+"""`PendingRequestMap` alone: which responses it accepts, and which it ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the fault table that hold on every transport. Around a hub and on NATS each peer is a process of its own."""
+"""Rows of the fault table that hold on every transport. Around a hub and on NATS each peer is a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker records what its recorder records unasked, as every other surface does."""
+"""A worker records the calls that its recorder records by default, as every other surface does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients know a server by the application's name and version: the SDK's client, and readers of the OpenAPI document."""
+"""Clients see the application's name and version: the SDK's client, and readers of the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`enfold diff`: what changed between two programs, and whom it breaks."""
+"""`enfold diff`: what changed between two programs, and which changes are breaking."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What users of FastAPI, FastMCP, mcpo and uvicorn type by habit works, or is answered with the command that does it."""
+"""Commands and options of FastAPI, FastMCP, mcpo and uvicorn work, or get a hint with the right command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`enfold serve` as a process: how it starts, what it is called, and how signals end it with all that it has started."""
+"""`enfold serve` as a process: startup, its name, and shutdown on signals with all child processes."""
 
 import json
 import os

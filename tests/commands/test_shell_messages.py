@@ -1,4 +1,4 @@
-"""What a person at a shell and an operator read: questions, stacks on demand, failures once, and lines at their level."""
+"""What users at a shell and operators see: questions, tracebacks on request, each failure once, and log levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks from the shell: ordered and printed, followed and answered, kept beside the target, and nothing made without need."""
+"""Tasks from the shell: started and listed, followed and answered, stored next to the target, and no file without need."""
 
 from __future__ import annotations
 

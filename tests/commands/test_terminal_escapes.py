@@ -1,4 +1,4 @@
-"""No command sends a terminal what an upstream wrote to control it: escapes, C1 controls, links, bidirectional marks."""
+"""No command sends control characters of an upstream to a terminal: escapes, C1 controls, links, bidirectional marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A set-up that cannot work is refused with a sentence that names the cure: programs, tokens, credentials, hosts."""
+"""A setup that cannot work is refused with a message that says what to do: programs, tokens, credentials, hosts."""
 
 from __future__ import annotations
 

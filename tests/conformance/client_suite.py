@@ -1,4 +1,4 @@
-"""Runs the client leg of the MCP conformance suite against our own client, and counts the status of every check.
+"""Runs the client part of the MCP conformance suite against our client, and counts the status of every check.
 
 `python -m tests.conformance.client_suite` needs what `suite.py` needs. It ends with 0 when no check failed or warned;
 those that are skipped are about what a client may leave undone. `--core` runs what every client must do.

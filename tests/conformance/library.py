@@ -1,4 +1,4 @@
-"""An application with the types that users really write, for generators of clients: nothing of it is ever called."""
+"""An application with the types that users really write, for client generators; it is never called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixtures of the MCP conformance suite once more, written on the official SDK: what the gateway has behind it.
+"""The fixtures of the MCP conformance suite once more, written on the official SDK: the upstream of the gateway.
 
 `python -m tests.conformance.sdk_server` speaks on the standard streams, with `--port 3902` over HTTP.
 """

@@ -1,4 +1,4 @@
-"""Runs the MCP conformance suite against `server.py`, in both eras and with the tasks extension.
+"""Runs the MCP conformance suite against `server.py`, with and without a handshake, and with the tasks extension.
 
 `python tests/conformance/suite.py` needs node and the package `@modelcontextprotocol/conformance` below `.parts`. It
 counts the status of every check, and ends with 0 when none failed, was skipped, or passed only because there was nothing

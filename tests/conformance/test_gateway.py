@@ -1,4 +1,4 @@
-"""The MCP conformance suite against the gateway: what passes through is as good as what is behind it."""
+"""The MCP conformance suite against the gateway: every check that passes for the server passes through the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool gave as an envelope of another format is passed on as it is, on every surface."""
+"""An envelope of another format that a tool returns is passed on unchanged, on every surface."""
 
 import json
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Format `plain`: objects as they are, and what tells them from wrapped values on each surface."""
+"""Format `plain`: objects without a wrapper, and the marks that distinguish them from wrapped values on each surface."""
 
 import asyncio
 import json

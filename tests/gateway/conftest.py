@@ -1,4 +1,4 @@
-"""A gateway with a little server of each era behind it, and one on the SDK of both."""
+"""A gateway with a small upstream server of each protocol generation, and one on the SDK with both."""
 
 import asyncio
 import json

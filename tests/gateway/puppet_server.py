@@ -1,4 +1,4 @@
-"""An MCP server on the standard streams that does nothing by itself: a test reads what it gets and says what it writes."""
+"""An MCP server on the standard streams that does nothing by itself: a test reads its input and decides its output."""
 
 import json
 import socket

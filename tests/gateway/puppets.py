@@ -1,4 +1,4 @@
-"""Servers that a test plays itself, message by message: a process on the standard streams, and an address."""
+"""Servers that a test controls message by message: over stdio, and over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on the standard streams whose definitions have everything that a definition may have, and more.
+"""A server on the standard streams whose definitions have every field of the protocol, and unknown ones.
 
 `python raw_server.py`: the tool `shout` logs before it answers, and once more a moment after.
 """

@@ -1,4 +1,4 @@
-"""Enfold behind Enfold over MCP: values arrive as they were given, and a caller's `_meta` reaches the last server."""
+"""Enfold behind Enfold over MCP: values arrive unchanged, and a caller's `_meta` reaches the last server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says of itself and its offers is the same directly and through the gateway, names aside."""
+"""Definitions of a server are the same directly and through the gateway, except for names."""
 
 from __future__ import annotations
 

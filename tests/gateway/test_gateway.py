@@ -1,4 +1,4 @@
-"""Servers of both eras behind one gateway, as HTTP with its document and as one MCP endpoint, seen by the SDK's client."""
+"""Servers of both protocol generations behind one gateway, over HTTP with its document and over MCP with the SDK's client."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the pages on MCP servers and configuration say is so."""
+"""The statements of the pages on MCP servers and configuration."""
 
 import re
 import shutil

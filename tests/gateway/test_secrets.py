@@ -1,4 +1,4 @@
-"""What a source is given as secrets, callers never see, wherever its server repeats it."""
+"""Callers never see secrets of a source, wherever its server repeats them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of a server behind the gateway, followed by clients who know tasks: over MCP and HTTP, and attacked."""
+"""Tasks of a server behind the gateway, followed by clients that support tasks, over MCP and HTTP, and attacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes around one program: servers, edges, workers and callers, and the effects that they had."""
+"""Real processes of one program: servers, edges, workers and callers, and the effects of their calls."""
 
 from __future__ import annotations
 

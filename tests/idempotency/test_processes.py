@@ -1,4 +1,4 @@
-"""Idempotency keys through real processes: servers, edges and workers that are killed, frozen and left."""
+"""Idempotency keys in real processes: servers, edges and workers that are killed and frozen, and callers that disconnect."""
 
 from __future__ import annotations
 

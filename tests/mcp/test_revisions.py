@@ -1,4 +1,4 @@
-"""What each revision knows."""
+"""What each revision supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user changes about operations they import: fixed arguments, short words, and what is selected unasked."""
+"""Options that change imported operations: fixed arguments, short descriptions, and default selections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable calls over HTTP: accepted at once, found again by their owner alone, and in the end what the call would have said."""
+"""Durable calls over HTTP: accepted immediately, visible to their owner only, with the same result as the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that come twice under one key: the effect is there once, on every surface, and the key is its caller's own."""
+"""Repeated calls with one key: one effect, on every surface, and keys belong to their caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees at a terminal while a call runs, on the screen that they have; nothing of it goes into a pipe."""
+"""What users see at a terminal while a call runs; nothing of it is written to a pipe."""
 
 import io
 import os

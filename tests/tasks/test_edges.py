@@ -1,4 +1,4 @@
-"""Edges whose workers are elsewhere: one order is one task, under one id, for every surface and every edge."""
+"""Edges with remote workers: a task has one id on every surface and every edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers, servers and those who order are killed again and again: nothing accepted is lost, nothing recorded twice.
+"""Workers, servers and callers are killed again and again: no accepted task is lost, no outcome recorded twice.
 
 `ENFOLD_FAULTS=1` (`make faults`) runs the whole table; otherwise a small sample of it.
 """

@@ -1,4 +1,4 @@
-"""The thread that owns a file of tasks: every job is answered, also one that is given while the store is closed."""
+"""The thread that owns a file of tasks: every job gets a result, even if the store is closed meanwhile."""
 
 import asyncio
 import sqlite3

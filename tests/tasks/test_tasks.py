@@ -1,4 +1,4 @@
-"""The life of a task, told on every store: ordered, run, asked, answered, cancelled, found again."""
+"""The lifecycle of a task on every store: started, run, asked, answered, cancelled, found again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about this source: its code is run, against a server that plays the one it speaks of."""
+"""The page about this source: its code is run against a fake of the service that it describes."""
 
 from __future__ import annotations
 

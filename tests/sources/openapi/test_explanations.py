@@ -1,4 +1,4 @@
-"""The reason of an upstream's failure reaches the message: where common servers put it, and what is left out."""
+"""The reason of an upstream's failure reaches the message: where common servers put it, and what is omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Over MCP an answer whose details misfit is a success with warnings; only one whose root misfits is an error."""
+"""Over MCP, a result with wrong details is a success with warnings; only one with a wrong root is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of an operation: names kept, clashes told apart, bodies spread or whole."""
+"""The arguments of an operation: names, clashes, and bodies as one argument or several."""
 
 from __future__ import annotations
 

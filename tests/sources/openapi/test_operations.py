@@ -1,4 +1,4 @@
-"""What operations are called and which are taken: names, filters, renames; what a malformed one does to the others."""
+"""Names, filters and renames of operations, and a malformed operation among valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where requests may go: servers and variables, redirects, references; everything else is refused with a sentence."""
+"""Where requests may go: servers and variables, redirects, references; everything else is refused with a reason."""
 
 from __future__ import annotations
 

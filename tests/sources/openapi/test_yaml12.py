@@ -1,4 +1,4 @@
-"""YAML 1.2 as JSON data: what old loaders turn into something else stays what it is."""
+"""YAML 1.2 as JSON data: values that old loaders convert stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is only a socket: it records every byte that comes, and answers with exactly the bytes it is given."""
+"""A server that is only a socket: it records every byte it receives, and responds with exactly the given bytes."""
 
 from __future__ import annotations
 

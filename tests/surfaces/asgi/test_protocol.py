@@ -1,4 +1,4 @@
-"""What a connection may take before anybody looks at a token: heads, time, requests that wait, other connections."""
+"""Limits of a connection before authentication: headers, time, waiting requests, other connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The browser, the shop with everything, and a page that is looked after."""
+"""Fixtures of the console: a browser, a shop with every feature, and a page whose errors fail the test."""
 
 from collections.abc import Iterator
 

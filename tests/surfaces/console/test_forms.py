@@ -1,4 +1,4 @@
-"""Forms of the console: what a person gives is what is sent, and nothing that was written is lost. In `make console`."""
+"""Forms of the console: the input of a user is what is sent, and nothing is lost. In `make console`."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The console against results, addresses, streams and servers that mean no good, and where others put it. In `make console`."""
+"""The console against results, addresses, streams and malicious servers, and mounted in other applications. In `make console`."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What people meet at the console: tokens, ways back, what is not there, streams, tasks, servers that die. In `make console`."""
+"""Visits to the console: tokens, navigation, missing pages, streams, tasks, servers that die. In `make console`."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The endpoint itself: who may call, what a request must look like, sessions, and streams that are taken up again."""
+"""The endpoint itself: who may call, what a request must look like, sessions, and resumed streams."""
 
 from __future__ import annotations
 

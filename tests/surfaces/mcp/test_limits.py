@@ -1,4 +1,4 @@
-"""What one client may take of a server: sessions, bytes to come back for, subscriptions, batches; others lose nothing."""
+"""Limits of one client of a server: sessions, resumable bytes, subscriptions, batches; other clients are not affected."""
 
 from __future__ import annotations
 

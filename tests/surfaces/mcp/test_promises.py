@@ -1,4 +1,4 @@
-"""What a tool advertises is what it gives, in every format; judged by a validator that is not ours."""
+"""Results match the schema that a tool advertises, in every format, by an independent validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that others have written list and call what the example serves: over both transports, in both eras."""
+"""Clients of other projects list and call the operations of the example: over both transports, with and without a handshake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks extension over HTTP and on the standard streams: the life of a task, who may follow it, and who may not."""
+"""The tasks extension over HTTP and on the standard streams: the lifecycle of a task, and who may follow it."""
 
 from __future__ import annotations
 

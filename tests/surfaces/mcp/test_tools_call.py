@@ -1,4 +1,4 @@
-"""What calling a tool gives: results, failures, content, and what is said on the way."""
+"""Calls of tools: results, failures, content, progress and log messages."""
 
 from __future__ import annotations
 

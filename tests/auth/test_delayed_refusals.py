@@ -1,4 +1,4 @@
-"""The refusal of a wrong token, which waits: it ends with its client, holds nothing of the request, and there are not many."""
+"""Delayed responses to wrong tokens: they end with their client, keep nothing of the request, and their number is limited."""
 
 from __future__ import annotations
 

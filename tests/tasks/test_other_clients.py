@@ -1,4 +1,4 @@
-"""Clients and servers that others have written, where they know tasks: FastMCP, and the inspector (checks 4, 5 and 6)."""
+"""Clients and servers of other projects that support tasks: FastMCP, and the inspector (checks 4, 5 and 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to a server: addresses that may be contacted, proxies and authorities of the environment, redirects."""
+"""Connections to servers: allowed addresses, proxies and certificates of the environment, redirects."""
 
 from __future__ import annotations
 

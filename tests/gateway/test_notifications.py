@@ -1,4 +1,4 @@
-"""What servers tell unasked passes through the gateway: changes of resources, progress, log messages, in all eras."""
+"""Notifications of servers pass through the gateway: changes of resources, progress and log messages, in all revisions."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where an MCP server has identities: without a token there is what is public, and a challenge for everything else."""
+"""An MCP server with identities: callers without a token only see public operations, and get a challenge for everything else."""
 
 from __future__ import annotations
 
