@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -27,7 +28,7 @@ from enfold.auth.tokens import Tokens
 from enfold.mcp import elicit
 from enfold.operations import Operation, Origin, Policy
 from enfold.provenance import Recorder, RecordStore
-from enfold.runtime.source_states import Problem
+from enfold.runtime.source_states import DefinitionChange, Problem
 from enfold.surfaces.http import to_http
 from enfold.surfaces.introspection import keep_calls
 from enfold.surfaces.introspection.calls import Payloads
@@ -148,7 +149,9 @@ def shop() -> OperationRegistry:
 
     made.sources.enter("shop", "functions", "up", operations=15)
     skipped = (Problem("POST /uploads", "its body is multipart/related, which no client here can write"),)
-    made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped)
+    wording = ("Get orders.", "Get orders of all customers.")
+    change = DefinitionChange("billing.orders.get_orders_0", "wording", round(time.time() * 1000), *wording)
+    made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped, changed=(change,), changes=1)
     made.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")
     return made
 

@@ -125,7 +125,7 @@ const below = (path, name) => (path ? `${path}.${name}` : name);
 function framed(schema, at, part, control, ...inside) {
   const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).map((each, place, all) => (all[place + 1] ? String(each).replace(/\.$/, "") : each)).join(" · ");
   const none = at.isNullable && h("input", { type: "checkbox", onchange: turn });
-  const body = h("div", control, inside);
+  const body = h(control && inside.some(Boolean) ? "div.controls" : "div", control, inside);
   const name = [h("span", at.title || String(at.name || schema.title || "input")), " ", at.title && [h("code.dim", at.name), " "], h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
   const empty = none && h("label.switch.null", { hidden: !at.required && schema.default === null }, none, "null");
   if (control) {
@@ -159,7 +159,7 @@ const LIMITS = { minimum: "from", exclusiveMinimum: "above", maximum: "to", excl
 function limits(schema) {
   const texts = Object.entries(LIMITS).map(([name, words]) => {
     const limit = name === "examples" ? schema.examples?.[0] : schema[name];
-    if (limit === undefined || limit === null || (name.startsWith("min") && name !== "minimum" && !limit)) return "";
+    if (limit === undefined || limit === null || limit === "" || (name.startsWith("min") && name !== "minimum" && !limit)) return "";
     const text = name === "pattern" ? limit : write(limit);
     return words.includes("#") ? words.replace("#", text).replace(/^(.*) 1 (.*)s$/, "$1 1 $2") : `${words} ${shortened(text, 200)}`;
   });

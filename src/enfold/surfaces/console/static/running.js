@@ -11,7 +11,7 @@ const LEVELS = { warning: "warn", error: "bad", critical: "bad", alert: "bad", e
 // `told` takes the events of the call; `stop` ends the clock. What was said stays with the answer as `log`.
 export function running(cancel) {
   const began = performance.now(), elapsed = chip("0.0 s"), words = h("span", { role: "status" }, "Running…"), bar = h("progress", { hidden: true, "aria-label": "Progress" });
-  const list = h("ol.loglines", { "aria-label": "Log messages" }), log = h("details.log-of", { open: true, hidden: true }, h("summary", "Log messages"), list);
+  const list = h("ol.loglines", { "aria-label": "Log messages" }), log = h("details", { open: true, hidden: true }, h("summary", "Log messages"), list);
   const asked = h("div", { "aria-live": "assertive" }), trouble = h("div"), open = new Map();
   let callId = null, number = 0;
   const tick = () => (elapsed.textContent = took(performance.now() - began));
@@ -25,7 +25,7 @@ export function running(cancel) {
     },
     log({ level, message, data }) {
       log.hidden = false;
-      list.append(h("li", h("span.dim.small", `${took(performance.now() - began)} `), h("span", { class: `small ${LEVELS[level] || "dim"}` }, level), " ", message, data != null && briefly(data, {})));
+      list.append(h("li", h("span.dim.small", `${took(performance.now() - began)} `), h("span", { class: `small ${LEVELS[level] || "dim"}` }, level), " ", message, data != null && [" ", briefly(data, {})]));
       if (++number > MOST) list.firstChild.remove();
     },
     question(each) {

@@ -1,7 +1,7 @@
 // Provenance: the runs that were recorded; and one of them as a graph with its parents, each with its verdict.
 
 import { value } from "./api.js";
-import { address, bring, button, chip, count, empty, failed, filters, h, heading, note, plainly, searchbox, select, shortened, show, status, table, TIMES, to, when } from "./dom.js";
+import { address, bring, button, capital, chip, count, empty, failed, filters, h, heading, note, plainly, searchbox, select, shortened, show, status, table, TIMES, to, when } from "./dom.js";
 import { svg } from "./chart.js";
 import { tree } from "./result.js";
 
@@ -66,7 +66,7 @@ async function oneRun(place, runId) {
     h("div.heading", h("h1.id", own.run.operation), chip(...verdict(own.run, lineage.verified))),
     h("p.dim.small.id", runId),
     [...lineage.faults, ...own.faults].map((each) => h("p.why", each)),
-    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p.dim.small", each)),
+    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => note(capital(each))),
     lineage.nodes.length > 0 && [graph(lineage, runId), h("h2", "Record"), tree(lineage.record).element]);
   return {};
 }

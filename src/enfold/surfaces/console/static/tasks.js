@@ -88,7 +88,7 @@ async function onePage(place, id, state) {
     // Below the facts and away from questions, so that answering one cannot cancel the task by mistake.
     const actions = [!isOver(task) && h("button.danger", { disabled: task.is_cancelling, onclick: ({ target }) => act("cancel", {}, target) }, task.is_cancelling ? "Cancelling…" : "Cancel the task"),
       canRetry && button("Run again", ({ target }) => act("retry", {}, target))];
-    show(top, h("div.heading.far", h("h1.id", task.operation), stateChip(task)),
+    show(top, h("div.heading", h("h1.id", task.operation), stateChip(task)),
     task.status === "working" && bar(task), task.message && h("p", { role: "status" }, task.message));
     for (const key of asked.keys()) if (!(key in task.questions)) asked.delete(key);
     for (const [key, each] of Object.entries(task.questions)) if (!asked.has(key)) asked.set(key, question(each, (answer, pressed) => act("answer", { answers: { [key]: answer } }, pressed)));
