@@ -35,7 +35,7 @@ from enfold.tasks import Status, TaskHandle, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.model import new_task_id
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_streams import Names, Streams, owner_token, slot_key, task_key
+from enfold.tasks.nats_streams import Names, Streams, slot_key, task_key, token_of
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskLimits, TaskStore, check_kept_bytes, is_large_share, now_ms
 from enfold.testing.asgi import Conversation
@@ -570,7 +570,7 @@ async def test_a_caller_of_the_server_reaches_no_task_however_they_try(peers: di
         for subject, data in (
             (names.key(task_key(before.order)), b"{}"),
             (names.key(task_key(before.order, "cancel")), b"1"),
-            (names.queued(owner_token(before.owner), "shop.sign"), forged),
+            (names.queued(token_of(before.owner), "shop.sign"), forged),
             (f"$JS.ACK.{names.queue}.x.1.1.1.1.1", b"+ACK"),
         ):
             await eve.publish(subject, data)
@@ -647,7 +647,7 @@ async def test_garbage_and_forged_orders_become_dead_letters_and_the_others_run(
         ]
         garbage = [b"", b"garbage", b"\xff\xfe", b'{"id": 1}', os.urandom(1000)]
         for data in (*garbage, *map(msgspec.json.encode, forged)):
-            await context.publish(names.queued(owner_token(""), "shop.large"), data)
+            await context.publish(names.queued(token_of(""), "shop.large"), data)
         assert (await (await edge.start("shop.large", {"size": 300_000})).result()).data == "x" * 300_000
         async with asyncio.timeout(PATIENCE):
             while len(await streams.keys("dead.*.*")) < 12 or (await context.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
@@ -679,7 +679,7 @@ async def test_deleted_streams_are_created_again_and_no_known_task_is_lost(
     edge, worker, jetstream, names = emptied
     waiting = await edge.start("shop.large", {"size": 2})
     long_ago = msgspec.structs.replace((await waiting.state()).order, id=new_task_id(), deadline=1, keep=1)
-    await jetstream.publish(names.queued(owner_token(""), "shop.large"), msgspec.json.encode(long_ago))
+    await jetstream.publish(names.queued(token_of(""), "shop.large"), msgspec.json.encode(long_ago))
     worker.begin()  # what was forgotten before anybody ran it stays forgotten
     async with asyncio.timeout(PATIENCE):
         assert (await waiting.result()).data == "xx"

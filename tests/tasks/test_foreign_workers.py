@@ -22,7 +22,7 @@ from enfold.commands.main import main
 from enfold.tasks import TaskHandle, Tasks
 from enfold.tasks.model import Order, new_task_id
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.nats_streams import Names, first_key, operation_token, owner_token, slot_key, task_key
+from enfold.tasks.nats_streams import Names, first_key, operation_token, slot_key, task_key, token_of
 
 APP = """
 from pathlib import Path
@@ -151,8 +151,8 @@ async def test_it_orders_reads_writes_acknowledges_and_purges_nothing_of_the_sho
     for subject in (f"{NAMES.changed}.>", f"{NAMES.changed}.task.{pay}.>", "$KV.>", f"{NAMES.name}.run.>"):
         await client.subscribe(subject, cb=hear)
     for subject, data in (
-        (NAMES.queued(owner_token(order.owner), "shop.pay"), msgspec.json.encode(paying)),
-        (NAMES.queued(owner_token(order.owner), "shop.confirm"), msgspec.json.encode(order)),
+        (NAMES.queued(token_of(order.owner), "shop.pay"), msgspec.json.encode(paying)),
+        (NAMES.queued(token_of(order.owner), "shop.confirm"), msgspec.json.encode(order)),
         (NAMES.key(task_key(order)), b"{}"),
         (NAMES.key(slot_key(paying)), b"1"),
         (NAMES.key(first_key(order.owner, "shop.pay", "k")), b"{}"),
@@ -162,7 +162,7 @@ async def test_it_orders_reads_writes_acknowledges_and_purges_nothing_of_the_sho
     ):
         await client.publish(subject, data)
     # One who may write a key of its own purges the others with it, where the stream allows rollups.
-    own = NAMES.key(f"task.{operation_token('evil.run')}.{owner_token('x')}.{'0' * 32}.state")
+    own = NAMES.key(f"task.{operation_token('evil.run')}.{token_of('x')}.{'0' * 32}.state")
     await client.publish(own, b"{}", headers={"Nats-Rollup": "all"})
     jetstream = client.jetstream(timeout=0.3)
     mine = operation_token("evil.run")
@@ -201,10 +201,10 @@ async def test_an_order_that_the_server_copies_into_the_queue_for_it_is_not_run(
     paying = msgspec.structs.replace(
         await asked(waiting), id=new_task_id(), operation="shop.pay", input={"amount": 1_000_000}, signature=""
     )
-    own = NAMES.key(f"task.{operation_token('evil.run')}.{owner_token('x')}.{'0' * 32}.state")
+    own = NAMES.key(f"task.{operation_token('evil.run')}.{token_of('x')}.{'0' * 32}.state")
     await evil.client.jetstream(timeout=2).publish(own, msgspec.json.encode(paying))
     read = f"$JS.API.DIRECT.GET.{NAMES.bucket}.{own}"
-    await evil.client.publish(read, b"", reply=NAMES.queued(owner_token(paying.owner), "shop.pay"))
+    await evil.client.publish(read, b"", reply=NAMES.queued(token_of(paying.owner), "shop.pay"))
     await asyncio.to_thread(wait_for, lambda: "is not a task" in (folder / "log").read_text())
     assert (await (await edge.start("shop.pay", {"amount": 1}, identity=ALICE)).result()).data == "paid 1"
     assert (folder / "paid").read_text() == "alice 1\n"
@@ -262,7 +262,7 @@ async def test_an_order_without_the_signature_of_an_edge_is_not_run(
     async with NATSTransport(server.url, user="admin", password="p", name="admin") as admin:
         jetstream = admin.client.jetstream()
         for order in forged:
-            await jetstream.publish(NAMES.queued(owner_token(order.owner), "shop.pay"), msgspec.json.encode(order))
+            await jetstream.publish(NAMES.queued(token_of(order.owner), "shop.pay"), msgspec.json.encode(order))
         async with asyncio.timeout(40):
             while (await jetstream.stream_info(NAMES.queue)).state.messages:  # noqa: ASYNC110  # of the server
                 await asyncio.sleep(0.02)

@@ -43,11 +43,11 @@ from enfold.tasks.nats_streams import (
     dead_key,
     encoded,
     first_key,
-    owner_token,
     read_entry,
     seconds_kept,
     task_key,
     task_pattern,
+    token_of,
 )
 from enfold.tasks.runner import cancel_all
 from enfold.tasks.store import (
@@ -172,7 +172,7 @@ class NATSTasks:
             await self._ledger.check(order, limits)
             await self._slots.take(order, limits.limit)
             # Queued before it is named: a process that dies in between has not reported it as accepted.
-            await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
+            await self._streams.queue(token_of(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
                 return await self._states.create(order)
             found = await self._states.find(order)
@@ -283,7 +283,7 @@ class NATSTasks:
             if self._living is None or self._living.done():
                 await self._streams.write(f"worker.{self._worker}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
-            messages = await self._queue.next(served(), n, wait, {owner_token(owner) for owner in but})
+            messages = await self._queue.next(served(), n, wait, {token_of(owner) for owner in but})
             claiming = asyncio.ensure_future(self._claim_all(messages))
             try:
                 return await asyncio.shield(claiming)
@@ -496,7 +496,7 @@ class NATSTasks:
         is_quiet = now_ms() - task.updated >= LOST_AFTER * self._ack_wait * 1000
         if task.status is not Status.WORKING or not is_quiet or not self._looked_for.is_due(task.id):
             return False
-        if await self._streams.is_queued(owner_token(task.owner), task.operation):
+        if await self._streams.is_queued(token_of(task.owner), task.operation):
             return False
         return not (task.fence and (task.id in self._running or await self._holder_lives(task)))
 
@@ -518,7 +518,7 @@ class NATSTasks:
         """Queue a task once more: the process that answered it may have died before. Copies do no harm."""
         order, message_id = task.order, f"{task.id}.{task.attempt}"
         if self._requeued.is_due(message_id):
-            await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
+            await self._streams.queue(token_of(order.owner), order.operation, msgspec.json.encode(order), message_id)
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[None]:
@@ -541,7 +541,7 @@ def _order(message: Msg, names: Names, verify: VerifyOrder | None) -> Order:
     if _REFLECTED in (message.headers or {}):
         raise ValueError("it was copied from a stream by a user without permission to submit tasks")
     order = msgspec.json.decode(message.data, type=Order)
-    if message.subject != names.queued(owner_token(order.owner), order.operation):
+    if message.subject != names.queued(token_of(order.owner), order.operation):
         raise ValueError("its subject is that of another operation or owner")
     if not match(TASK_ID, order.id) or order.expires > LATEST:
         raise ValueError("it has no id or no deadline")

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from math import ceil
@@ -131,22 +132,18 @@ class Names(msgspec.Struct, frozen=True):
         return [*consumers, self.key(f"worker.{peer_name(user.identity.id)}.*")]
 
 
-def _token(text: str) -> str:
+def token_of(text: str) -> str:
+    """Return an owner, a task's id or a key as one token of a subject, which does not reveal it."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def owner_token(owner: str) -> str:
-    """Return the owner as one token of a subject."""
-    return _token(owner)
 
 
 def operation_token(operation: str) -> str:
     """Return the operation as one token of a subject; it also names the consumer that its workers share."""
-    return f"op_{_token(operation)}"
+    return f"op_{token_of(operation)}"
 
 
 def _place(order: Order) -> str:
-    return f"{operation_token(order.operation)}.{owner_token(order.owner)}.{_token(order.id)}"
+    return f"{operation_token(order.operation)}.{token_of(order.owner)}.{token_of(order.id)}"
 
 
 def task_key(order: Order, what: str = "state") -> str:
@@ -155,7 +152,7 @@ def task_key(order: Order, what: str = "state") -> str:
 
 def task_pattern(owner: str | None, task_id: str | None) -> str:
     """Return the key pattern of states, for any operation; None stands for all owners or all tasks."""
-    return f"task.*.{'*' if owner is None else owner_token(owner)}.{'*' if task_id is None else _token(task_id)}.state"
+    return f"task.*.{'*' if owner is None else token_of(owner)}.{'*' if task_id is None else token_of(task_id)}.state"
 
 
 def slot_key(order: Order) -> str:
@@ -169,21 +166,21 @@ def state_of_slot(key: str) -> str:
 
 
 def slot_pattern(owner: str) -> str:
-    return f"open.*.{owner_token(owner)}.*"
+    return f"open.*.{token_of(owner)}.*"
 
 
 def first_key(owner: str, operation: str, key: str) -> str:
     """Return the key that names the first task with an idempotency key."""
-    return f"key.{operation_token(operation)}.{owner_token(owner)}.{_token(key)}"
+    return f"key.{operation_token(operation)}.{token_of(owner)}.{token_of(key)}"
 
 
 def sum_key(order: Order, name: str, hour: int) -> str:
     """Return the key under which a process counts the bytes of an owner's finished tasks of an operation."""
-    return f"bytes.{operation_token(order.operation)}.{owner_token(order.owner)}.{name}.{hour}"
+    return f"bytes.{operation_token(order.operation)}.{token_of(order.owner)}.{name}.{hour}"
 
 
 def sum_pattern(owner: str) -> str:
-    return f"bytes.*.{owner_token(owner)}.*.*"
+    return f"bytes.*.{token_of(owner)}.*.*"
 
 
 def dead_key(operation: str, sequence: str) -> str:
@@ -522,7 +519,7 @@ READ_AGAIN: Final = 5.0  # seconds after which the sums of other processes are r
 MAX_REMEMBERED: Final = 10_000
 
 IsUnfinished = Callable[[str], Awaitable[bool]]  # whether the task of a state's key is unfinished
-_Sums = dict[int, int]  # bytes, by the hour in which they expire
+_Sums = Counter[int]  # bytes, by the hour in which they expire
 
 
 class Seldom:
@@ -623,7 +620,7 @@ class Ledger:
             self._name = f"{self._name}a"
         own = self._own.setdefault(task.owner, {})
         sums = own[task.operation] = unexpired(own.get(task.operation, {}), now_ms())
-        sums[hour] = sums.get(hour, 0) + size + OVERHEAD
+        sums[hour] += size + OVERHEAD
         with suppress(Error, TransportError, CallError, OSError, TimeoutError):  # the next one writes the sum of both
             await self._streams.write(sum_key(task.order, self._name, hour), str(sums[hour]).encode(), None, seconds)
 
@@ -635,26 +632,22 @@ class Ledger:
             check_kept_bytes(kept, await self._streams.held_bytes(), limits, now)
 
     async def _kept(self, owner: str) -> _Sums:
-        read_at, others = self._read.get(owner, (-READ_AGAIN, {}))
+        read_at, others = self._read.get(owner, (-READ_AGAIN, _Sums()))
         if time.monotonic() - read_at >= READ_AGAIN:
             if len(self._read) >= MAX_REMEMBERED:
                 self._read.clear()
             others = await self._of_others(owner)
             self._read[owner] = time.monotonic(), others
-        kept = dict(others)
-        for sums in self._own.get(owner, {}).values():
-            for hour, size in sums.items():
-                kept[hour] = kept.get(hour, 0) + size
-        return kept
+        return sum(self._own.get(owner, {}).values(), others)
 
     async def _of_others(self, owner: str) -> _Sums:
         keys = await self._streams.keys(sum_pattern(owner))
         keys = [key for key in keys if key.split(".")[3] != self._name]
-        sums: _Sums = {}
+        sums = _Sums()
         for key, version in zip(keys, await asyncio.gather(*map(self._streams.read, keys)), strict=True):
             hour = key.rpartition(".")[2]
             if version is not None and version.value.isdigit() and hour.isdigit():
-                sums[int(hour)] = sums.get(int(hour), 0) + int(version.value)
+                sums[int(hour)] += int(version.value)
         return sums
 
 

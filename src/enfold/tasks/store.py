@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, Protocol, TypeAlias
@@ -214,7 +215,7 @@ def hour_of(order: Order) -> int:
 
 def is_large_share(kept: Mapping[int, int], limits: TaskLimits, now: int) -> bool:
     """Whether an owner has so much that the total of all owners matters; `kept` are the owner's bytes by hour."""
-    return sum(unexpired(kept, now).values()) >= limits.kept_bytes_per_identity // SHARE
+    return unexpired(kept, now).total() >= limits.kept_bytes_per_identity // SHARE
 
 
 def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, now: int) -> None:
@@ -222,7 +223,7 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
     left, most = unexpired(kept, now), limits.kept_bytes_per_identity
     if in_all >= limits.kept_bytes:
         most = max(1, most // SHARE)
-    size = sum(left.values())
+    size = left.total()
     if size < most:
         return
     wait = max(1, (min(left, default=0) * HOUR - now) // 1000)
@@ -236,9 +237,9 @@ def check_kept_bytes(kept: Mapping[int, int], in_all: int, limits: TaskLimits, n
     raise CallError("RESOURCE_EXHAUSTED", message, details)
 
 
-def unexpired(kept: Mapping[int, int], now: int) -> dict[int, int]:
+def unexpired(kept: Mapping[int, int], now: int) -> Counter[int]:
     """Return the bytes of the hours that have not expired."""
-    return {hour: size for hour, size in kept.items() if hour * HOUR > now}
+    return Counter({hour: size for hour, size in kept.items() if hour * HOUR > now})
 
 
 SHORTEST: Final = 0.001  # seconds

@@ -284,7 +284,8 @@ class TableTasks:
         return task
 
     def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
-        return self._now(_find(owner, task_id, connection), connection)
+        task = _one(connection, "id = ?", (task_id,))
+        return self._now(task, connection) if task is not None and owner in (None, task.owner) else None
 
     def _now(self, task: Task | None, connection: sqlite3.Connection) -> Task | None:
         """Return a task as of now; one past its deadline ends."""
@@ -402,11 +403,6 @@ def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) 
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
         check_kept_bytes(kept, (count - free) * size, limits, now)
-
-
-def _find(owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
-    task = _one(connection, "id = ?", (task_id,))
-    return task if task is not None and owner in (None, task.owner) else None
 
 
 def _one(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> Task | None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from time import monotonic, time
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -94,9 +93,7 @@ class PendingRequestMap:
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __len__(self) -> int:

@@ -388,13 +388,10 @@ class WebSocketHub:
                 return await self._authenticator.authenticate(authorization, client, gone)
         return None
 
-    async def _identity(self, token: str | None) -> Identity | None:
-        return None if self._tokens is None or token is None else await verified(self._tokens, token)
-
     async def _serve(self, connection: ServerConnection) -> None:
         headers = {} if connection.request is None else connection.request.headers
         token = bearer_token(headers.get("Authorization", ""))
-        identity = await self._identity(token)
+        identity = None if self._tokens is None or token is None else await verified(self._tokens, token)
         refusal = self._refusal(identity)  # the token may have been revoked meanwhile
         if refusal is not None:
             await connection.close(refusal.code)
