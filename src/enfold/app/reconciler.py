@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,8 @@ async def open_config(
         yield reconciler.registry
 
 
-def open_reconciler(
+@asynccontextmanager
+async def open_reconciler(
     path: str | Path | Config,
     environ: Mapping[str, str],
     *,
@@ -79,7 +80,7 @@ def open_reconciler(
     logins: Logins | None = None,
     operation: str | None = None,
     waits_for_optional: bool = True,
-) -> AbstractAsyncContextManager[Reconciler]:
+) -> AsyncIterator[Reconciler]:
     """Open a configuration that may change later; see `open_config`.
 
     Without `waits_for_optional` the start waits at most half a second for sources that are not required.
@@ -89,13 +90,9 @@ def open_reconciler(
     config = whole if operation is None else whole.with_only(operation)
     if any("auth" in source.entry for source in config.sources):
         patience = max(patience, config.logins.patience)
-    return _opened(config, patience, patience if waits_for_optional else min(patience, SHORT_PATIENCE))
-
-
-@asynccontextmanager
-async def _opened(config: Config, patience: float, for_optional: float) -> AsyncIterator[Reconciler]:
     reconciler = Reconciler(config)
     try:
+        for_optional = patience if waits_for_optional else min(patience, SHORT_PATIENCE)
         await reconciler.wait_for_first_attempts(patience, for_optional)
         yield reconciler
     finally:

@@ -99,18 +99,14 @@ class ConfigWatcher:
         logins = self._reconciler.config.logins
         difference = self._reconciler.apply(msgspec.structs.replace(found, logins=logins))
         log.info("%s was reloaded: %s", self._path, difference)
-        self._save(found)
+        if self._active is not None:
+            try:
+                self._active.save(found)
+            except OSError as error:
+                log.warning(
+                    "A worker process that restarts will read %s itself, because it could not be saved: %s",
+                    self._path,
+                    error,
+                )
         if difference.needs_restart:
             log.warning("Restart the program to apply changes of %s", ", ".join(difference.needs_restart))
-
-    def _save(self, config: Config) -> None:
-        if self._active is None:
-            return
-        try:
-            self._active.save(config)
-        except OSError as error:
-            log.warning(
-                "A worker process that restarts will read %s itself, because it could not be saved: %s",
-                self._path,
-                error,
-            )

@@ -36,9 +36,8 @@ def open_source(
     source: SourceEntry, config: Config, definitions: DefinitionLedger
 ) -> AbstractAsyncContextManager[OpenSource]:
     """Open a source; `definitions` remembers the definitions that upstreams have published so far."""
-    if source.kind == "functions":
-        return _open_functions(source, config)
-    return {"mcp": _open_mcp, "openapi": _open_openapi}[source.kind](source, config, definitions)
+    opening = {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind]
+    return opening(source, config, definitions)
 
 
 # The keys that decide what callers may do; those in _CHOICE can be applied to open operations.
@@ -130,7 +129,7 @@ async def _open_openapi(
 
 
 @asynccontextmanager
-async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[OpenSource]:
+async def _open_functions(source: SourceEntry, config: Config, _: DefinitionLedger) -> AsyncIterator[OpenSource]:
     from enfold.sources.functions import TargetError, load_target
     from enfold.sources.options import Selection
 

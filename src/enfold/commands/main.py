@@ -142,10 +142,8 @@ class CommandEndedError(Exception):
 
 def exit_code_of(command: Callable[[], int]) -> int:
     """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
-    sys.stdout, sys.stderr = (
-        sys.stdout or _null_stream(),
-        sys.stderr or _null_stream(),
-    )  # Python has None for what is closed
+    # Python has None for what is closed.
+    sys.stdout, sys.stderr = sys.stdout or _null_stream(), sys.stderr or _null_stream()
     try:
         return _flushed(command)
     except CommandEndedError as ended:
