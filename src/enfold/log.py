@@ -1,4 +1,4 @@
-"""The log. `logging` is imported with the first line, since most short programs write none."""
+"""The log. `logging` is imported with the first message, because most short programs log nothing."""
 
 from __future__ import annotations
 

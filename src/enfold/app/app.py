@@ -1,4 +1,4 @@
-"""The application: one registry, and everything beside its operations that serving it takes.
+"""The application: a registry, and everything that is needed to serve it.
 
 `enfold serve` builds an `App` from its options and configuration. Sources, configuration files and the command line
 stay outside.

@@ -1,4 +1,4 @@
-"""uvicorn's server as `App` runs it: how it ends, and how several processes share its socket. Needs the extra `http`."""
+"""uvicorn's server as `App` runs it: shutdown, and a socket shared by several processes. Needs the extra `http`."""
 
 from __future__ import annotations
 

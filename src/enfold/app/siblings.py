@@ -1,4 +1,4 @@
-"""How workers exchange counts, sources and calls, so that each of them can answer for all.
+"""How workers exchange counts, sources and calls, so that each of them can report on all.
 
 On the wire that is one MessagePack value after another, each with its length before it.
 """

@@ -1,4 +1,4 @@
-"""How signals end a command: SIGTERM as SIGINT does, so that calls finish, sources close and child processes end."""
+"""Signals of a command: SIGTERM ends it like SIGINT, so that calls finish, sources close and child processes end."""
 
 from __future__ import annotations
 

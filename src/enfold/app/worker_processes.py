@@ -1,4 +1,4 @@
-"""The parent of the workers: it forks them, starts one again that has died, and passes signals on. It serves nothing itself."""
+"""The parent of the workers: it forks them, restarts a worker that has died, and forwards signals. It serves nothing itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The command `enfold diff`: operations that two targets added, removed or changed, and which changes are breaking.
 
-A change breaks when a call of before may be refused now, or an answer of now may not be what was promised before.
+A change is breaking if a call that was accepted may now be refused, or a result may no longer match its old schema.
 """
 
 from __future__ import annotations

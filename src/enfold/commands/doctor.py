@@ -1,4 +1,4 @@
-"""The command `enfold doctor`: what is installed; with a target, what is wrong with it; with `--token -`, what a token is."""
+"""The command `enfold doctor`: checks the installation, a target, or (with `--token -`) a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `enfold inspect`: operations in full, or what the import of an OpenAPI document gives."""
+"""The command `enfold inspect`: operations in detail, or the import report of an OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point of `enfold`: it loads the command that is named, and prints what went wrong in one sentence."""
+"""The entry point of `enfold`: it imports the requested command, and prints a failure as one sentence."""
 
 from __future__ import annotations
 

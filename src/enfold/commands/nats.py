@@ -1,4 +1,4 @@
-"""The command `enfold nats`: the permissions of a NATS server, and the streams that its users share."""
+"""The command `enfold nats`: the permissions of a NATS server, and its shared streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `enfold peers`: who serves what, with counts, latencies and versions."""
+"""The command `enfold peers`: peers and their operations, with counts, latencies and versions."""
 
 from __future__ import annotations
 

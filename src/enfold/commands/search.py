@@ -1,4 +1,4 @@
-"""The command `enfold search`: the operations of a target that fit some words, each as a line that can be called."""
+"""The command `enfold search`: the operations of a target that match a query, as callable signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `enfold serve`: HTTP and MCP put together on one port, for a target, a configuration, or running peers."""
+"""The command `enfold serve`: HTTP and MCP on one port, for a target, a configuration, or running peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `enfold tasks`: look at the tasks of a store, wait for one, answer what it asks, end it. It runs none."""
+"""The command `enfold tasks`: show the tasks of a store, wait for one, answer its questions, cancel it. It runs no tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers as editors write them down: the names of their tables and keys, and which entries are in use. No I/O."""
+"""MCP servers in the files of editors: the names of tables and keys, and the enabled entries. No I/O."""
 
 from __future__ import annotations
 

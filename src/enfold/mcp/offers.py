@@ -1,6 +1,6 @@
-"""What an operation is on an MCP server besides a tool: a resource, a prompt, or the completion of an argument.
+"""Operations that MCP clients see not as tools but as resources, prompts or completions.
 
-All are ordinary operations, called through the same funnel on every surface; `meta["mcp"]` of the spec says the rest.
+They are called through the same funnel on every surface; `meta["mcp"]` of the spec has the details.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The results of MCP requests as typed values, one class for each method: a server writes them, a source reads them. No I/O.
 
-Fields that a revision does not know stay unset. What another server may have said goes on whole: content, schemas, listed
+Fields that a revision does not have stay unset. What another server may have sent is passed on unchanged: content, schemas, listed
 definitions and `_meta` are plain objects, or JSON text (`msgspec.Raw`).
 """
 

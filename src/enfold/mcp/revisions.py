@@ -1,4 +1,4 @@
-"""The revisions of the protocol, and what each of them knows."""
+"""The revisions of the protocol, and what each of them supports."""
 
 from __future__ import annotations
 

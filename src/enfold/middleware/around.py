@@ -1,4 +1,4 @@
-"""A middleware that does the same before and after a call and a subscription."""
+"""A middleware that does the same for calls and subscriptions."""
 
 from __future__ import annotations
 

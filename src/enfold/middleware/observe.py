@@ -1,4 +1,4 @@
-"""Observing: a span and a record of each call of code of this process. Surfaces report the calls that they receive."""
+"""Observing: a span and a record of each call made in this process. Surfaces report the calls that they receive."""
 
 from __future__ import annotations
 

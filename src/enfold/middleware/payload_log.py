@@ -1,4 +1,4 @@
-"""The payload log: what calls are given and give, where the operator has it kept."""
+"""The payload log: arguments and results of calls, if the operator keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance: a record of the run, where the caller or the operator asked for one."""
+"""Provenance: a record of the run, if the caller or the operator asked for one."""
 
 from __future__ import annotations
 

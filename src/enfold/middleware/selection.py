@@ -1,4 +1,4 @@
-"""Selection: only those fields of a result that the caller asks for, or that the operation gives by default."""
+"""Selection: only the fields of a result that the caller asked for, or the default selection of the operation."""
 
 from __future__ import annotations
 

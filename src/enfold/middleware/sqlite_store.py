@@ -1,6 +1,6 @@
-"""The idempotency store in a SQLite file: for the processes of one machine, and for those that start after them.
+"""The idempotency store in a SQLite file: for the processes of one machine, also after a restart.
 
-A process that runs calls holds a lock, which the kernel releases when it dies; one that is only stopped keeps it.
+A process that runs calls holds a lock, which the kernel releases when it dies; a suspended process keeps it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Durable calls: a call that has to be a task, or may be one and has a key, is run as one, and waited for.
+"""Durable calls: a call that must run as a task, or may and has a key, becomes a task, and the caller waits for it.
 
-One that asks its caller first goes on as a task when its handler detaches.
+With `asks_first`, it continues as a task when its handler detaches.
 """
 
 from __future__ import annotations

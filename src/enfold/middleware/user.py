@@ -1,4 +1,4 @@
-"""User middleware: run where the handler runs, once per attempt, and within the operation's time."""
+"""User middleware: runs in the process of the handler, once per attempt, and within the operation's timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls, what an operation requires of its callers, and whether a caller may run it. Pure functions."""
+"""Identities, access rules, and whether a caller may run an operation. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call on its way to the handler, and what can wrap it: `Call`, `Middleware` and `Next`."""
+"""One call on its way to the handler, and the middleware that wraps it: `Call`, `Middleware` and `Next`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of one call: what its handler sees, and beside it the state that the runtime keeps."""
+"""The context of one call: what its handler sees, and the state that the runtime keeps with it."""
 
 from __future__ import annotations
 

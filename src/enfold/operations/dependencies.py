@@ -1,4 +1,4 @@
-"""What an operation needs beside its arguments: `Depends`, and the providers of a function, read once at registration.
+"""Dependencies of an operation: `Depends`, and the providers of a function, read once at registration.
 
 `enfold.runtime.dependencies` calls the providers.
 """

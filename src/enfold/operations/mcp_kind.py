@@ -1,4 +1,4 @@
-"""What an operation is for MCP clients: tool, resource or prompt, and the URI templates of resources.
+"""How MCP clients see an operation: as a tool, resource or prompt; and the URI templates of resources.
 
 `meta["mcp"]` of a spec holds the kind, URI, icons and annotations. In a template `{name}` matches one path segment,
 `{+name}` and `{name*}` any number of segments, `{?a,b}` query parameters. Templates and URIs come from other parties, so

@@ -1,4 +1,4 @@
-"""How a call ends when it does not fail: with a result, with questions for its caller, or as a task.
+"""The outcomes of a call that does not fail: a result, questions for its caller, or a task.
 
 Failures are `CallError`s. A handler that asks or detaches is stopped in the middle of its frame by `Suspension`.
 """

@@ -1,4 +1,4 @@
-"""Driving coroutines by hand: what never waits needs neither a task nor an event loop."""
+"""Runs coroutines that never wait, without a task or an event loop."""
 
 from __future__ import annotations
 

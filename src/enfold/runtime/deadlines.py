@@ -1,4 +1,4 @@
-"""Time limits for what runs on an event loop, at almost no cost for what ends soon.
+"""Time limits for calls on an event loop, at almost no cost for short calls.
 
 One timer for everything that runs on a loop. It fires every 20 ms; whatever it finds for the second time is called slow.
 Only then is a timer of its own set for its deadline, or a disconnect of its client watched for. Loaded with the first call that may wait.

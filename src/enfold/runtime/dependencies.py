@@ -1,6 +1,6 @@
 """Dependencies at run time: providers are called before the handler, and what they opened is closed after the call.
 
-What belongs to the application is opened once, with the first call that needs it, and closed when the application stops.
+Dependencies of the application are opened once, with the first call that needs them, and closed when it stops.
 """
 
 # Imports inside functions: asyncio, which a `def` run in place does not need.

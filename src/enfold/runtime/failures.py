@@ -1,4 +1,4 @@
-"""How a call fails: whatever ends a handler becomes a CallError for its caller, unless the call was ended from outside."""
+"""How a call fails: any exception of a handler becomes a CallError for its caller, unless the call was cancelled from outside."""
 
 from __future__ import annotations
 

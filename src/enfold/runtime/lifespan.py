@@ -1,4 +1,4 @@
-"""What operations need while they are served: opened once before the first call, closed once after the last."""
+"""Resources of operations: opened once before the first call, closed once after the last."""
 
 from __future__ import annotations
 

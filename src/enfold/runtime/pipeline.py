@@ -1,6 +1,6 @@
 """From what a handler returned to an envelope: make plain, detect, wrap, normalize, validate. One place for every path.
 
-It knows nothing of HTTP, MCP or brokers.
+It does not depend on HTTP, MCP or brokers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An operation made ready to run: its funnel, the stack around it, and what surfaces want to know of it before a call."""
+"""A prepared operation: its funnel, the stack around it, and what surfaces need before a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last part of a call: what its handler gave becomes an envelope, by the pipeline of its operation."""
+"""The last part of a call: the handler's return value becomes an envelope, by the pipeline of its operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stack of one operation: which middleware stands around its funnel, and in which order."""
+"""The stack of one operation: the middleware around its funnel, in order."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where operations come from: each module gives a function whose result is an iterable of operations."""
+"""Sources: each module has a function that returns an iterable of operations."""

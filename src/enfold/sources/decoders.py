@@ -1,4 +1,4 @@
-"""Decoders of what servers send: server-sent events, and JSON with NaN, huge numbers or unpaired surrogates. No I/O."""
+"""Decoders of responses: server-sent events, and JSON with NaN, huge numbers or unpaired surrogates. No I/O."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Ways out: each module serves a registry, and knows no other (but `http`, which serves the document of `openapi`)."""
+"""Surfaces: each module serves a registry and is independent of the others (except `http`, which serves the document of `openapi`)."""

@@ -1,4 +1,4 @@
-"""Who is let in over HTTP: the hosts and origins of an app, its tokens, and challenges for callers without a valid one (RFC 9728)."""
+"""Authentication over HTTP: allowed hosts and origins, tokens, and challenges for callers without a valid token (RFC 9728)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operation a path leads to, and what a web server has to know about it."""
+"""The operation of a path, and what a web server needs to know about it."""
 
 from __future__ import annotations
 

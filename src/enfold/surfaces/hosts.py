@@ -1,6 +1,6 @@
 """Which hosts a request may name, which origins may send it, and the CORS headers.
 
-It is the defence against pages that call a local server.
+This prevents pages of other sites from calling a local server.
 """
 
 from __future__ import annotations

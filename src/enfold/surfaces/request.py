@@ -1,4 +1,4 @@
-"""One request as HTTP and CGI both have it, the response to it, and what is recorded of both."""
+"""A request and its response, shared by HTTP and CGI, and the record of both."""
 
 from __future__ import annotations
 

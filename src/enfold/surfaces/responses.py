@@ -1,4 +1,4 @@
-"""How a failure leaves over HTTP, and over CGI, which is HTTP too: its status, its words, its headers. Pure functions."""
+"""Failures over HTTP and CGI: status, message and headers. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST routes: which operation a method and a path lead to, and the arguments in path, query string and body."""
+"""REST routes: the operation of a method and a path, and the arguments in path, query string and body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router of HTTP and CGI: which operation or page a request is for, and whether this caller may have it."""
+"""The router of HTTP and CGI: the operation or page of a request, and whether the caller may use it."""
 
 from __future__ import annotations
 

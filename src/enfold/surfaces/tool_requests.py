@@ -1,4 +1,4 @@
-"""An `mcp.request.v0.1` on its way through a surface: which operation, with what, and its answer as the caller prefers."""
+"""Handles an `mcp.request.v0.1`: its operation and arguments, and the response in the caller's preferences."""
 
 from __future__ import annotations
 

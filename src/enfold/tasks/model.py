@@ -1,4 +1,4 @@
-"""A durable call as a value: what was ordered, how far it is, how it ended. No I/O, no clock."""
+"""A durable call as a value: its order, progress and outcome. No I/O, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JetStream keeps of tasks: names and permissions, states, slots and sums in the bucket, the queue, and signed orders.
+"""Tasks in JetStream: names and permissions, states, slots and sums in the bucket, the queue, and signed orders.
 
 Every subject and every key names the operation in a place of its own, so that the server can bind a worker to the
 operations that it serves. Keys hold digests: listing them reveals no task id. A large outcome is kept in parts. An entry

@@ -1,4 +1,4 @@
-"""Durable calls: ordering one, finding it again, and the handle through which a caller follows it."""
+"""Durable calls: starting and finding tasks, and the handle of a task."""
 
 from __future__ import annotations
 

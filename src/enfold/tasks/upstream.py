@@ -1,4 +1,4 @@
-"""Tasks of MCP servers behind this one, which callers follow through it.
+"""Tasks of upstream MCP servers, which callers follow through this one.
 
 A caller that follows tasks gets a signed handle, which names the operation, the server's task and the owner; nothing is
 stored here. `tasks/get`, `tasks/update` and `tasks/cancel` for a handle become a `TaskQuestion`, which travels in the

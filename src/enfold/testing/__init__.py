@@ -1,4 +1,4 @@
-"""One client per surface with the same verbs, for the tests of a registry. No sockets, no processes.
+"""One client per surface with the same methods, for the tests of a registry. No sockets, no processes.
 
 `async with testing.http(registry) as client:` opens a client with `call`, `subscribe` and `list`; the other surfaces are
 opened in the same way. `testing.open_client("http", registry)` selects the surface by its name in `SURFACES`.

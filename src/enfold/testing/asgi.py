@@ -1,4 +1,4 @@
-"""HTTP without sockets: requests to an ASGI app as a server would hand them over, and the client of `to_http`."""
+"""HTTP without sockets: requests to an ASGI app without a server, and the client of `to_http`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every client gives back, and the three verbs that every client has. No I/O."""
+"""The reply of every client, and its three methods. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients without a wire: the registry itself, and the call protocol, over a bus in memory unless a transport is given."""
+"""Clients in this process: the registry itself, and the call protocol over a bus in memory or a given transport."""
 
 from __future__ import annotations
 

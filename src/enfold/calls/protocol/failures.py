@@ -1,4 +1,4 @@
-"""The errors of calls that fail in the transport or at their deadline, and not in the operation."""
+"""The errors of calls that fail in the transport or at their deadline, not in the operation."""
 
 from __future__ import annotations
 

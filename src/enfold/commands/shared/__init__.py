@@ -1,1 +1,1 @@
-"""What commands share. No command is here."""
+"""Modules that commands share."""

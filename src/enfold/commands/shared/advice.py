@@ -1,4 +1,4 @@
-"""Advice for a command line that is not understood: a missing target, and commands or options of other tools."""
+"""Hints for an invalid command line: a missing target, and commands or options of other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callers of a server, as options, variables and a configuration say; and who calls from this machine."""
+"""The callers of a server, from options, variables and a configuration; and the caller on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server lets its operator see: its log on standard error, in lines for people or JSON for programs, and `/metrics`."""
+"""What operators see of a server: its log on stderr, as text or JSON, and `/metrics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line read by argparse: targets, and the options that several servers share. `call` and `cgi` do without, to start fast."""
+"""Options that several commands share, parsed with argparse. `call` and `cgi` do not use it, to start fast."""
 
 from __future__ import annotations
 

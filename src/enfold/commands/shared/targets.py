@@ -1,4 +1,4 @@
-"""What a command is run on: a program, a configuration, a document, a server, peers; or the registry of a user's script."""
+"""Targets of commands: a program, a configuration, a document, a server, peers, or the registry of a user's script."""
 
 from __future__ import annotations
 

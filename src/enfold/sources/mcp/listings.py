@@ -1,4 +1,4 @@
-"""What a server offers, as operations: its tools, its resources and templates, its prompts, and their completions."""
+"""The offers of a server as operations: tools, resources and templates, prompts, and completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is a process of ours: started, spoken to in lines, and ended with everything it has started."""
+"""A server that is a child process: started, used over stdin and stdout, and ended with its own child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operation at work: its schemas when first asked for, its request when called, its answer as an envelope."""
+"""One operation: its schemas when first needed, its request when called, its response as an envelope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses: those an operation declares, and a received one as an envelope or as the CallError it stands for. No I/O."""
+"""Responses: those an operation declares, and a received one as an envelope or a CallError. No I/O."""
 
 from __future__ import annotations
 

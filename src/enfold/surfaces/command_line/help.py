@@ -1,4 +1,4 @@
-"""The help of an operation: what it takes, down to nested fields, and a call that would run, from its schema."""
+"""The help of an operation, from its schema: arguments, nested fields, and an example call."""
 
 from __future__ import annotations
 

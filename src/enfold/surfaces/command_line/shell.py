@@ -1,4 +1,4 @@
-"""One call as a command: read the words, run the operation, print its result or what went wrong."""
+"""One call as a command: parse the words, run the operation, print its result or error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person at a terminal: the questions of an operation put to them, and a line that shows how far it is."""
+"""Terminal output of a call: questions of the operation, and a progress line."""
 
 from __future__ import annotations
 

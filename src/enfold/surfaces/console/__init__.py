@@ -1,4 +1,4 @@
-"""The console: a page for people at the address of a server. Static files; all it shows are operations and the document."""
+"""The console: the web page of a server. Static files; it only uses operations and the OpenAPI document."""
 
 from __future__ import annotations
 

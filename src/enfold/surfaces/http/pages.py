@@ -1,4 +1,4 @@
-"""What the HTTP surface has besides operations: health, readiness, the document, search, tasks, metadata, the console."""
+"""Pages of the HTTP surface besides operations: health, readiness, the document, search, tasks, metadata, the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscription as an answer that goes on: server-sent events, or one JSON value a line; each with a marked end."""
+"""A subscription as a streaming response: server-sent events or JSON lines, each with a marked end."""
 
 from __future__ import annotations
 

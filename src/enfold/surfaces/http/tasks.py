@@ -1,4 +1,4 @@
-"""Durable operations over HTTP: a call that becomes a task, and the paths below `/tasks` at which it is found again."""
+"""Durable operations over HTTP: a call that becomes a task, and the paths below `/tasks`."""
 
 from __future__ import annotations
 

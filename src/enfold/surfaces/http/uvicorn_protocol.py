@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol within limits: of heads, of time, of requests that wait, and of connections.
+"""Uvicorn's HTTP protocol with limits on headers, time, waiting requests, and connections.
 
 It is the only file that knows uvicorn's protocol class; `enfold serve` gives it to uvicorn.
 """

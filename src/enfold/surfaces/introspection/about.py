@@ -1,4 +1,4 @@
-"""`enfold.about`: which program this is, how it is reached, and who is asking."""
+"""`enfold.about`: the program, its addresses, and the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`enfold.calls`: calls as they end, after the last of them that are kept in memory.
+"""`enfold.calls`: the last calls kept in memory, then each call as it ends.
 
 Arguments and results are only included if the operator keeps them (`payloads.py`).
 """

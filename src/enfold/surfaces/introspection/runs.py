@@ -1,4 +1,4 @@
-"""`enfold.runs` and `enfold.lineage`: the provenance that this program has stored, and what verification says of it."""
+"""`enfold.runs` and `enfold.lineage`: stored provenance records with their verification results."""
 
 from __future__ import annotations
 

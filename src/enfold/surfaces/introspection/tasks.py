@@ -1,4 +1,4 @@
-"""`enfold.tasks.…`: the caller's own tasks. Over calls these verbs are the way to a task on another machine."""
+"""`enfold.tasks.…`: the caller's own tasks. Over calls, these operations give access to tasks on another machine."""
 
 from __future__ import annotations
 

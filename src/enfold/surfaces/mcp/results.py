@@ -1,4 +1,4 @@
-"""How an envelope leaves as the result of a tool, and a CallError as a result that reports a failure. No I/O."""
+"""Writes an envelope as the result of a tool, and a CallError as a failed result. No I/O."""
 
 from __future__ import annotations
 

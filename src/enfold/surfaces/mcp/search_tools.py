@@ -1,4 +1,4 @@
-"""The three tools that stand in for a long list: one finds operations, one describes one in full, one calls one.
+"""The three tools that replace a long list: they find, describe and call operations.
 
 They are operations of a registry of their own, so that their arguments are read like all others. What `call_operation` calls
 is run by `enfold.surfaces.mcp.tools` as if it had been called by its own name.

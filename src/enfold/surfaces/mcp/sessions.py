@@ -1,4 +1,4 @@
-"""Clients over HTTP that made a handshake: their sessions, the streams they can resume, what they are asked."""
+"""Sessions of clients over HTTP: their streams, which can be resumed, and their open questions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A registry as an MCP server on the standard streams: one message a line.
 
-Until a handler is called, a plain loop reads and answers, and asyncio is not even imported: a server starts in the time
+Until a handler is called, a plain loop reads and responds, and asyncio is not imported: a server starts in the time
 that Python takes. With the first call an event loop takes over, on which calls run side by side and can be cancelled.
 """
 

@@ -1,6 +1,6 @@
 """The extension `io.modelcontextprotocol/tasks`: a tool call that becomes a task, and the methods that ask for it.
 
-Only clients that declare the extension with their request get a task, or a word about one.
+Only clients that declare the extension with their request get tasks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which resource a URI names, where several servers have resources: each answers for its own, and a clash is reported. No I/O.
+"""Finds the resource of a URI among several servers; clashes are reported. No I/O.
 
 A URI that two servers list, and a template that begins with no scheme of its own, are listed with their server before them:
 `files+config://app`. Every resource can be named so; without its server only where one server alone can be meant.

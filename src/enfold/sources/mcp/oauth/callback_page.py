@@ -1,4 +1,4 @@
-"""The page on this machine that a browser comes back to after a login: one answer, then it is gone."""
+"""The page on this machine to which a browser returns after a login; it handles one response."""
 
 from __future__ import annotations
 

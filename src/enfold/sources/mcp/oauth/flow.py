@@ -1,4 +1,4 @@
-"""One login from its challenge to its tokens: find who gives them, say who we are, and ask for no more than is needed."""
+"""One login from the challenge to the tokens: discovery, client registration, and a request for the needed scopes only."""
 
 from __future__ import annotations
 
