@@ -250,7 +250,8 @@ def wav() -> bytes:
 
 def png(width: int, height: int) -> bytes:
     rows = b"".join(
-        b"\0" + bytes(c for x in range(width) for c in (200 - y, 120 + x // 3, 90 + y)) for y in range(height)
+        b"\0" + bytes(c // 24 * 24 for x in range(width) for c in (200 - y, 120 + x // 3, 90 + y))
+        for y in range(height)
     )
 
     def chunk(kind: bytes, data: bytes) -> bytes:

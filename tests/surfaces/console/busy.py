@@ -124,7 +124,7 @@ def shop() -> OperationRegistry:
             EmbeddedResource({"uri": "shop://leaflet/47.pdf", "mimeType": "application/pdf", "blob": page}),
         ]
 
-    @made.mutation(durable=True)
+    @made.mutation(durable=True, timeout=7200)
     async def stocktaking(context: Context) -> int:
         """Count everything, which takes the night."""
         context.progress(37, 120, "shelf 37")

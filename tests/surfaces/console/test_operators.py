@@ -212,5 +212,6 @@ def test_tasks_are_filtered_shown_by_pages_and_live(browser: Browser) -> None:
         expect(page.locator(".timeline")).to_contain_text("Running")
         is_shipped.set()
         expect(page.locator(".heading .chip")).to_have_text("completed")
+        expect(page.get_by_text("on the scales")).to_have_count(0)  # how far it was is of no interest any more
         expect(page.locator("section", has_text="Result").locator(".tree").last).to_have_text('"gone"')
         opened.close(address)

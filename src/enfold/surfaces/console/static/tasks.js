@@ -61,7 +61,7 @@ async function listPage(place, { query, about }) {
 }
 
 const row = (task) => h("tr", h("td", stateChip(task)), h("td", to("tasks", task.task_id, task.operation, "id")), h("td.id", task.task_id.slice(0, 10)),
-  h("td", task.status === "working" && task.total ? bar(task) : null, isWaiting(task) ? shortened(questionOf(task), 60) : task.message || ""), h("td", task.caller || "anonymous"), h("td", when(task.created)), h("td.end", task.attempts.length));
+  h("td", task.status === "working" && task.total ? bar(task) : null, isWaiting(task) ? shortened(questionOf(task), 60) : isOver(task) ? "" : task.message || ""), h("td", task.caller || "anonymous"), h("td", when(task.created)), h("td.end", task.attempts.length));
 
 const isWaiting = (task) => task.status === "input_required";
 const questionOf = (task) => String(Object.values(task.questions)[0]?.params.message ?? "");
@@ -89,7 +89,7 @@ async function onePage(place, id, state) {
     const actions = [!isOver(task) && h("button.danger", { disabled: task.is_cancelling, onclick: ({ target }) => act("cancel", {}, target) }, task.is_cancelling ? "Cancelling…" : "Cancel the task"),
       canRetry && button("Run again", ({ target }) => act("retry", {}, target))];
     show(top, h("div.heading", h("h1.id", task.operation), stateChip(task)),
-    task.status === "working" && bar(task), task.message && h("p", { role: "status" }, task.message));
+    task.status === "working" && bar(task), !isOver(task) && task.message && h("p", { role: "status" }, task.message));
     for (const key of asked.keys()) if (!(key in task.questions)) asked.delete(key);
     for (const [key, each] of Object.entries(task.questions)) if (!asked.has(key)) asked.set(key, question(each, (answer, pressed) => act("answer", { answers: { [key]: answer } }, pressed)));
     if ([...asked.values()].some((each, at) => questions.children[at] !== each) || questions.children.length !== asked.size) show(questions, [...asked.values()]);
