@@ -129,40 +129,11 @@ def detached_copy(schema: Any) -> Any:
                 copies[id(item)] = _empty(item)
                 waiting.append(item)
             copy[key] = copies[id(item)] if isinstance(item, dict | list) else item
-    _share_equal_properties([copies[id(original)] for original in reversed(waiting)])
     return copies[id(schema)]
 
 
 def _empty(original: dict[Any, Any] | list[Any]) -> Any:
     return {} if isinstance(original, dict) else [None] * len(original)
-
-
-def _share_equal_properties(containers: list[Any]) -> None:
-    """Let properties with equal schemas share one object, so that it is compiled once."""
-    numbers: dict[Any, int] = {}  # a number per distinct content
-    content: dict[int, int] = {}  # the content number of each container, by identity
-    first: dict[int, Any] = {}
-    for container in containers:  # innermost first
-        properties = container.get("properties") if type(container) is dict else None
-        if type(properties) is dict:
-            for name, item in properties.items():
-                if id(item) in content:
-                    properties[name] = first.setdefault(content[id(item)], item)
-        content[id(container)] = numbers.setdefault(_shape(container, content), len(numbers))
-
-
-def _shape(container: Any, content: dict[int, int]) -> tuple[Any, ...]:
-    is_object = type(container) is dict
-    items = container.values() if is_object else container
-    inside = tuple(_mark(item, content) for item in items)
-    return (is_object, *container, inside) if is_object else (is_object, inside)
-
-
-def _mark(item: Any, content: dict[int, int]) -> tuple[Any, ...]:
-    """Return a key that is the same for equal items of the same type; a cycle equals only itself."""
-    if type(item) in {dict, list}:
-        return (dict, content.get(id(item), -id(item)))
-    return (type(item), item if isinstance(item, str | int | float | None) else id(item))
 
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
