@@ -256,7 +256,7 @@ def _accepting_whole_floats(read: Read, part: Part, definitions: Definitions) ->
 
     def again(data: Any, refused: DecodeError) -> Any:
         try:
-            whole = rewritten(part, data, definitions, whole_number) if _may_hold_fractions(data) else data
+            whole = rewritten(part, data, definitions, whole_number)
             if whole is data:
                 raise refused
             return read(whole)
@@ -288,27 +288,6 @@ def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSche
         raise DecodeError(fault.argument, fault.expected or "", fault.reason)
 
     return read_matching
-
-
-_PLAIN: Final = frozenset({str, int, bool, type(None), dict, list})
-_DEEP: Final = 200
-
-
-def _may_hold_fractions(data: Any) -> bool:
-    """Whether a value contains a float or is not plain JSON; iterative and fast, since values may be large."""
-    level = [[data]]
-    for _ in range(_DEEP):
-        inner: list[Any] = []
-        for items in level:
-            kinds = set(map(type, items))
-            if not kinds <= _PLAIN:
-                return True
-            if dict in kinds or list in kinds:
-                inner += [each.values() if type(each) is dict else each for each in items if type(each) in (dict, list)]
-        if not inner:
-            return False
-        level = inner
-    return True
 
 
 def _too_deep() -> DecodeError:
