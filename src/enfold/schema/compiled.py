@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -25,8 +26,6 @@ from enfold.schema.structs import QuickTests, quick_tests
 class Schema:
     """A compiled JSON Schema. One that cannot be compiled accepts everything and gives the reason in `problem`."""
 
-    __slots__ = ("_check", "_clean", "_effort", "_keep", "_may_break", "_strip", "problem", "root", "variants")
-
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
         self.root = nodes[0]
@@ -38,9 +37,6 @@ class Schema:
         checks = CheckWriter(new_program(memoizes=memoizes))
         self._strip = _bundles(checks, self.variants, strip=True)
         self._keep = _bundles(checks, self.variants, strip=False)
-        # Many schemas are never used: source is generated on the first check.
-        self._check: Callable[[Any], bool] = self._first_check
-        self._clean: Callable[[Any], bool] = self._first_clean
 
     def check(self, value: Any) -> bool:
         """Whether the value is valid under JSON Schema 2020-12; `format` is an annotation."""
@@ -58,19 +54,21 @@ class Schema:
 
     def clean_test(self) -> Callable[[Any], bool]:
         """Return `is_clean` without its exception guard, for callers that have their own."""
-        return self.is_clean if self._may_break else self._bounded(self._strip.clean_of(self.root))
+        return self.is_clean if self._may_break else self._clean
 
     def quick_tests(self) -> QuickTests | None:
         """Return new tests by msgspec, or None where msgspec cannot express the schema."""
         return quick_tests(self.root)
 
-    def _first_check(self, value: Any) -> bool:
-        self._check = self._bounded(self._strip.check_of(self.root))
-        return self._check(value)
+    # Many schemas are never used: source is generated on the first check.
 
-    def _first_clean(self, value: Any) -> bool:
-        self._clean = self._bounded(self._strip.clean_of(self.root))
-        return self._clean(value)
+    @cached_property
+    def _check(self) -> Callable[[Any], bool]:
+        return self._bounded(self._strip.check_of(self.root))
+
+    @cached_property
+    def _clean(self) -> Callable[[Any], bool]:
+        return self._bounded(self._strip.clean_of(self.root))
 
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return test if self._effort is nullcontext else with_shared_budget(test)
