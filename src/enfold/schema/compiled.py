@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Final, Literal
 
-import msgspec
-
 from enfold.envelope import ResultWarning
 from enfold.schema.budget import shared_budget, with_shared_budget
 from enfold.schema.checks import CheckWriter, new_program
@@ -16,7 +14,7 @@ from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.program import CheckMemo
 from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, read_nodes
 from enfold.schema.nodes.traits import Variants, decides_by_value, has_unevaluated, spans_whole_value
-from enfold.schema.nodes.values import detached_copy
+from enfold.schema.nodes.values import CompiledSchemas
 from enfold.schema.plain import is_plain
 from enfold.schema.repairs import Repaired, by_likeness, misfits, repaired, unchanged
 from enfold.schema.repairs.bundle import Bundle, Bundles
@@ -137,34 +135,15 @@ def repair(schema: dict[str, Any] | bool, value: Any, *, extras: Literal["strip"
     return compile_schema(schema).repair(value, extras)
 
 
-_MAX_CACHED: Final = 1024
-_SHORT: Final = 10_000  # bytes up to which the text of a schema is its own key
-_known: Final[dict[bytes, Schema]] = {}
-_known_apart: Final[dict[bytes, Schema]] = {}
+_compiled: Final = CompiledSchemas(Schema)
+_compiled_apart: Final = CompiledSchemas(Schema)
 
 
 def compile_schema(schema: Any) -> Schema:
     """Compile a schema; equal schemas share one compiled form, made from a copy."""
-    return _compile_once(schema, _known)
+    return _compiled.of(schema)
 
 
 def compile_apart(schema: Any) -> Schema:
     """Compile a schema separately, for use in another thread."""
-    return _compile_once(schema, _known_apart)
-
-
-def _compile_once(schema: Any, known: dict[bytes, Schema]) -> Schema:
-    try:
-        key = msgspec.json.encode(schema)  # the order of properties determines that of faults and defaults
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return Schema(detached_copy(schema))  # not JSON
-    if len(key) > _SHORT:
-        from hashlib import sha256  # slow to import
-
-        key = sha256(key).digest()
-    compiled = known.get(key)
-    if compiled is None:
-        if len(known) >= _MAX_CACHED:
-            known.clear()
-        compiled = known[key] = Schema(detached_copy(schema))
-    return compiled
+    return _compiled_apart.of(schema)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from enfold.schema.budget import shared_budget
 from enfold.schema.cast.check import Answers, Checks, dead_reference
 from enfold.schema.cast.kinds import (
@@ -29,13 +27,9 @@ from enfold.schema.cast.kinds import (
     too_large,
 )
 from enfold.schema.nodes import MISSING
-from enfold.schema.nodes.values import clone, detached_copy
+from enfold.schema.nodes.values import CompiledSchemas, clone
 
 __all__ = ["CastError", "cast"]
-
-# Limits of the cache of checks, which is cleared when one is exceeded.
-_MAX_SCHEMAS: Final = 1_000
-_MAX_PARTS: Final = 200_000
 
 
 def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
@@ -44,7 +38,7 @@ def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
     The value is not modified, and a valid one is returned unchanged. Other results may share parts with it.
     """
     try:
-        checks = _checks_of(schema)
+        checks = _compiled.of(schema)
         memo = checks.new_memo()
         with shared_budget():
             if checks.fits(checks.root, value, memo):
@@ -54,23 +48,7 @@ def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
         raise too_deep() from None
 
 
-_known: Final[dict[bytes, Checks]] = {}
-
-
-def _checks_of(schema: Any) -> Checks:
-    try:
-        # Key order matters: results have the schema's order.
-        content = msgspec.json.encode(schema)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return Checks(read_kinds(detached_copy(schema)))  # not JSON
-    checks = _known.get(content)
-    if checks is None:
-        checks = Checks(read_kinds(detached_copy(schema)))
-        parts = checks.count + sum(known.count for known in list(_known.values()))
-        if len(_known) >= _MAX_SCHEMAS or parts > _MAX_PARTS:
-            _known.clear()
-        _known[content] = checks
-    return checks
+_compiled: Final = CompiledSchemas(lambda schema: Checks(read_kinds(schema)))
 
 
 # Larger objects are rebuilt without a generated function, which would take most of a second to compile.

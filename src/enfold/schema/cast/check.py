@@ -47,7 +47,6 @@ class Checks:
 
     def __init__(self, nodes: list[Kind]) -> None:
         self.root = nodes[0]
-        self.count = len(nodes)
         may_throw = any(node.kind == "Intersect" and node.unevaluated_properties is not None for node in nodes)
         may_fail = may_throw or any(node.problem for node in nodes) or mark_cyclic(list(nodes))
         self.missing = _MissingRules(may_throw=may_throw)

@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 TYPE_NAMES: Final[dict[type, str]] = {
     str: "string",
@@ -135,6 +137,33 @@ def detached_copy(schema: Any) -> Any:
 def _empty(original: dict[Any, Any] | list[Any]) -> Any:
     return {} if isinstance(original, dict) else [None] * len(original)
 
+
+class CompiledSchemas(Generic[T]):
+    """The compiled forms of schemas: equal schemas with the same key order share one, made from a copy."""
+
+    def __init__(self, compile: Callable[[Any], T]) -> None:
+        self._compile = compile
+        self._known: dict[bytes, T] = {}
+
+    def of(self, schema: Any) -> T:
+        try:
+            key = msgspec.json.encode(schema)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return self._compile(detached_copy(schema))  # not JSON
+        if len(key) > _LONG_KEY:
+            from hashlib import sha256  # slow to import
+
+            key = sha256(key).digest()
+        compiled = self._known.get(key)
+        if compiled is None:
+            if len(self._known) >= _MAX_COMPILED:
+                self._known.clear()
+            compiled = self._known[key] = self._compile(detached_copy(schema))
+        return compiled
+
+
+_MAX_COMPILED: Final = 1024
+_LONG_KEY: Final = 10_000  # bytes
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _BOOLEANS: Final = {"true": True, "false": False}
