@@ -286,6 +286,7 @@ class Growth(msgspec.Struct, frozen=True):
         return inf if self.degree == 0 else (budget / self.factor) ** (1 / self.degree) - 1
 
 
+NOTHING: Final = Growth(0, 0)
 ONCE: Final = Growth(1, 0)
 LENGTH: Final = Growth(1, 1)
 ENDLESS: Final = Growth(inf, 0)
@@ -298,35 +299,38 @@ class Effort(msgspec.Struct, frozen=True):
     the repeats are nested.
     """
 
-    ways: Growth  # the number of possible matches, each of which retries what follows
-    cost: Growth  # the work of trying all of them
-    looks: Growth  # the share of lookarounds, which are evaluated at every position
-    size: int  # the number of nodes
-    is_empty_possible: bool
-    first: Ranges  # the characters a match can begin with
-    further: Ranges  # the characters a complete match could continue with
-    is_clear: bool
-    has_back: bool
+    ways: Growth = ONCE  # the number of possible matches, each of which retries what follows
+    cost: Growth = ONCE  # the work of trying all of them
+    looks: Growth = NOTHING  # the share of lookarounds, which are evaluated at every position
+    size: int = 1  # the number of nodes
+    is_empty_possible: bool = True
+    first: Ranges = characters.NONE  # the characters a match can begin with
+    further: Ranges = characters.NONE  # the characters a complete match could continue with
+    is_clear: bool = True
+    has_back: bool = False
 
 
 def effort(node: Node) -> Effort:
     match node:
         case Chars(ranges):
-            return _leaf(first=ranges, is_empty_possible=False)
+            return Effort(first=ranges, is_empty_possible=False)
         case Edge():
-            return _leaf()
+            return Effort()
         case Back():
-            return _leaf(cost=LENGTH, is_clear=False, has_back=True)
+            return Effort(cost=LENGTH, is_clear=False, has_back=True)
         case Group(body):
             return effort(body)
         case Look(body):
-            return _look(effort(body))
+            inner = effort(body)
+            cost = ONCE.plus(inner.cost)
+            # Lookarounds are atomic: nothing that follows backtracks into them.
+            return Effort(cost=cost, looks=cost, has_back=inner.has_back)
         case Sequence(items):
-            return reduce(_then, map(effort, items), _leaf())
+            return reduce(_then, map(effort, items), Effort())
         case Alternation(branches):
             return _choice([effort(branch) for branch in branches])
         case Repeat(_, _, 0):
-            return _leaf()
+            return Effort()
         case Repeat(body, least, most):
             return _repeat(effort(body), least, most)
 
@@ -354,24 +358,6 @@ def _begins_anchored(items: tuple[Node, ...]) -> bool:
         if not isinstance(item, Edge | Look):
             return False
     return False
-
-
-def _leaf(
-    *,
-    first: Ranges = characters.NONE,
-    is_empty_possible: bool = True,
-    cost: Growth = ONCE,
-    is_clear: bool = True,
-    has_back: bool = False,
-) -> Effort:
-    nothing = Growth(0, 0)
-    return Effort(ONCE, cost, nothing, 1, is_empty_possible, first, characters.NONE, is_clear, has_back)
-
-
-def _look(body: Effort) -> Effort:
-    # Lookarounds are atomic: nothing that follows backtracks into them.
-    cost = ONCE.plus(body.cost)
-    return Effort(ONCE, cost, cost, 1, True, characters.NONE, characters.NONE, True, body.has_back)
 
 
 def _then(left: Effort, right: Effort) -> Effort:
