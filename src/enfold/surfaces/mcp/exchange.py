@@ -28,7 +28,7 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.messages import LogMessage, Params, Progress, Resumable, read_error
 from enfold.mcp.results import InputRequest, InputRequired, Result
-from enfold.mcp.revisions import LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, find_revision, urgency_of
+from enfold.mcp.revisions import KNOWN, LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, urgency_of
 from enfold.mcp.tasks import StateSigner
 from enfold.observability.records import OK
 from enfold.operations import Context, Identity, Operation
@@ -63,7 +63,7 @@ def read_caller(meta: dict[str, Any], text_clients: frozenset[str]) -> Caller:
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     if not isinstance(version, str) or not isinstance(capabilities, dict):
         raise ProtocolError(INVALID_PARAMS, f"A request needs {VERSION_KEY} and {CAPABILITIES_KEY} in its _meta")
-    revision = find_revision(version)
+    revision = KNOWN.get(version)
     if revision is None or not revision.is_stateless:
         data = {"supported": [known.name for known in STATELESS], "requested": version}
         raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)

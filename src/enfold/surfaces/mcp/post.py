@@ -116,16 +116,23 @@ class Post(msgspec.Struct, eq=False):
 
     async def run(self, watcher: RequestWatcher) -> None:
         """Read the message, and answer it unless its client cancels it or disconnects."""
-        _check_form(self._request.headers, self._request.endpoint.max_body)
+        headers, max_body = self._request.headers, self._request.endpoint.max_body
+        _check_types(headers.get(b"content-type", b""), headers.get(b"accept", b"*/*"))
+        check_length(headers, max_body)
         watcher.break_silence = self._reply.break_silence
         watcher.begin()
         try:
-            body = await watcher.body(self._request.endpoint.max_body)
+            body = await watcher.body(max_body)
             self._size = len(body)
             if body.startswith(b"["):
                 await self._handle_batch(body)
+                return
+            message = parse(body)
+            self._meta = message.meta
+            if VERSION_KEY in self._meta or self._is_stateless(message):
+                await self._handle_stateless(message)
             else:
-                await self._handle(parse(body), watcher)
+                await self._handle_in_session(message, watcher)
         except asyncio.CancelledError:
             await self._end_unanswered(watcher)
         finally:
@@ -146,19 +153,6 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._reply.abandon()
 
-    async def _handle(self, message: RPCMessage, watcher: RequestWatcher) -> None:
-        """Handle a message by the rules of its revision: stateless or in its session."""
-        meta = message.params.get("_meta")
-        self._meta = meta = meta if isinstance(meta, dict) else {}
-        if VERSION_KEY in meta or self._is_stateless(message):
-            await self._handle_stateless(message)
-        else:
-            await self._handle_in_session(message, watcher)
-
-    async def _finish(self, answer: AnyResponse) -> None:
-        status = STATUSES.get(answer.error.code, 200) if isinstance(answer, RPCErrorResponse) else 200
-        await self._reply.finish(answer, status)
-
     def _is_stateless(self, message: RPCMessage) -> bool:
         """Whether a message without a version in its `_meta` belongs to a revision without a handshake."""
         if message.method in ("server/discover", "subscriptions/listen"):
@@ -169,18 +163,19 @@ class Post(msgspec.Struct, eq=False):
         return said not in _IN_SESSIONS
 
     def _exchange(self, message: RPCMessage, caller: Caller) -> ClientExchange:
-        exchange = ClientExchange(
+        request = self._request
+        return ClientExchange(
             message.request_id,
             str(message.method),
             message.params,
             self._meta,
             caller,
-            self._request.identity,
+            request.identity,
             self._reply,
-            self._request.endpoint.server.changes,
+            request.endpoint.server.changes,
+            request.headers,
+            size=self._size,
         )
-        exchange.headers, exchange.size = self._request.headers, self._size
-        return exchange
 
     # without a handshake
 
@@ -200,7 +195,9 @@ class Post(msgspec.Struct, eq=False):
         except ProtocolError as error:
             error.request_id = message.id
             raise
-        await self._finish(await self._request.endpoint.server.respond(exchange))
+        answer = await self._request.endpoint.server.respond(exchange)
+        status = STATUSES.get(answer.error.code, 200) if isinstance(answer, RPCErrorResponse) else 200
+        await self._reply.finish(answer, status)
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Send notifications of changes until the client disconnects, or the server stops."""
@@ -289,22 +286,13 @@ def _not_run(exchange: ClientExchange, limits: Limits) -> AnyResponse:
     return error_response(exchange.id, protocol_error(error))
 
 
-def _check_form(headers: Headers, limit: int) -> None:
-    """Reject by its headers a body of another type or size, or a client that accepts none of our responses."""
-    if not _is_json(headers.get(b"content-type", b"")):
+@lru_cache(maxsize=64)  # clients send the same few values with every request
+def _check_types(content_type: bytes, accept: bytes) -> None:
+    """Reject a body of another type, or a client that accepts none of our responses."""
+    if not is_json(content_type):
         raise unsupported_body("The body must be application/json")
-    if not _is_readable(headers.get(b"accept", b"*/*")):
+    if not any(part in accept for part in (b"application/json", EVENTS, b"*/*", b"application/*")):
         raise not_acceptable("application/json or text/event-stream")
-    check_length(headers, limit)
-
-
-# Clients send the same few values with every request.
-_is_json: Final = lru_cache(maxsize=64)(is_json)
-
-
-@lru_cache(maxsize=64)
-def _is_readable(accept: bytes) -> bool:
-    return any(part in accept for part in (b"application/json", EVENTS, b"*/*", b"application/*"))
 
 
 def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> None:

@@ -119,9 +119,6 @@ class MCPServer:
         self._catalog = self._new_catalog()
         self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
         self.following = Following(registry, self.changes.resource_updated)
-        # The tools that were called, as they are until the registry changes.
-        self.known_tools: dict[str, MCPTool] = {}
-        registry.watch(self._forget_tools)
         registry.watch(self.changes.lists_changed)
         registry.services.listed_tool = self._listed_tool
 
@@ -134,9 +131,6 @@ class MCPServer:
         """Return the JSON of a tool as `tools/list` has it."""
         tool = self.catalog.tool(operation_id)
         return None if tool is None else tool.text(LATEST)
-
-    def _forget_tools(self) -> None:
-        self.known_tools = {}
 
     @property
     def catalog(self) -> Catalog:

@@ -38,7 +38,9 @@ def list_tools(server: MCPServer, exchange: ClientExchange, params: Page) -> Res
 
 async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallTool) -> Result | NeedsInput:
     """Run an operation: its result, which may report a failure; a reference to a task; or questions for the client."""
-    tool = server.known_tools.get(params.name) or _find_tool(server, exchange, params.name)
+    tool = server.catalog.tool(params.name) or server.search_tool(params.name)
+    if tool is None:
+        raise server.unknown_name(exchange, "tool", params.name, server.catalog.tools)
     exchange.operation = tool.prepared.operation
     if tool.is_relay:
         return await _call_operation(server, exchange, tool, params)
@@ -190,11 +192,3 @@ def _arguments(params: CallTool) -> dict[str, Any]:
     if params.arguments is not None and not isinstance(params.arguments, dict):
         raise invalid_argument("", "type", "object", "Invalid arguments format: they must be an object")
     return params.arguments or {}
-
-
-def _find_tool(server: MCPServer, exchange: ClientExchange, name: str) -> MCPTool:
-    tool = server.catalog.tool(name) or server.search_tool(name)
-    if tool is None:
-        raise server.unknown_name(exchange, "tool", name, server.catalog.tools)
-    server.known_tools[name] = tool
-    return tool
