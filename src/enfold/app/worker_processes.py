@@ -62,15 +62,10 @@ def run_workers(count: int, work: Callable[[Worker], int]) -> int:
             "--workers is not supported on this platform (it needs fork): run several servers instead",
         )
     with _signal_pipe() as signals, TemporaryDirectory(prefix="enfold-") as folder:
-        _adopt_orphans()
+        if sys.platform == "linux":  # become the parent of what a worker started when that worker is killed
+            with suppress(OSError, AttributeError):
+                CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         return _Parent(count, work, folder, signals).run()
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of what a worker started when that worker is killed, where the system can do that."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
@@ -160,7 +155,10 @@ class _Parent:
         pause = max(0.0, min(moments) - time.monotonic()) if moments else None
         if select.select([self._signals], [], [], pause)[0]:
             self._handle_signals()
-        self._kill_orphans()
+        for process, moment in list(self._orphans.items()):
+            if moment <= time.monotonic():
+                del self._orphans[process]
+                _kill(process, signal.SIGKILL)
         for number, moment in list(self._restart_at.items()):
             if moment <= time.monotonic() and not self._is_ending:
                 del self._restart_at[number]
@@ -195,12 +193,6 @@ class _Parent:
         for process in self._adopted() - self._orphans.keys():
             self._orphans[process] = time.monotonic() + ORPHANS_GRACE
             _kill(process, signal.SIGTERM)
-
-    def _kill_orphans(self) -> None:
-        for process, moment in list(self._orphans.items()):
-            if moment <= time.monotonic():
-                del self._orphans[process]
-                _kill(process, signal.SIGKILL)
 
     def _adopted(self) -> set[int]:
         """Return processes that we inherited because their parent died."""

@@ -97,10 +97,6 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         check_prefix(self)
 
-    @property
-    def keys_are_in_a_file(self) -> bool:
-        return bool(self.jwks) and "://" not in self.jwks
-
 
 def read_issuers(table: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
     """Read the issuers of a configuration: one table, a list of tables, or a table with the list `issuers`."""
@@ -167,7 +163,7 @@ class KeyRing:
 
     async def find(self, kid: str | None, algorithm: str) -> list[Key]:
         """Return the candidate keys for a token; empty if the issuer has no such key or was never reached."""
-        if self._issuer.keys_are_in_a_file:
+        if self._issuer.jwks and "://" not in self._issuer.jwks:
             self._read_file()
             return self._matching(kid, algorithm)
         if self._is_due(MAX_AGE if self._matching(kid, algorithm) else PAUSE):

@@ -134,19 +134,13 @@ def _check(entry: FileEntry) -> None:
 @contextmanager
 def _rewriting(path: Path) -> Iterator[list[FileEntry]]:
     """Yield the entries of a locked file for changes; the file is replaced at the end."""
-    with _locked(path):
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        while try_lock(lock.fileno()) is False:
+            time.sleep(LOCK_PAUSE)
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
         yield entries
         text = msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
         replace_file(path, text)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        while try_lock(lock.fileno()) is False:
-            time.sleep(LOCK_PAUSE)
-        yield
 
 
 class TokenFile:

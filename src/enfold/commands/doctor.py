@@ -205,7 +205,11 @@ def _examine(options: Namespace) -> int:
     print("\n".join(_describe_token(token)))
     found = list(_verdicts(token, options))
     for identity, sentence in found:
-        print(printable(sentence if identity is None else f"accepted: {_rights(identity)}"))
+        if identity is None:
+            print(printable(sentence))
+        else:
+            rights = [_short(identity.id), *sorted(identity.scopes), *resource_words(identity.resources)]
+            print(printable(f"accepted: {' '.join(rights)}"))
     if not found:
         print(
             "nothing to check it against: pass --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]"
@@ -267,7 +271,3 @@ def _ask_issuers(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
         return asyncio.run(issuers.check(token)), ""
     except RefusedTokenError as refused:
         return None, f"rejected by the check {refused.check!r}: {refused.sentence}"
-
-
-def _rights(identity: Identity) -> str:
-    return " ".join([_short(identity.id), *sorted(identity.scopes), *resource_words(identity.resources)])

@@ -61,7 +61,7 @@ def _parser() -> ArgumentParser:
     listing.add_argument("--caller", help="only runs of this caller")
     listing.add_argument("--limit", type=int, default=50, help="maximum number of runs (default 50)")
     listing.add_argument("--json", action="store_true", help="print the complete records as JSON")
-    showing = add("show", _show, "print a record")
+    showing = add("show", lambda options: _print(in_lines(_load(options))), "print a record")
     verifying = add("verify", _verify, "verify a record")
     drawing = add("graph", _graph, "draw its lineage")
     for command in (showing, verifying, drawing):
@@ -88,10 +88,6 @@ def _add_tools(add: Callable[[str, Callable[[Any], int], str], ArgumentParser]) 
     keys.add_argument("target", type=Path, metavar="FILE", help="the file for the private key; it must not exist")
     vector = add("check-vector", _check_vector, "check test vectors of prov-spec")
     vector.add_argument("target", type=Path, help="a vector or a folder of vectors")
-
-
-def _show(options: Any) -> int:
-    return _print(in_lines(_load(options)))
 
 
 def _verify(options: Any) -> int:

@@ -503,7 +503,8 @@ _BUNDLES: Final = (
 def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> Endpoint | None:
     """Return the proxy for an endpoint by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, if any."""
     url = _variable(f"{endpoint.scheme}_proxy", variables) or _variable("all_proxy", variables)
-    if not url or _bypasses_proxy(endpoint, _variable("no_proxy", variables)):
+    exceptions = [each.strip().lower() for each in _variable("no_proxy", variables).split(",")]
+    if not url or any(_matches(endpoint, each) for each in exceptions if each):
         return None
     return _read_proxy(url)
 
@@ -522,10 +523,6 @@ def _read_proxy(url: str) -> Endpoint:
     if scheme not in ("http", "https"):
         raise WebError("unsendable", f"A proxy with {scheme} is not supported: pass an httpx2 client that supports it")
     return read_endpoint(f"{scheme}://{rest.partition('/')[0]}")
-
-
-def _bypasses_proxy(endpoint: Endpoint, exceptions: str) -> bool:
-    return any(_matches(endpoint, each.strip().lower()) for each in exceptions.split(",") if each.strip())
 
 
 def _matches(endpoint: Endpoint, exception: str) -> bool:
