@@ -163,9 +163,9 @@ def test_a_second_source_of_identities_needs_a_prefix(tmp_path: Path, company: R
     cases: list[tuple[list[str | None], list[str], str]] = [
         ([None], listed, "set its prefix"),
         ([None], ["--token", "mine"], "set its prefix"),
-        ([""], listed, "must not be empty"),
+        ([""], listed, "need a prefix"),
         ([None, "partner:"], [], "set its prefix"),
-        (["", ""], [], "must not be empty"),
+        (["", ""], [], "need a prefix"),
         (["p:", "p:"], [], "overlap"),
         (["p:", "p:q:"], [], "overlap"),
         (["a", "b:"], [], "must end with a delimiter"),
