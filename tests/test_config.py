@@ -281,7 +281,7 @@ async def test_sources_of_every_kind_come_to_one_registry(everything: OperationR
     assert (await everything.execute("pets.told", {})).data["env"]["COLOUR"] == "blue"
 
 
-async def test_a_files_policies_and_access_rules_stand_in_the_specs(everything: OperationRegistry) -> None:
+async def test_policies_and_access_rules_of_a_file_are_in_the_specs(everything: OperationRegistry) -> None:
     spec = everything.get_spec("pets.plus")
     assert (spec.timeout, spec.access_control.required_scopes) == (5, ("pets:use",))
 
@@ -295,7 +295,7 @@ async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(every
     assert states["gone"].why == "gone cannot be started: there is no command no-such-program"
 
 
-async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_source_that_was_down_appears_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '{"mcpServers": {"late": {"command": "PYTHON", "args": ["late.py"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}) as registry:
         assert [state.state for state in registry.sources] == ["down"]
@@ -308,7 +308,7 @@ async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: py
         assert [state.state for state in registry.sources] == ["up"]
 
 
-async def test_a_source_that_comes_back_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_source_that_recovers_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '[sources.late]\nfunctions = "late.py"'
     async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
         assert caplog.messages == ["late is down: There is no file late.py"]

@@ -101,7 +101,7 @@ async def test_more_calls_than_a_second_has_are_refused_with_the_time_to_wait() 
     assert (await guarded.execute("shop.now", {}, BOB)).data == "done"
 
 
-async def test_a_call_that_is_given_up_is_counted_no_more() -> None:
+async def test_a_call_that_is_abandoned_is_no_longer_counted() -> None:
     shop = Shop()
     guarded = shop.limited(at_once=1).guarded()
     running = asyncio.create_task(guarded.execute("shop.wait", {}, ANN))

@@ -232,7 +232,7 @@ def named(name: str, order: list[str]) -> Middleware:
     return middleware
 
 
-async def test_the_first_one_of_the_registry_is_the_outermost_and_those_of_the_operation_stand_inside() -> None:
+async def test_the_first_of_the_registry_is_the_outermost_and_those_of_the_operation_are_inside() -> None:
     order: list[str] = []
     ops = OperationRegistry()
 
@@ -300,7 +300,7 @@ async def test_the_input_that_it_changes_in_place_is_not_the_callers_own() -> No
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-async def test_it_may_answer_by_itself(surface: str) -> None:
+async def test_it_may_respond_without_the_handler(surface: str) -> None:
     ops = shop()
 
     @ops.middleware

@@ -245,7 +245,7 @@ async def test_a_body_is_complete_however_long_authentication_takes() -> None:
             assert (status, json.loads(text)) == (200, {"result": {"n": 1, "a": 2}})
 
 
-async def test_a_body_that_comes_late_after_a_slow_verifier_is_a_timeout() -> None:
+async def test_a_body_that_arrives_late_after_a_slow_verifier_is_a_timeout() -> None:
     app = to_http(OPS, HTTPSettings(body_timeout=0.05), tokens=Slow())
     sent: list[dict[str, Any]] = []
 

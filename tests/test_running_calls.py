@@ -65,7 +65,7 @@ async def test_a_call_of_any_kind_counts_until_it_is_over(name: str) -> None:
     assert not running
 
 
-async def test_a_stream_that_is_left_counts_no_more() -> None:
+async def test_an_abandoned_stream_no_longer_counts() -> None:
     running, ops = RunningCalls(), OperationRegistry()
     handler = running.counted(handlers(running, [])["gives_stream"])
     ops.register(Operation(OperationSpec(name="work", type="subscription"), handler))

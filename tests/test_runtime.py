@@ -623,7 +623,7 @@ async def test_a_handler_that_wants_to_end_the_program_ends_its_own_call(inline:
     assert await code_of(ops, "t.leave", {}) == "EXECUTION_ERROR"
 
 
-async def test_a_call_whose_time_is_over_is_not_run_at_all() -> None:
+async def test_a_call_whose_deadline_has_passed_does_not_run() -> None:
     ops, ran = registry(), []
 
     @ops.mutation

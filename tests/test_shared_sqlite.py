@@ -83,7 +83,7 @@ def test_a_file_that_stays_locked_is_reported(tmp_path: Path) -> None:
     [(b"", f"{TABLES}; CREATE TABLE", "syntax"), (b"no database at all" * 100, TABLES, "not a database")],
     ids=["a wrong script", "another kind of file"],
 )
-def test_a_partial_result_that_cannot_be_completed_is_not_created(
+def test_a_file_that_cannot_be_set_up_completely_is_not_changed(
     tmp_path: Path, content: bytes, script: str, error: str
 ) -> None:
     path = tmp_path / "odd.db"

@@ -27,7 +27,7 @@ async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None
     assert task.cancelled() or task.result() == 1
 
 
-async def test_a_stream_that_is_given_up_at_its_deadline_stays_cancelled() -> None:
+async def test_a_stream_that_is_abandoned_at_its_deadline_stays_cancelled() -> None:
     ops = OperationRegistry("t")
     counts: list[int] = []
 

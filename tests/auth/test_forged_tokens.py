@@ -41,7 +41,7 @@ def issuers(issuer: LittleIssuer, **settings: Any) -> Issuers:
 
 
 @pytest.mark.parametrize("kid", ["r1", "e1", "d1"])
-async def test_an_honest_token_lets_its_bearer_in(issuer: LittleIssuer, kid: str) -> None:
+async def test_a_valid_token_is_accepted(issuer: LittleIssuer, kid: str) -> None:
     found = await issuers(issuer).identify(issuer.token(kid))
     assert found == Identity("ann", frozenset({"shop:order", "read"}))
 

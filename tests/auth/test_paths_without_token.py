@@ -99,7 +99,7 @@ def test_open_paths_only_say_where_to_get_a_token() -> None:
 
 @pytest.mark.parametrize(("path", "resource"), [("/functions/price", "/shop/"), ("/mcp", "/shop/mcp")])
 @pytest.mark.parametrize("root", ["", "/shop"], ids=["at the root", "below a path"])
-def test_a_refusal_leads_to_the_metadata_also_where_a_proxy_takes_a_path_away(
+def test_a_refusal_links_to_the_metadata_also_behind_a_proxy_that_removes_a_path(
     root: str, path: str, resource: str
 ) -> None:
     app = gateway(shop())

@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tokens.json"
 
 
-def test_a_new_token_lets_its_owner_in_and_is_not_in_the_file(path: Path) -> None:
+def test_a_new_token_is_accepted_and_not_stored_in_the_file(path: Path) -> None:
     token = add_token(path, "ann", scopes=["shop:order"], resources={"project:42": ["read"]})
     assert TokenFile(path).identify(token) == Identity("ann", frozenset({"shop:order"}), {"project:42": ["read"]})
     assert token not in path.read_text()

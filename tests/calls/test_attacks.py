@@ -125,7 +125,7 @@ async def test_the_workers_cannot_be_joined(mallory: Transport, alice: PendingRe
     assert (answers, heard) == ([3] * 20, [])
 
 
-async def test_a_scope_that_was_not_granted_is_refused_immediately(wide_network: Network, serving: Serving) -> None:
+async def test_a_call_that_was_not_granted_is_refused_immediately(wide_network: Network, serving: Serving) -> None:
     async with PendingRequestMap(wide_network.peer("mallory"), retry=NEVER) as pending:
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(CallError) as raised:

@@ -397,7 +397,7 @@ async def test_a_failure_that_cannot_be_serialized_reaches_its_caller_and_affect
         assert (await alice.call("shop.add", {})).data == 1
 
 
-async def test_a_worker_that_cannot_even_look_at_a_request_says_so(network: Network) -> None:
+async def test_a_worker_that_fails_to_accept_a_request_responds_with_an_error(network: Network) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("the keys are gone")
 
@@ -437,7 +437,7 @@ async def test_two_workers_share_the_work(network: Network) -> None:
     assert min(served) > 10
 
 
-async def test_a_worker_that_stops_lets_its_calls_come_to_their_end(network: Network) -> None:
+async def test_a_worker_that_stops_lets_its_calls_finish(network: Network) -> None:
     async with PendingRequestMap(network.peer("alice"), retry=NEVER) as alice:
         serving = await serve_calls(shop(), network.peer("worker"))
         await alice.call("shop.add", {"x": 1, "y": 2})

@@ -85,7 +85,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_statement_is_good_for_the_peer_it_was_given_to(other: dict[str, Any]) -> None:
+def test_a_delegation_is_valid_for_its_peer_only(other: dict[str, Any]) -> None:
     headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
     message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
     verify = verifier(KEYS)

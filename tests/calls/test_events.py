@@ -123,7 +123,7 @@ def test_any_json_input_crosses(value: Any) -> None:
     assert payload.input == {"value": value}
 
 
-def test_invalid_json_is_reported() -> None:
+def test_input_that_is_not_json_data_is_a_format_error() -> None:
     with pytest.raises(FormatError):
         write_event("e", Requested(ID, "shop.echo", {"value": object()}))
 

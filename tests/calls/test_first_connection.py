@@ -44,7 +44,9 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
-async def test_a_server_that_does_not_let_us_in_says_so_at_once(nats_url: str, options: dict[str, Any]) -> None:
+async def test_a_server_that_rejects_the_credentials_is_reported_immediately(
+    nats_url: str, options: dict[str, Any]
+) -> None:
     error = await _failure(nats_url, connect_within=None, **options)
     assert (error.code, error.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
     assert "check the user, password or token" in error.message
@@ -89,7 +91,7 @@ async def test_a_client_can_wait_for_its_server(nats_url: str) -> None:
     await transport.close()
 
 
-async def test_a_call_over_a_connection_that_never_stood_fails_with_its_sentence() -> None:
+async def test_a_call_without_a_connection_fails_with_the_reason() -> None:
     transport = NATSTransport(f"nats://127.0.0.1:{free_port()}", connect_within=0.2)
     pending = PendingRequestMap(transport)
     for _ in range(2):  # the second tries again

@@ -231,7 +231,7 @@ async def test_the_hub_queues_a_bounded_amount_for_a_client_that_never_reads() -
     assert codes["TIMEOUT"] < 50
 
 
-async def test_a_hub_that_comes_back_is_found_again() -> None:
+async def test_a_hub_that_recovers_is_found_again() -> None:
     hub = WebSocketHub(Tokens(PEERS))
     await hub.listen()
     url = f"ws://127.0.0.1:{hub.port}"

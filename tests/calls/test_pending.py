@@ -51,7 +51,7 @@ async def test_a_call_raises_the_error_it_is_answered_with() -> None:
     assert (raised.value.code, raised.value.details) == ("OUT_OF_STOCK", {"left": 0})
 
 
-async def test_a_call_that_is_given_up_ends_at_once() -> None:
+async def test_a_call_that_is_abandoned_ends_at_once() -> None:
     bus = MemoryTransport()
     async with PendingRequestMap(bus) as pending:
         request_id, call = await _waiting(pending, bus)
@@ -118,7 +118,7 @@ async def test_closing_ends_what_still_waits() -> None:
 
 
 @pytest.mark.parametrize("operation_id", ["", "shop.*", "shop.>", "a b", "shop.add\r\nPUB x 1", "a..b", "é"])
-async def test_an_impossible_task_id_is_refused_without_reading_the_store(operation_id: str) -> None:
+async def test_an_invalid_operation_id_is_not_found(operation_id: str) -> None:
     async with PendingRequestMap(MemoryTransport()) as pending:
         with pytest.raises(CallError) as raised:
             await pending.call(operation_id, {})

@@ -247,7 +247,7 @@ async def _consume_slowly(place: Place, to: int, rate: float) -> None:
     assert grown < 5
 
 
-async def test_row_12_calls_are_given_up_at_random_points(place: Place) -> None:
+async def test_row_12_calls_are_abandoned_at_random_points(place: Place) -> None:
     await place.start_worker()
     chance = random.Random(7)  # noqa: S311  # the same points each time
     given_up: dict[str, float] = {}

@@ -11,7 +11,7 @@ from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.calls import serve_calls
 
 
-async def test_calls_are_recorded_unasked(tmp_path: Path) -> None:
+async def test_calls_are_recorded_by_default(tmp_path: Path) -> None:
     ops = OperationRegistry("shop")
 
     @ops.query

@@ -127,7 +127,7 @@ def status(url: str, token: str = "") -> int:
         return error.code
 
 
-def test_serve_says_who_may_come_in_and_what_is_open(app: str, tokens: dict[str, str]) -> None:
+def test_serve_prints_who_may_call_and_what_is_open(app: str, tokens: dict[str, str]) -> None:
     with served(app, "--tokens", tokens["file"]) as (base, said):
         assert [status(f"{base}/functions/{name}") for name in ("hours", "price")] == [200, 401]
     assert "2 identities" in said
@@ -137,7 +137,7 @@ def test_serve_says_who_may_come_in_and_what_is_open(app: str, tokens: dict[str,
         assert "blocked   shop.order: access rules apply" in said
 
 
-def test_serve_lets_in_the_callers_of_an_issuer(app: str, tmp_path: Path) -> None:
+def test_serve_accepts_callers_of_an_issuer(app: str, tmp_path: Path) -> None:
     issuer = little_issuer(tmp_path)
     (tmp_path / "enfold.toml").write_text(
         f'[auth]\nissuer = "{ISSUER}"\naudiences = ["shop"]\njwks = "keys.json"\n\n[sources.shop]\nfunctions = "app.py"\n'
@@ -234,7 +234,7 @@ def test_the_shell_prints_the_run_id_on_stderr(app: str, tmp_path: Path) -> None
     assert done.stderr.startswith("recorded as run ")
 
 
-def test_serve_records_mutations_unasked(app: str, tmp_path: Path) -> None:
+def test_serve_records_mutations_by_default(app: str, tmp_path: Path) -> None:
     (tmp_path / "enfold.toml").write_text('record = "mutations"\n\n[sources.shop]\nfunctions = "app.py"\n')
     for words in ((app, "--record", "mutations"), (str(tmp_path / "enfold.toml"),)):
         with served(*words, "--token", "mine") as (base, _):
@@ -249,7 +249,7 @@ def test_serve_records_mutations_unasked(app: str, tmp_path: Path) -> None:
                 assert reply.headers["Enfold-Run-Id"] is None
 
 
-def test_stdio_records_unasked(app: str) -> None:
+def test_stdio_records_by_default(app: str) -> None:
     _, called = over_stdio(app, "--record", "all")
     assert called["result"]["_meta"]["enfold/runId"]
 

@@ -53,7 +53,7 @@ def candidates(folder: Path, *words: str) -> list[str]:
     return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
 
-def test_what_may_stand_at_the_end_of_a_line(folder: Path) -> None:
+def test_candidates_at_the_end_of_a_line(folder: Path) -> None:
     assert candidates(folder, "ca") == ["call"]
     assert candidates(folder, "call", "") == [":files"]
     assert candidates(folder, "call", "app.py", "shop.pr") == ["shop.price", "shop.prices"]

@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_operations_stand_below_their_namespaces_and_fit_the_width() -> None:
+def test_operations_are_grouped_by_namespace_and_fit_the_width() -> None:
     specs = [
         OperationSpec(namespace="shop", name="add", description="Add two numbers.\n\nMore."),
         OperationSpec(namespace="shop", name="order", type=OperationType.MUTATION, description="Order something. " * 9),

@@ -242,7 +242,7 @@ def test_a_session_and_an_idempotency_key_are_one_on_every_connection_and_surfac
     assert (folder / "orders").read_text() == "xxxx"
 
 
-def test_an_answer_comes_back_though_its_worker_has_not_read_the_request_to_its_end(
+def test_a_response_arrives_before_its_worker_has_read_the_whole_request(
     worked: tuple[Served, Path],
 ) -> None:
     for session in two_sessions(worked[0]).values():
@@ -287,7 +287,7 @@ def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]
     assert (source["name"], source["state"]) == ("app.py", "up")
 
 
-def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_back(
+def test_a_killed_worker_only_loses_its_own_calls_and_sessions_and_is_restarted(
     worked: tuple[Served, Path],
 ) -> None:
     served, folder = worked

@@ -60,7 +60,7 @@ def enfold(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         ("wss://hub.example/calls", "peers"),
     ],
 )
-def test_a_target_is_recognised_by_its_words(text: str, kind: str) -> None:
+def test_a_target_is_recognised_by_its_text(text: str, kind: str) -> None:
     assert read_target(text).kind == kind
 
 

@@ -39,7 +39,7 @@ def test_an_invalid_body_says_what_is_expected(body: bytes, why: str, headers: d
     assert (seen.status, seen.body) == (400, {"error": f"Invalid JSON body{why}"})
 
 
-def test_a_cgi_program_says_so_too() -> None:
+def test_a_cgi_program_reports_invalid_json_too() -> None:
     seen = over_cgi(adding(), "t.add", "result", b"[1]")
     assert seen.status == 400
     assert seen.body["error"].startswith("Invalid JSON: ")

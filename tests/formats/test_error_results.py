@@ -187,7 +187,7 @@ def test_its_code_and_advice_reach_the_reader_of_every_format_that_has_a_place(
 
 
 @pytest.mark.parametrize("failed", SELF_NAMED.values(), ids=SELF_NAMED)
-def test_its_sentence_and_nothing_encoded_is_what_people_see(
+def test_people_see_the_message_and_nothing_encoded(
     failed: ResponseEnvelope[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ops = registry_with(failed, {})
@@ -219,7 +219,7 @@ BAD_BLOCKS = {
 
 
 @pytest.mark.parametrize("text", BAD_BLOCKS.values(), ids=BAD_BLOCKS)
-def test_a_block_that_cannot_be_read_leaves_the_words(text: str) -> None:
+def test_the_summary_of_an_unreadable_block_is_kept(text: str) -> None:
     failed = mcp_envelope(None, is_error=True, content=[TextContent(text="disk full"), TextContent(text=text)])
     assert error_text(failed) == "disk full"
 

@@ -120,7 +120,7 @@ async def test_after_a_failure_that_may_be_retried_a_repeat_is_run(shop: Shop, c
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED"])
-async def test_a_failure_that_says_nothing_of_the_effect_makes_the_outcome_unknown(shop: Shop, code: str) -> None:
+async def test_an_indefinite_failure_makes_the_outcome_unknown(shop: Shop, code: str) -> None:
     given: dict[str, Any] = {"amount": 3, "raises": code, "retryable": False}
     assert await shop.call("pay", **given) == code
     assert [await shop.call("pay", process=process, **given) for process in (0, 1)] == ["OUTCOME_UNKNOWN"] * 2
@@ -305,7 +305,7 @@ async def _code(call: Awaitable[Any]) -> str:
     return ""
 
 
-async def test_a_handler_that_retries_until_its_deadline_leaves_an_unknown_outcome() -> None:
+async def test_a_handler_whose_nested_call_times_out_leaves_an_unknown_outcome() -> None:
     """The nested call gives up a moment before its own caller does."""
     ops, runs = OperationRegistry("shop"), []
 

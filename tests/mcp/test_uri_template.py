@@ -46,7 +46,7 @@ def test_braces_make_a_template() -> None:
 
 
 @pytest.mark.parametrize("template", ["a://{;b}", "a://{b c}", "a://{b,c}", "a://{}"])
-def test_unknown_input_is_reported(template: str) -> None:
+def test_an_unsupported_uri_template_is_reported(template: str) -> None:
     with pytest.raises(ValueError, match="is not supported"):
         match_uri(template, "a://b")
 

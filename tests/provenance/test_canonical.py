@@ -42,7 +42,7 @@ def _endless() -> list[Any]:
     [float("nan"), float("inf"), -float("inf"), b"bytes", {1: 2}, {1, 2}, "\ud800", _endless()],
     ids=["NaN", "Infinity", "-Infinity", "bytes", "a number as key", "a set", "a lone surrogate", "a cycle"],
 )
-def test_invalid_json_is_refused(value: Any) -> None:
+def test_a_value_without_a_json_form_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         canonical_json(value)
 

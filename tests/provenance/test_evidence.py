@@ -55,12 +55,12 @@ DOCUMENT: Any = {"a/b": [10, {"~": "tilde"}], "": "empty", "n": {"0": "zero"}}
 @pytest.mark.parametrize(
     ("pointer", "value"), [("/a~1b/0", 10), ("/a~1b/1/~0", "tilde"), ("/", "empty"), ("/n/0", "zero"), ("", DOCUMENT)]
 )
-def test_a_pointer_leads_to_its_value(pointer: str, value: Any) -> None:
+def test_a_pointer_returns_its_value(pointer: str, value: Any) -> None:
     assert follow(DOCUMENT, pointer) == value
 
 
 @pytest.mark.parametrize("pointer", ["/x", "/a~1b/2", "/a~1b/-", "/a~1b/01", "/a~1b/0/x", "/a~1b/１"])
-def test_a_pointer_that_leads_nowhere_is_reported(pointer: str) -> None:
+def test_a_pointer_without_a_target_is_reported(pointer: str) -> None:
     with pytest.raises(LookupError):
         follow(DOCUMENT, pointer)
 

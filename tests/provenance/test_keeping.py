@@ -67,7 +67,7 @@ async def test_the_loop_continues_while_the_store_is_locked(tmp_path: Path) -> N
         assert recorded_run_id(made) == envelope.provenance["run_id"]
 
 
-async def test_a_store_that_stays_locked_costs_the_record_and_not_the_result(
+async def test_a_locked_store_loses_the_record_and_not_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.05)
@@ -162,7 +162,7 @@ def test_http_gives_the_run_id_back_in_a_header(tmp_path: Path) -> None:
         assert len(store) == 3
 
 
-def test_a_request_in_an_envelope_is_recorded_unasked_too(tmp_path: Path) -> None:
+def test_a_request_in_an_envelope_is_recorded_by_default_too(tmp_path: Path) -> None:
     request = {
         "schema_version": "mcp.request.v0.1",
         "tool": {"name": "shop.order"},

@@ -86,7 +86,7 @@ def test_a_changed_parent_is_found() -> None:
     assert faulty == ["a"]
 
 
-def test_a_run_recorded_anew_behind_its_callers_back_is_found(add: OperationSpec) -> None:
+def test_a_run_that_was_recorded_again_is_found(add: OperationSpec) -> None:
     outer = Recorder().begin(CaptureOptions("full"))
     assert outer is not None
     inner = outer.nested()

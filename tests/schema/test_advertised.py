@@ -209,7 +209,7 @@ def test_a_loosened_schema_keeps_the_type_of_its_root(value: Any) -> None:
 
 
 @pytest.mark.parametrize("junk", [None, 1, True, {}, [1], ["string", None], [["string"]]], ids=str)
-def test_a_schema_whose_type_is_none_is_shown_all_the_same(junk: Any) -> None:
+def test_a_schema_whose_type_is_none_is_shown_anyway(junk: Any) -> None:
     schema = {"properties": {"a": {"type": junk, "title": "A"}}}
     assert Advertising().loosened(schema)["properties"]["a"]["title"] == "A"
     assert Advertising().portable(schema) is schema

@@ -131,7 +131,7 @@ REFERENCES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", [case[1] for case in REFERENCES], ids=[case[0] for case in REFERENCES])
-def test_a_reference_leads_to_its_schema(schema: Any) -> None:
+def test_a_reference_resolves_to_its_schema(schema: Any) -> None:
     assert is_valid(schema, 1)
     assert not is_valid(schema, "1")
 
@@ -165,7 +165,7 @@ def test_a_dynamic_reference_finds_the_outermost_anchor() -> None:
     assert not is_valid(schema, [1])
 
 
-def test_a_reference_to_nowhere_is_a_value_that_says_so() -> None:
+def test_a_reference_without_a_target_resolves_to_a_reason() -> None:
     document = SchemaDocument({"$defs": {"a": INTEGER}})
     assert document.resolve("#/$defs/a") == SchemaPlace(INTEGER, "")
     assert document.resolve("#/$defs/b") == Unresolved("#/$defs/b", "the document has no such location")

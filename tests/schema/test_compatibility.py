@@ -199,7 +199,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=300)
 @given(old=_DOCUMENTS, new=_DOCUMENTS, values=st.lists(_JSON, min_size=8, max_size=8))
-def test_a_value_reported_as_valid_is_valid(old: Any, new: Any, values: list[Any]) -> None:
+def test_schemas_reported_as_compatible_are_compatible(old: Any, new: Any, values: list[Any]) -> None:
     if incompatibilities(old, new):
         return
     before, now = jsonschema_rs.validator_for(old), jsonschema_rs.validator_for(new)

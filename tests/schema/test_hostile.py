@@ -91,7 +91,7 @@ def test_keywords_may_be_nested_without_end(around: Callable[[Any], Any]) -> Non
     ],
     ids=["itself", "two of each other", "a pointer through itself", "allOf", "anyOf", "not", "if", "dependent"],
 )
-def test_a_schema_that_applies_itself_without_end_is_beyond_repair(schema: Any) -> None:
+def test_an_endless_schema_cannot_be_repaired(schema: Any) -> None:
     value = {"a": 1}
     answered = answer(schema, value)
     assert answered[2].data is value
@@ -330,7 +330,7 @@ def test_a_large_default_is_not_copied_without_end() -> None:
     ]
 
 
-def test_values_held_against_very_many_variants_are_kept_once_that_is_too_much() -> None:
+def test_values_with_too_many_variants_are_kept() -> None:
     variants = [
         {"type": "object", "properties": {f"k{n}": {"type": "integer"}}, "required": [f"k{n}"]} for n in range(300)
     ]

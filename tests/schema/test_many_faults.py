@@ -112,7 +112,7 @@ async def test_errors_of_types_and_of_the_schema_are_reported_together(
     assert all(f'"{argument}"' in caught.value.message for argument in told)
 
 
-def test_texts_that_stand_for_nothing_are_given_up_after_some() -> None:
+def test_conversion_of_invalid_texts_ends_after_a_few() -> None:
     schema = compile_schema({"type": "array", "items": {"type": "integer"}})
     walk = Walk(schema, 10_000)
     with pytest.raises(TooMuchWorkError):

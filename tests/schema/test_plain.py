@@ -323,7 +323,7 @@ class Loose:
 
 
 @pytest.mark.parametrize("kind", [Loose, Slotted, Open], ids=["dataclass", "with slots", "attrs"])
-def test_a_default_that_only_the_class_holds_is_written(kind: Any) -> None:
+def test_a_default_of_the_class_is_written(kind: Any) -> None:
     assert to_plain({"v": msgspec.convert({"a": 1}, kind)}) == {"v": {"a": 1, "b": "x"}}
 
 

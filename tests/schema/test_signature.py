@@ -50,7 +50,7 @@ def add(x: int, y: int = 1) -> int:
     return x + y
 
 
-def test_a_function_becomes_schemas_and_words() -> None:
+def test_a_function_becomes_schemas_and_descriptions() -> None:
     signature = read_signature(add)
     assert signature.input_schema == {
         "type": "object",
@@ -490,7 +490,7 @@ def test_a_result_is_made_plain_by_the_engine_that_knows_its_type() -> None:
     assert read_signature(add).make_converter() is None
 
 
-def test_a_read_record_cannot_be_changed() -> None:
+def test_a_signature_cannot_be_changed() -> None:
     signature: Signature = read_signature(add)
     with pytest.raises(AttributeError):
         signature.name = "other"  # type: ignore[misc]  # that is the point

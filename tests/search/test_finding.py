@@ -115,7 +115,7 @@ def test_the_indexes_of_many_kinds_of_callers_stay_within_a_bound(monkeypatch: p
     assert sum(type(each) is Index for each in gc.get_objects()) == 1
 
 
-def test_only_what_changed_is_indexed_anew() -> None:
+def test_only_what_changed_is_indexed_again() -> None:
     ops = registry()
     finder = Finder(ops)
     assert [each.id for each in finder.find("board", None)] == ["trello.get_board"]

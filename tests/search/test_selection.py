@@ -149,7 +149,7 @@ async def test_a_call_gives_only_what_is_asked_for_and_counts_the_rest() -> None
     assert (await select("hub.issues", "*")).warnings == ()
 
 
-async def test_a_default_is_selected_unasked_and_gives_way_to_what_is_asked() -> None:
+async def test_a_default_selection_applies_unless_the_caller_selects() -> None:
     assert (await select("hub.short", None)).data == [{"number": 1, "user": {"login": "x"}}]
     assert (await select("hub.short", "title")).data == [{"title": "a"}]
     with pytest.raises(ValueError, match="did you mean number"):

@@ -130,7 +130,7 @@ async def test_a_fixed_secret_in_an_error_is_hidden() -> None:
     assert refused.value.details == {"body": {"sent": ["[hidden]"]}}
 
 
-async def test_operations_may_be_described_in_short_and_selected_from_unasked() -> None:
+async def test_operations_may_have_short_descriptions_and_default_selections() -> None:
     whole, short = OperationRegistry(), OperationRegistry()
     whole.register(operation())
     short.register(Shape(describe="short", select={"card": "name"}).apply(operation()))

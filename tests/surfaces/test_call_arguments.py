@@ -146,7 +146,7 @@ def test_fields_of_an_argument_without_a_schema_make_an_object(app: Path) -> Non
     assert json.loads(done.stdout)["result"] == {"name": "Bo"}
 
 
-def test_an_operation_may_stand_behind_its_options(app: Path) -> None:
+def test_an_operation_may_follow_the_options(app: Path) -> None:
     done = call(app, "--x", "1", "show")
     assert json.loads(done.stdout)["result"] == {"x": 1}
 

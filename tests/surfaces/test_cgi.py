@@ -274,7 +274,7 @@ def test_a_query_string_that_is_not_text_is_refused(app: Path, query: str) -> No
 @pytest.mark.parametrize(
     "text", ["print('loading')\n1 / 0\n", "print('loading')\nfrom enfold import OperationRegistry\nops = 1\n", None]
 )
-def test_a_program_that_cannot_start_answers_all_the_same(tmp_path: Path, text: str | None) -> None:
+def test_a_program_that_cannot_start_answers_anyway(tmp_path: Path, text: str | None) -> None:
     app = tmp_path / "app.py"
     if text is not None:
         app.write_text(text)

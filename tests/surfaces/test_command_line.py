@@ -316,7 +316,7 @@ def test_a_result_that_has_no_json_form_is_a_failure_in_one_sentence(app: Path, 
     assert len(said.splitlines()) == 1
 
 
-def test_an_error_with_odd_details_is_written_all_the_same(app: Path) -> None:
+def test_an_error_with_odd_details_is_written_anyway(app: Path) -> None:
     code, lines, said = call(app, "odd_error", "--format", "envelope")
     assert (code, lines[0]["error"]["code"]) == (1, "ODD")
     assert "Traceback" not in said

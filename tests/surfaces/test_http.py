@@ -691,7 +691,7 @@ def test_a_body_in_pieces_is_read(client: Client) -> None:
     assert answer.json == {"result": 3}
 
 
-def test_a_body_that_does_not_come_is_given_up(client: Client) -> None:
+def test_a_body_that_does_not_arrive_is_abandoned(client: Client) -> None:
     with client.connect() as connection:
         connection.sendall(_head("POST /functions/add", "Content-Type: application/json", "Content-Length: 20") + b"{")
         assert _status(connection) == 504

@@ -305,7 +305,7 @@ def test_when_the_client_goes_the_producer_is_stopped(path: str) -> None:
         assert life.wait(1)
 
 
-def test_a_client_that_does_not_read_holds_the_producer_back() -> None:
+def test_a_client_that_does_not_read_slows_the_producer_down() -> None:
     life = Life()
     with serve(endless(life)) as client:
         with closing(_asking(client, "/functions/flood?size=100000")):

@@ -241,7 +241,7 @@ async def test_the_same_key_gives_the_same_task(client: Client) -> None:
         ("GET", "/tasks/x/result/", 404),
     ],
 )
-async def test_there_is_nothing_else_below_tasks(client: Client, method: str, path: str, status: int) -> None:
+async def test_other_paths_below_tasks_are_refused(client: Client, method: str, path: str, status: int) -> None:
     assert (await client.ask(method, path))[0] == status
     assert (await client.ask("GET", f"/tasks/{'A' * 32}?wait=x"))[0] == 404
 

@@ -159,7 +159,7 @@ async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
     assert shop.effects == [5]
 
 
-async def test_a_caller_whose_deadline_comes_first_gets_in_progress(shop: Shop) -> None:
+async def test_a_caller_whose_deadline_passes_first_gets_in_progress(shop: Shop) -> None:
     shop.go_on.clear()
     first = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))
     await until(lambda: shop.effects)

@@ -167,7 +167,7 @@ def test_every_status_is_there() -> None:
     ]
 
 
-def test_codes_of_an_operations_own_stand_at_their_status() -> None:
+def test_declared_codes_are_listed_at_their_status() -> None:
     responses = operation("shop.forget")["responses"]
     assert [error["code"] for error in responses["409"]["x-enfold-errors"]] == ["SOLD_OUT"]
     assert [error["code"] for error in responses["500"]["x-enfold-errors"]] == ["BROKEN"]
@@ -256,7 +256,7 @@ def test_a_class_with_the_name_of_ours_or_of_another_gets_its_own_name() -> None
     assert not is_valid(below)
 
 
-def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
+def test_a_definition_appears_once_whatever_is_beside_it() -> None:
     author = {"type": "object", "properties": {"name": {"type": "string"}, "of": {"$ref": "#/$defs/Publisher"}}}
     publisher = {"type": "object", "properties": {"town": {"type": "string"}}}
     alone: dict[str, Any] = {"$defs": {"Author": author, "Publisher": publisher}, "$ref": "#/$defs/Author"}

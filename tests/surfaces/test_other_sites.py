@@ -131,7 +131,7 @@ def test_an_mcp_server_alone_refuses_other_sites_too() -> None:
         assert asked(client, "/", "same-origin").status == 405
 
 
-def test_where_callers_need_a_token_another_site_sees_no_more_than_anybody() -> None:
+def test_where_callers_need_a_token_another_site_sees_only_public_data() -> None:
     with serve(app(tokens=Tokens({"right": Identity("ann")}))) as client:
         assert asked(client, "/functions/shop.greet", "cross-site").status == 401
         assert asked(client, "/functions/shop.hours", "cross-site").json == {"result": "9 to 5"}

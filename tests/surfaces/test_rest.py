@@ -241,7 +241,7 @@ def test_a_cgi_program_has_the_routes(method: str, path: str, body: bytes, resul
     assert json.loads(out.getvalue().partition(b"\r\n\r\n")[2]) == {"result": result}
 
 
-def test_a_cgi_program_refuses_a_path_that_is_not_text() -> None:
+def test_a_cgi_program_finds_nothing_at_a_path_that_is_not_utf_8() -> None:
     out = BytesIO()
     variables = {"REQUEST_METHOD": "DELETE", "PATH_INFO": "/items/\udcff"}  # as Python reads the byte FF
     to_cgi(shop(), environ=variables, stdin=BytesIO(b""), stdout=out)

@@ -58,7 +58,7 @@ def test_without_progress_the_elapsed_time_is_shown_and_other_lines_go_above_it(
     assert screen.lines() == ["dead is down", ""]
 
 
-def test_a_pipe_sees_nothing_of_it() -> None:
+def test_a_pipe_gets_no_progress() -> None:
     pipe = io.StringIO()
     line = ProgressLine(pipe)
     with line.waiting("opening"):

@@ -177,7 +177,7 @@ def test_a_plain_call_with_a_key_or_of_what_must_be_a_task_is_one_task_too(
     assert sorted((folder / "effects").read_text().splitlines()) == ["7", "needed 8"]
 
 
-def test_an_edge_that_is_killed_or_restarted_loses_doubles_and_holds_up_nothing(
+def test_a_killed_or_restarted_edge_loses_doubles_and_blocks_no_call(
     edge: Start, worker: subprocess.Popen[str], server: Server, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     del worker

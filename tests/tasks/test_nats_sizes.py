@@ -100,7 +100,7 @@ async def test_answers_that_do_not_fit_beside_the_input_are_refused_and_shorter_
 
 
 @pytest.mark.parametrize("does", ["go on", "cancel"])
-async def test_one_invalid_answer_among_several_is_refused(tasks: Tasks, does: str) -> None:
+async def test_one_of_several_answers_that_is_too_large_is_refused(tasks: Tasks, does: str) -> None:
     handle = await tasks.start("shop.two", {"text": "x" * 600_000})
     both = [handle.answer({key: said(300_000)}) for key in (await asked(handle)).questions]
     (error,) = (each for each in await asyncio.gather(*both, return_exceptions=True) if isinstance(each, CallError))

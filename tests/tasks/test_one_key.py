@@ -175,7 +175,7 @@ async def test_one_key_is_one_run_whatever_way_it_is_asked(shop: Shop) -> None:
     assert shop.effects[ran + 1 :] == [98]
 
 
-async def test_a_failure_is_kept_and_one_that_may_pass_is_tried_again(shop: Shop) -> None:
+async def test_a_final_failure_is_kept_and_a_temporary_one_is_retried(shop: Shop) -> None:
     kept = [await way(shop, 13, "no") for way in (Shop.later_over_http, Shop.plainly_over_http, Shop.later_over_mcp)]
     assert (kept[0], kept[2], shop.effects) == (kept[1], "SOLD_OUT", [13])
     for way in (Shop.plainly_over_http, Shop.later_over_http, Shop.plainly_over_mcp):

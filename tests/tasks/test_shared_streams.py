@@ -70,9 +70,7 @@ def test_a_worker_waits_for_the_operator_to_create_the_streams_where_nats_has_au
     assert "serves" in begun(folder, as_worker)
 
 
-async def test_the_server_lets_no_worker_create_or_change_or_purge_a_shared_stream(
-    folder: Path, closed_server: Server
-) -> None:
+async def test_no_worker_may_create_change_or_purge_a_shared_stream(folder: Path, closed_server: Server) -> None:
     from nats.errors import Error
     from nats.js.api import RePublish, StreamConfig
 

@@ -86,7 +86,7 @@ async def test_a_mistake_is_reported_in_one_sentence(project: Path, line: str, t
     assert told in raised.value.message
 
 
-async def test_nothing_is_made_where_nothing_is_durable(tmp_path: Path) -> None:
+async def test_no_store_is_created_without_durable_operations(tmp_path: Path) -> None:
     async with Tasks(OperationRegistry(), SQLiteTasks(tmp_path / "t.db")):
         await asyncio.sleep(0.05)
     assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []

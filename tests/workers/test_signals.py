@@ -158,7 +158,7 @@ def test_a_call_that_does_not_let_itself_be_cancelled_keeps_no_server(tmp_path: 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["one process", "workers"])
-def test_a_function_that_does_not_come_to_its_end_at_the_stop_keeps_no_server(
+def test_a_function_that_hangs_at_shutdown_does_not_keep_the_server(
     tmp_path: Path, words: tuple[str, ...], times: int
 ) -> None:
     (tmp_path / "app.py").write_text(WORKED + HANGS)

@@ -241,7 +241,7 @@ async def test_the_revision_of_a_server_is_detected(little: Little, habits: tupl
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
-async def test_a_server_that_never_begins_is_unavailable(little: Little) -> None:
+async def test_a_server_that_never_completes_the_handshake_is_unavailable(little: Little) -> None:
     with pytest.raises(CallError) as caught:
         async with from_mcp(
             little("--slow", "60"), namespace="pet", connection=Connection(limits=MCPLimits(connect=0.3))

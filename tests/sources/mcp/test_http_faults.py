@@ -97,7 +97,7 @@ def registry_of(operations: MCPOperations) -> OperationRegistry:
 
 
 @pytest.mark.parametrize("status", [404, 400])
-async def test_a_forgotten_session_is_opened_anew_and_the_call_is_made_once(serve: Serve, status: int) -> None:
+async def test_a_forgotten_session_is_opened_again_and_the_call_is_made_once(serve: Serve, status: int) -> None:
     odd = Odd()
     odd.forgets_with = status
     async with serve(odd) as url, from_mcp(url) as operations:

@@ -167,7 +167,7 @@ async def test_a_token_that_ends_meanwhile_is_renewed_in_time(vault: Vault) -> N
     assert vault.refusals == 1
 
 
-async def test_a_refusal_that_comes_late_does_not_renew_again(vault: Vault) -> None:
+async def test_a_refusal_that_arrives_late_does_not_renew_again(vault: Vault) -> None:
     async with opened(vault) as ops:
         vault.authority.tokens.clear()
         vault.dawdles = 0.5
@@ -291,7 +291,7 @@ async def test_tokens_that_cannot_be_read_are_refused(vault: Vault) -> None:
     assert (error.code, "the response is not valid OAuth" in error.message) == ("ACCESS_DENIED", True)
 
 
-async def test_a_redirect_to_no_address_leads_nowhere(vault: Vault) -> None:
+async def test_a_redirect_to_an_invalid_url_is_an_error(vault: Vault) -> None:
     vault.authority.moved = {"/.well-known/oauth-authorization-server": "http://["}
     error = await refused(vault)
     assert (error.code, "has no authorization server metadata" in error.message) == ("ACCESS_DENIED", True)
@@ -439,7 +439,7 @@ async def test_a_client_with_a_document_is_not_registered_where_that_is_enough(v
     assert len(vault.authority.registered) == 1
 
 
-async def test_a_client_that_is_known_no_more_is_registered_anew(vault: Vault) -> None:
+async def test_a_client_that_is_no_longer_known_is_registered_again(vault: Vault) -> None:
     async with opened(vault) as ops:
         vault.authority.tokens.clear()
         vault.authority.forgets = "client-1"

@@ -159,7 +159,7 @@ def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours:
         ("http://127.0.0.1:8000/mcp", "http://login.org/token", False),
     ],
 )
-def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool) -> None:
+def test_a_login_only_contacts_allowed_addresses(server: str, url: str, is_allowed: bool) -> None:
     policy = AddressPolicy(server, "x")
     if is_allowed:
         policy.check(url, "the page")
@@ -171,7 +171,7 @@ def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool
 
 @pytest.mark.parametrize("host", ["localhost.", socket.gethostname(), "127.0.0.1", "127。0。0。1"])
 @pytest.mark.parametrize("work", ["find", "post_json", "post_form"])
-async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_elsewhere(host: str, work: str) -> None:
+async def test_a_name_that_resolves_to_this_machine_is_not_contacted_for_a_remote_server(host: str, work: str) -> None:
     """Neither for metadata nor with a secret, whatever was checked before: what counts is the address connected to."""
     came = asyncio.Event()
     server = await asyncio.start_server(lambda *_: came.set(), "127.0.0.1", 0)
@@ -296,7 +296,7 @@ SAVED = Saved(
 )
 
 
-def test_a_login_is_kept_for_its_server_and_for_no_other(tmp_path: Path) -> None:
+def test_a_login_is_stored_for_its_server_only(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "logins")
     store.save("https://x.org/mcp", SAVED)
     assert FileStore(tmp_path / "logins").load("https://x.org/mcp") == SAVED
@@ -358,7 +358,7 @@ async def test_only_the_page_of_the_login_is_answered() -> None:
         assert await page.answer() == "code=2&state=%C3%A9"
 
 
-async def test_before_anything_was_asked_nothing_is_an_answer() -> None:
+async def test_without_a_question_no_login_response_is_accepted() -> None:
     async with open_callback_page("http://127.0.0.1/back", 0) as page, httpx2.AsyncClient() as browser:
         assert (await browser.get(f"{page.redirect_uri}?code=1&state=")).status_code == 404
 
@@ -388,7 +388,7 @@ async def test_a_port_in_use_is_reported() -> None:
 
 
 @pytest.mark.parametrize("uri", ["https://127.0.0.1/back", "http://example.org/back", "back"])
-async def test_one_comes_back_only_to_this_machine(uri: str) -> None:
+async def test_a_login_returns_only_to_this_machine(uri: str) -> None:
     with pytest.raises(CallError, match="address of this machine"):
         async with open_callback_page(uri, 0):
             pass

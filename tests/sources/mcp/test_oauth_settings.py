@@ -60,7 +60,7 @@ def test_an_editors_words_for_a_login_are_understood(
     assert read_auth(path, {"S": "b"}) == expected
 
 
-async def test_a_statement_is_read_anew_each_time(tmp_path: Path) -> None:
+async def test_a_statement_is_read_again_each_time(tmp_path: Path) -> None:
     (tmp_path / "enfold.toml").write_text(
         '[sources.x]\nurl = "https://x.org/mcp"\nauth = {grant = "jwt_bearer", assertion_file = "token"}\n'
     )

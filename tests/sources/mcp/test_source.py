@@ -169,7 +169,7 @@ async def test_many_calls_at_once_share_one_connection(target: Any) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_server_that_was_restarted_is_greeted_anew_and_the_call_is_made(serve: Serve, era: str) -> None:
+async def test_a_restarted_server_gets_a_new_handshake_and_the_call(serve: Serve, era: str) -> None:
     async with serve(sdk_server.make_server().streamable_http_app()) as url:
         source = from_mcp(f"{url}/mcp", connection=Connection(protocol=era))
         ops = registry_of(await source.__aenter__())

@@ -280,7 +280,7 @@ async def test_a_file_chooses_the_type_that_has_files(server: RawServer, connect
     assert str(received.header("content-type")).startswith("multipart/form-data; boundary=")
 
 
-async def test_fields_beyond_the_declared_ones_go_along_where_the_document_allows_them(
+async def test_undeclared_fields_are_sent_if_the_document_allows_them(
     server: RawServer, connect: Connect, http: Words
 ) -> None:
     schema = {**PET, "additionalProperties": {"type": "integer"}}

@@ -125,7 +125,7 @@ def test_read_only_properties_are_not_input_and_write_only_ones_not_output(libra
     assert (list(got["properties"]), got["required"]) == (["id", "title", "sequel"], ["id", "title"])
 
 
-def test_a_recursive_schema_is_shared_and_stands_alone(library: OperationRegistry) -> None:
+def test_a_recursive_schema_is_shared_and_self_contained(library: OperationRegistry) -> None:
     one, other = (library.get_spec(f"library.{name}").output_schema for name in ("addBook", "getBook"))
     assert_stands_alone(one)
     assert one["$defs"]["Book"] is other["$defs"]["Book"]

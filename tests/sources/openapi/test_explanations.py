@@ -89,7 +89,7 @@ def test_other_content_gives_a_line_or_nothing(content: str, content_type: str, 
         max_leaves=20,
     )
 )
-def test_output_of_a_server_is_logged_as_one_limited_line(body: Any) -> None:
+def test_an_explanation_of_a_server_is_one_limited_line(body: Any) -> None:
     why = explanation(msgspec.json.encode(body), "application/json")
     assert len(why) <= MAX_LENGTH
     assert why.isprintable()
@@ -117,7 +117,7 @@ NO_WORDS = [("404 ", "Not Found"), ("499 ", "Client Closed Request"), ("498 ", "
 
 
 @pytest.mark.parametrize(("status", "why"), NO_WORDS)
-async def test_a_failure_without_words_has_the_usual_ones(
+async def test_a_failure_without_a_message_has_a_default_one(
     serve: Serve, connect: Connect, http: Words, status: str, why: str
 ) -> None:
     server = await serve(lambda _: http.reply(b"", status=status))

@@ -172,7 +172,7 @@ def test_a_malformed_operation_is_skipped_with_where_and_why(bad: Any) -> None:
     ],
     ids=str,
 )
-def test_an_odd_operation_is_imported_and_described_all_the_same(odd: Any) -> None:
+def test_an_odd_operation_is_imported_and_described_anyway(odd: Any) -> None:
     imported = from_openapi(whole({"/odd": {"get": {"operationId": "odd", **odd}}}))
     (operation,) = imported
     assert operation.spec.input_schema["type"] == "object"

@@ -86,7 +86,7 @@ async def test_a_relative_server_of_an_operation_is_relative_to_the_base(
     assert running.received[0].path == "/other/x"
 
 
-async def test_a_server_elsewhere_is_refused_unless_allowed_and_gets_no_credentials(
+async def test_a_server_on_another_host_is_refused_unless_allowed_and_gets_no_credentials(
     serve: Serve, connect: Connect, http: Words
 ) -> None:
     home, elsewhere = await serve(lambda _: http.reply({})), await serve(lambda _: http.reply({}))
@@ -113,7 +113,7 @@ async def in_thread(work: Any) -> Any:
     return await asyncio.to_thread(work)
 
 
-async def test_a_document_from_an_address_is_served_where_it_came_from(
+async def test_a_relative_server_of_a_document_is_resolved_against_its_url(
     serve: Serve, connect: Connect, http: Words
 ) -> None:
     document = http.document({}, servers=[{"url": "v1"}])
@@ -123,7 +123,7 @@ async def test_a_document_from_an_address_is_served_where_it_came_from(
     assert server.received[-1].path == "/api/v1/x"
 
 
-async def test_a_document_from_an_address_cannot_send_us_elsewhere(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_a_document_from_a_url_cannot_name_another_host(serve: Serve, connect: Connect, http: Words) -> None:
     elsewhere = await serve(lambda _: http.reply({}))
     document = http.document({}, servers=[{"url": elsewhere.url}])
     server = await serve(lambda _: http.reply(document))
@@ -208,7 +208,7 @@ def test_a_refusal_shows_no_secret_of_the_address() -> None:
     assert str(Reach("http://a").refusal("http://me:secret@b/x?key=secret")).startswith("http://b/x is on another host")
 
 
-async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(serve: Serve, http: Words) -> None:
+async def test_a_document_over_the_limit_or_redirected_to_another_host_is_not_read(serve: Serve, http: Words) -> None:
     elsewhere = await serve(lambda _: http.reply(http.document({})))
     server = await serve(lambda _: http.reply(b"", status="302 FoundOperation", headers={"Location": elsewhere.url}))
     with pytest.raises(LookupError, match="another host"):
@@ -273,7 +273,7 @@ async def test_a_document_behind_a_login_is_fetched_with_the_users_client_which_
     [{"headers": {"Authorization": "Bearer t1"}}, {"credentials": {"any": "t1"}}],
     ids=["headers", "credentials"],
 )
-async def test_a_document_elsewhere_gets_nothing_that_is_for_the_users_server(
+async def test_a_document_on_another_host_gets_no_credentials(
     serve: Serve, http: Words, options: dict[str, Any]
 ) -> None:
     server = await serve(behind_login(http, "Bearer t1"))
@@ -298,7 +298,7 @@ async def test_headers_of_the_user_go_with_every_call_to_their_server_only(
 @pytest.mark.parametrize(
     "status", ["301 Moved", "302 FoundOperation", "303 See Other", "307 Temporary", "308 Permanent"]
 )
-async def test_a_redirect_that_leads_nowhere_is_not_a_success(
+async def test_a_redirect_without_a_location_is_not_a_success(
     serve: Serve, connect: Connect, http: Words, status: str
 ) -> None:
     server = await serve(lambda _: http.reply(b"", status=status))
@@ -338,7 +338,7 @@ async def test_a_redirect_of_the_same_origin_is_followed_and_only_307_and_308_ke
     assert (server.received[1].target, server.received[1].header("x-key")) == ("/y?b=2", "secret")
 
 
-async def test_a_redirect_elsewhere_is_refused(serve: Serve, connect: Connect, http: Words) -> None:
+async def test_a_redirect_to_another_host_is_refused(serve: Serve, connect: Connect, http: Words) -> None:
     elsewhere = await serve(lambda _: http.reply({}))
     server = await serve(redirecting(http, "307 Temporary", f"{elsewhere.url}/y"))
     error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))

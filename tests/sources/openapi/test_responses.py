@@ -172,7 +172,7 @@ def test_the_output_schema_holds_every_declared_answer(
 
 
 @pytest.mark.parametrize(("method", "schema"), [("get", {}), ("delete", {}), ("head", {"type": "null"})])
-async def test_an_answer_of_which_nothing_is_declared_is_taken_as_it_comes(
+async def test_an_undeclared_response_is_accepted_unchanged(
     serve: Serve, connect: Connect, http: Words, method: str, schema: dict[str, Any]
 ) -> None:
     server = await serve(lambda _: http.reply(b"" if method == "head" else {"id": 1}))

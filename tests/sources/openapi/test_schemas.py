@@ -50,7 +50,7 @@ def test_older_ways_are_written_in_today_s(http: Words, schema: Any, expected: A
     assert output(http, schema) == expected
 
 
-def test_what_stands_beside_a_reference_counts_since_3_1_and_describes_before(http: Words) -> None:
+def test_keywords_beside_a_reference_apply_since_3_1_and_only_describe_before(http: Words) -> None:
     schema = {"properties": {"a": {"$ref": "#/components/schemas/T", "maxLength": 3, "description": "d"}}}
     text = {"type": "string"}
     old, new = output(http, schema, "3.0.3", T=text), output(http, schema, "3.1.0", T=text)
@@ -132,7 +132,7 @@ def test_inside_a_schema_with_an_id_references_are_relative_to_it(http: Words) -
     assert definition == {"type": "null"}
 
 
-def test_the_components_themselves_may_lie_elsewhere(tmp_path: Path, http: Words) -> None:
+def test_components_may_be_in_another_file(tmp_path: Path, http: Words) -> None:
     (tmp_path / "schemas.yaml").write_text("Pet: {type: object, properties: {name: {type: string}}}\n")
     document = http.document(
         {"responses": http.json_response({"$ref": "#/components/schemas/Pet"})},

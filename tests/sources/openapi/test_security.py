@@ -207,7 +207,7 @@ async def test_a_rejected_credential_is_not_requested_again(serve: Serve, connec
     assert len(server.received) == 1
 
 
-async def test_a_token_that_ended_early_is_fetched_anew_and_the_call_repeated(
+async def test_a_token_that_ended_early_is_fetched_again_and_the_call_repeated(
     serve: Serve, connect: Connect, http: Words
 ) -> None:
     answer, given = token_server(http)
@@ -219,7 +219,7 @@ async def test_a_token_that_ended_early_is_fetched_anew_and_the_call_repeated(
     assert given == ["t0", "revoked", "t2"]
 
 
-async def test_a_token_address_elsewhere_gets_no_secret_unless_the_user_named_it(
+async def test_a_token_url_on_another_host_gets_no_secret_unless_the_user_named_it(
     serve: Serve, connect: Connect, http: Words
 ) -> None:
     answer, _ = token_server(http)
@@ -264,7 +264,7 @@ def test_a_credential_of_three_texts_is_refused_with_a_sentence(http: Words) -> 
     ],
     ids=str,
 )
-async def test_credentials_are_sent_where_a_document_has_schemes_and_nowhere_asks_for_them(
+async def test_credentials_are_sent_if_a_document_declares_schemes_without_requiring_them(
     server: RawServer, connect: Connect, http: Words, root: dict[str, Any], own: dict[str, Any], sent: str | None
 ) -> None:
     document = http.document(own, components={"securitySchemes": SCHEMES}, **root)

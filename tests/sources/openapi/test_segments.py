@@ -130,7 +130,7 @@ def _read_laxly(path: str) -> list[str]:
 
 
 @given(st.lists(SPELLED, min_size=1, max_size=3))
-def test_no_text_that_passes_leads_out_of_its_place(texts: list[str]) -> None:
+def test_no_accepted_text_escapes_its_segment(texts: list[str]) -> None:
     names = [str(index) for index, _ in enumerate(texts)]
     pieces = ["/users/", *texts, "/profile"]
     refused = list(arguments_leaving(pieces, [None, *names, None], dict(zip(names, texts, strict=True))))

@@ -90,9 +90,7 @@ def test_every_address_belongs_to_a_network(address: str, network: str) -> None:
         socket.gethostname(),
     ],
 )
-async def test_where_only_public_addresses_are_allowed_no_spelling_leads_elsewhere(
-    listen: Any, words: Any, host: str
-) -> None:
+async def test_only_public_addresses_are_contacted_however_they_are_spelled(listen: Any, words: Any, host: str) -> None:
     raw = await listen(words.answering(words.reply(b"secret")))
     client = open_client(allows=only_public)
     with pytest.raises(WebError) as caught:
@@ -144,7 +142,7 @@ async def test_a_closed_port_is_reported_as_unreachable(client: WebClient) -> No
         assert (caught.value.kind, caught.value.was_sent) == ("unreachable", False)
 
 
-async def test_a_connection_that_is_never_made_ends_in_time() -> None:
+async def test_an_attempt_to_connect_ends_in_time() -> None:
     with socket.socket() as deaf:  # takes the connection, and says nothing of encryption
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()

@@ -58,7 +58,7 @@ def endless(*pieces: bytes, first: bytes = b"") -> Any:
     ],
     ids=["headers", "a header", "hints", "continue", "to the end", "length", "chunks", "extension", "trailers", "html"],
 )
-async def test_an_endless_stream_is_ended(listen: Any, client: WebClient, talk: Any, kind: str) -> None:
+async def test_an_endless_response_is_ended(listen: Any, client: WebClient, talk: Any, kind: str) -> None:
     raw = await listen(talk)
     with pytest.raises(WebError) as caught:
         await fetched(client, raw)

@@ -88,7 +88,7 @@ async def test_a_length_is_said_where_there_is_a_body_or_could_be(
     ],
     ids=repr,
 )
-async def test_a_request_with_injected_lines_is_not_sent(client: WebClient, request_: Request) -> None:
+async def test_an_unsendable_request_is_not_sent(client: WebClient, request_: Request) -> None:
     with pytest.raises(WebError) as caught:
         await client.send(request_)
     assert (caught.value.kind, caught.value.was_sent) == ("unsendable", False)
@@ -149,7 +149,7 @@ async def test_a_connection_is_used_again_and_nothing_of_an_answer_is_kept(
     ("hint", "connections"),
     [("timeout=1", 2), ("max=9, Timeout=1", 2), ("timeout=0", 2), ("timeout=3600", 1), ("timeout=x", 1), ("max=9", 1)],
 )
-async def test_a_connection_is_given_up_before_the_server_says_that_it_ends_it(
+async def test_a_connection_is_abandoned_before_the_server_says_that_it_ends_it(
     listen: Any, client: WebClient, words: Any, hint: str, connections: int
 ) -> None:
     raw = await listen(words.answering(words.reply(b"x", Keep_Alive=hint)))

@@ -71,7 +71,7 @@ def answers(connection: socket.socket, count: int) -> bytes:
     ],
     ids=["a value without end", "a long value", "a path without end", "a long path", "many headers", "empty lines"],
 )
-def test_a_head_beyond_the_bound_is_a_431_and_ends_the_connection(client: Client, head: bytes) -> None:
+def test_a_head_over_the_limit_is_a_431_and_ends_the_connection(client: Client, head: bytes) -> None:
     with client.connect() as connection:
         connection.sendall(head)
         answer = everything(connection)
@@ -107,7 +107,7 @@ def test_a_large_body_and_the_next_head_in_one_piece_are_two_requests(client: Cl
         assert b"Hello xxx" in answers(connection, 1)
 
 
-def test_a_head_that_does_not_come_in_time_is_a_408() -> None:
+def test_a_head_that_does_not_arrive_in_time_is_a_408() -> None:
     limits = Limits(header_seconds=0.2)
     with serve(to_http(ops), limits) as client, client.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: local")
@@ -193,7 +193,7 @@ def test_a_new_connection_takes_the_place_of_one_that_says_nothing(client: Clien
         assert everything(silent[0]) == b""  # the first had to go
 
 
-def test_a_connection_beyond_the_bound_is_a_503_while_all_others_are_answered() -> None:
+def test_a_connection_over_the_limit_is_a_503_while_all_others_are_answered() -> None:
     begun, release = threading.Semaphore(0), asyncio.Event()
     slow = OperationRegistry("slow")
 
@@ -217,7 +217,7 @@ def test_a_connection_beyond_the_bound_is_a_503_while_all_others_are_answered() 
         assert all(everything(connection).startswith(b"HTTP/1.1 200 ") for connection in waiting)
 
 
-def test_a_client_that_reads_nothing_of_a_large_answer_is_given_up() -> None:
+def test_a_client_that_reads_nothing_of_a_large_answer_is_abandoned() -> None:
     large, begun = OperationRegistry("large"), threading.Event()
 
     @large.query(inline=True)

@@ -24,7 +24,7 @@ AXE = ROOT / ".parts/node_modules/axe-core/axe.min.js"
 # --- a sample that always runs ------------------------------------------------------------------------------------
 
 
-def test_an_operation_is_found_filled_called_and_its_faults_stand_at_their_fields(visit: Page, place: str) -> None:
+def test_an_operation_is_found_and_called_and_errors_appear_at_their_fields(visit: Page, place: str) -> None:
     visit.goto(place)
     visit.get_by_role("searchbox", name="Search operations").fill("order some")
     visit.get_by_role("link", name=re.compile("shop.order")).click()
@@ -110,7 +110,7 @@ def test_a_stream_runs_live_is_paused_stopped_and_resumed(visit: Page, place: st
 
 
 @in_full
-def test_a_source_goes_down_and_comes_back_while_one_looks(visit: Page, place: str) -> None:
+def test_a_source_goes_down_and_recovers_while_the_page_is_open(visit: Page, place: str) -> None:
     ops.sources.enter("warehouse", "mcp", "up", operations=3)
     go(visit, place, "sources")
     card = visit.get_by_role("article", name="warehouse")
@@ -351,7 +351,7 @@ def test_twelve_hundred_operations_are_filtered_as_one_types(browser: Browser) -
 
 
 @in_full
-def test_warnings_lead_to_their_places_pictures_are_shown_and_megabytes_stay_quick(visit: Page, place: str) -> None:
+def test_warnings_link_to_values_images_are_shown_and_large_results_stay_quick(visit: Page, place: str) -> None:
     go(visit, place, "operations/shop.untidy")
     visit.keyboard.press("Control+Enter")
     visit.locator(".summary button.warn").click()

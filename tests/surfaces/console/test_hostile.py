@@ -268,9 +268,7 @@ def test_another_site_cannot_put_the_console_into_a_frame(browser: Browser, toke
         assert is_told_by_browser == (tokens is not None)
 
 
-def test_a_record_that_was_changed_stands_in_the_list_and_in_the_graph_with_its_verdict(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_changed_record_is_in_the_list_and_the_graph_with_its_verdict(browser: Browser, tmp_path: Path) -> None:
     ops = OperationRegistry("shop")
 
     @ops.query

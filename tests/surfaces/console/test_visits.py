@@ -112,7 +112,7 @@ def test_where_nothing_is_public_every_page_says_so_until_there_is_a_token(brows
         opened.close(address)
 
 
-def test_an_operation_that_came_later_is_there_when_one_comes_back(browser: Browser) -> None:
+def test_an_operation_registered_later_is_listed_after_a_return_to_the_page(browser: Browser) -> None:
     made = many(3)
     with served(to_http(made)) as address:
         opened = Visit(browser)
@@ -241,7 +241,7 @@ def test_a_durable_operation_is_run_as_a_task_and_its_answers_are_checked(browse
         opened.close(address)
 
 
-def test_a_dead_server_leaves_what_was_known_and_says_so(browser: Browser) -> None:
+def test_pages_of_a_dead_server_keep_the_last_state_and_say_so(browser: Browser) -> None:
     made = many(3)
     made.sources.enter("shelf", "functions", "up", operations=3)
     made.sources.enter("cellar", "mcp", "down", why="dark")

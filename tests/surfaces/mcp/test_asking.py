@@ -76,7 +76,7 @@ async def test_the_first_round_gives_the_question(make_client: MakeClient, ops: 
 
 
 @pytest.mark.parametrize("tool", ["greet", "greet_from_a_thread"])
-async def test_the_second_round_brings_the_answer(make_client: MakeClient, ops: OperationRegistry, tool: str) -> None:
+async def test_the_second_round_has_the_answer(make_client: MakeClient, ops: OperationRegistry, tool: str) -> None:
     client = stateless(make_client, ops)
     state = (await client.call(tool))["requestState"]
     result = await client.call(tool, inputResponses={"name": ANN}, requestState=state)

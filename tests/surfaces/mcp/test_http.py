@@ -173,7 +173,7 @@ async def test_the_name_in_the_header_is_that_of_the_tool(client: Client, name: 
     assert (await conversation.began()).status == (200 if is_served else 400)
 
 
-async def test_a_header_that_comes_twice_is_refused(client: Client) -> None:
+async def test_a_header_that_is_repeated_is_refused(client: Client) -> None:
     answers: list[dict[str, Any]] = []
     headers = [(name.encode(), value.encode()) for name, value in client.headers("tools/list").items()]
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [*headers, (b"mcp-method", b"ping")]}
@@ -291,7 +291,7 @@ async def test_without_a_session_there_is_nothing_to_get_or_delete(client: Clien
     assert (await client.send("DELETE").began()).status == 405
 
 
-async def test_a_client_comes_back_for_its_answer(make_client: MakeClient, ops: OperationRegistry) -> None:
+async def test_a_client_reconnects_for_its_response(make_client: MakeClient, ops: OperationRegistry) -> None:
     go_on = asyncio.Event()
 
     @ops.query
@@ -387,7 +387,7 @@ async def test_an_argument_that_a_header_repeats_is_compared(
 # --- calls that ask for nothing but their result --------------------------------------------------------------------
 
 
-async def test_a_plain_call_that_waits_is_given_up_with_its_client(make_client: MakeClient) -> None:
+async def test_a_plain_call_that_waits_is_abandoned_with_its_client(make_client: MakeClient) -> None:
     ops = OperationRegistry()
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -480,7 +480,9 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_cl
     assert (conversation.status, runs) == (499, [])
 
 
-async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_arrive_in_time_is_a_timeout(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("enfold.surfaces.mcp.http.BODY_TIMEOUT", 0.01)
     conversation = Conversation(
         client.app, "POST", "/mcp", client.headers("tools/call", "shop_add"), b"", is_silent=True

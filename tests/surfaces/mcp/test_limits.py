@@ -143,7 +143,7 @@ async def test_stored_streams_are_limited_over_all_sessions(
     assert 50_000 < kept_bytes() <= 200_000
 
 
-async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
+async def test_an_answer_larger_than_what_may_be_kept_arrives_anyway(
     ops: OperationRegistry, calls: asyncio.Event
 ) -> None:
     client = Client(to_mcp(ops, limits=SMALL), HANDSHAKE)

@@ -218,18 +218,18 @@ HEADERS: dict[str, dict[str, str | None]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_a_body_is_answered_alike_on_both_ways(make_client: MakeClient, name: str) -> None:
+async def test_a_body_gets_the_same_response_on_both_paths(make_client: MakeClient, name: str) -> None:
     await compare(make_client, BODIES[name], {})
 
 
 @pytest.mark.parametrize("name", HEADERS)
-async def test_headers_are_heeded_alike_on_both_ways(make_client: MakeClient, name: str) -> None:
+async def test_headers_are_heeded_alike_on_both_paths(make_client: MakeClient, name: str) -> None:
     await compare(make_client, BODIES["as most"], HEADERS[name])
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "t0ken", "k3y"])
 @pytest.mark.parametrize("name", ["as most", "guarded"])
-async def test_tokens_count_alike_on_both_ways(make_client: MakeClient, name: str, token: str | None) -> None:
+async def test_tokens_count_alike_on_both_paths(make_client: MakeClient, name: str, token: str | None) -> None:
     tokens = Tokens({"t0ken": Identity("someone"), "k3y": Identity("keeper", frozenset({"keys"}))})
     sent = {} if token is None else {"authorization": f"Bearer {token}"}
     await compare(make_client, BODIES[name], sent, tokens=tokens)
@@ -237,7 +237,7 @@ async def test_tokens_count_alike_on_both_ways(make_client: MakeClient, name: st
 
 @pytest.mark.parametrize("format", ["envelope", "mcp_envelope_v0_1", "tool_envelope_v1"])
 @pytest.mark.parametrize("name", ["as most", "both", "nothing", "misfit", "fail", "refuse"])
-async def test_formats_are_written_alike_on_both_ways(make_client: MakeClient, name: str, format: str) -> None:
+async def test_formats_are_written_alike_on_both_paths(make_client: MakeClient, name: str, format: str) -> None:
     await compare(make_client, BODIES[name], {}, format=format)
 
 

@@ -267,7 +267,7 @@ def test_a_cancellation_of_nothing_is_ignored(start: Start, request_id: Any) -> 
     assert program.ask("ping")["result"] == {}
 
 
-def test_a_client_that_reads_no_more_ends_the_program(start: Start) -> None:
+def test_a_client_that_stops_reading_ends_the_program(start: Start) -> None:
     program = start()
     program.call("shop_add", x=1, y=2)
     assert program.process.stdout is not None

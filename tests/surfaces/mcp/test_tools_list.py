@@ -125,7 +125,7 @@ async def test_older_clients_see_only_fields_they_know(make_client: MakeClient, 
     assert middle.keys() == {"name", "description", "inputSchema", "annotations"}
 
 
-async def test_a_long_list_comes_in_pages(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
+async def test_a_long_list_is_split_into_pages(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
     for number in range(5):
         ops.query(name=f"tool{number}")(lambda: 1)
     client = make_client(ops, revision, page_size=2)
@@ -138,7 +138,7 @@ async def test_a_long_list_comes_in_pages(make_client: MakeClient, ops: Operatio
     assert cursor is None
 
 
-async def test_a_cursor_of_nowhere_is_refused(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
+async def test_an_unknown_cursor_is_refused(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
     answer = await make_client(ops, revision).ask("tools/list", {"cursor": "nowhere"})
     assert answer["error"]["code"] == -32602
 
