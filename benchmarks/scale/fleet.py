@@ -143,7 +143,7 @@ class Fleet:
         for node in self.nodes:
             node.wait_for("Server is ready")
         wait_until(self._has_leader, "the cluster to elect a leader")
-        self._enfold("nats", "init", self.nats)
+        wait_until(self._has_streams, "the cluster to take streams")  # a new leader may lose the nodes once more
 
     @property
     def nats(self) -> str:
@@ -155,9 +155,9 @@ class Fleet:
     def _log_of(self, node: int) -> str:
         return (self.folder / f"node{node}.log").read_text(errors="replace")
 
-    def _enfold(self, *words: str) -> None:
-        command = [sys.executable, "-m", "enfold", *words]
-        subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=PATIENCE)
+    def _has_streams(self) -> bool:
+        command = [sys.executable, "-m", "enfold", "nats", "init", self.nats]
+        return not subprocess.run(command, check=False, cwd=ROOT, capture_output=True, timeout=PATIENCE).returncode
 
     def add_worker(self, *options: str) -> Process:
         # A name for each: the limits per caller and per worker are those of separate peers.

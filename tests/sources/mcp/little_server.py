@@ -45,6 +45,10 @@ def add(arguments: Result, _: Result) -> Result:
     return text(json.dumps(total), structuredContent=total)
 
 
+def revision(_: Result, params: Result) -> Result:
+    return text(params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion", "handshake"))
+
+
 def mark(arguments: Result, _: Result) -> Result:
     with open(options.marks, "a") as file:  # noqa: PTH123  # a server of few lines
         file.write("ran\n")
@@ -170,6 +174,7 @@ def told(arguments: Result, _: Result) -> Result:
 Tool = Callable[[Result, Result], Result | None]
 TOOLS: dict[str, tuple[Tool, Result, Result | None]] = {
     "add": (add, {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}}, SUM),
+    "revision": (revision, ANY, None),
     "misfit": (misfit, ANY, SUM),
     "only_text": (only_text, ANY, SUM),
     **{

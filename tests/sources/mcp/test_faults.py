@@ -225,20 +225,22 @@ async def test_a_list_of_many_pages_is_read_to_its_end(little: Little) -> None:
 
 
 @pytest.mark.parametrize(
-    "habits",
+    ("habits", "revision"),
     [
-        pytest.param(("--era", "legacy"), id="an older one refuses the newest question"),
-        pytest.param(("--probe", "ignore"), id="an older one does not answer it"),
-        pytest.param(("--probe", "quit"), id="an older one ends at it"),
-        pytest.param(("--era", "stateless"), id="the newest"),
-        pytest.param(("--era", "both"), id="one of both eras"),
-        pytest.param(("--slow", "0.6"), id="an older one that is slow to start"),
-        pytest.param(("--slow", "0.6", "--era", "stateless"), id="the newest, slow to start"),
+        pytest.param(("--era", "legacy"), "handshake", id="an older one refuses the newest question"),
+        pytest.param(("--probe", "ignore"), "handshake", id="an older one does not answer it"),
+        pytest.param(("--probe", "quit"), "handshake", id="an older one ends at it"),
+        pytest.param(("--era", "stateless"), "2026-07-28", id="the newest"),
+        pytest.param(("--era", "both"), "handshake", id="one of both eras, in a process that all callers share"),
+        pytest.param(("--slow", "0.6"), "handshake", id="an older one that is slow to start"),
+        pytest.param(("--slow", "0.6", "--era", "stateless"), "2026-07-28", id="the newest, slow to start"),
     ],
 )
-async def test_the_revision_of_a_server_is_detected(little: Little, habits: tuple[str, ...]) -> None:
+async def test_the_revision_of_a_server_is_detected(little: Little, habits: tuple[str, ...], revision: str) -> None:
     async with from_mcp(little(*habits), connection=Connection(limits=MCPLimits(probe=0.3))) as operations:
-        assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
+        ops = registry_of(operations)
+        assert (await ops.execute("revision")).text() == revision
+        assert (await ops.execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
 async def test_a_server_that_never_completes_the_handshake_is_unavailable(little: Little) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from enfold import CallError, OperationRegistry
 from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
+from enfold.surfaces.mcp import to_mcp
 
 Serve = Callable[..., AbstractAsyncContextManager[str]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -248,3 +249,37 @@ async def test_a_query_whose_connection_is_closed_without_an_answer_is_sent_agai
                 with pytest.raises(CallError, match="closed the connection early"):
                     await executing
         assert server.calls == [tool] * calls
+
+
+class SlowAtFirst:
+    """A server of both eras that answers its first request when it has got the second; it notes the revisions named."""
+
+    def __init__(self) -> None:
+        ops = OperationRegistry("shop")
+        ops.query(lambda: 1, name="one")
+        self._app = to_mcp(ops)
+        self._has_second, self._has_answered = asyncio.Event(), asyncio.Event()
+        self.requests = 0
+        self.revision = b""
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] == "http":
+            self.requests += 1
+            self.revision = dict(scope["headers"]).get(b"mcp-protocol-version", b"")
+        if self.requests == 1:
+            await self._has_second.wait()
+            await self._app(scope, receive, send)
+            self._has_answered.set()
+            return
+        if self.requests > 1:
+            self._has_second.set()
+            await self._has_answered.wait()
+        await self._app(scope, receive, send)
+
+
+async def test_a_server_that_is_only_slow_is_spoken_to_in_the_newest_revision(serve: Serve) -> None:
+    slow = SlowAtFirst()
+    impatient = Connection(limits=MCPLimits(probe=0.1))
+    async with serve(slow) as url, from_mcp(f"{url}/mcp", connection=impatient) as operations:
+        assert (await registry_of(operations).execute("shop_one")).data == 1
+    assert slow.revision == b"2026-07-28"

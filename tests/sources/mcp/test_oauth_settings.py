@@ -79,7 +79,7 @@ async def test_a_statement_is_read_again_each_time(tmp_path: Path) -> None:
         ("[sources.x.auth]\nissuer = 1", 'line 4: "issuer" must be a text'),
         ("[sources.x.auth]\n\nredirect_port = 70000", 'line 5: "redirect_port" must be a port'),
         ('auth = {grant = "password"}', 'line 3: "grant" must be authorization_code, client_credentials or jwt_bearer'),
-        ('credentials = "t"\nauth = {}', 'line 4: "auth" does not go with "credentials"'),
+        ('credentials = "t"\nauth = {}', 'line 4: "auth" cannot be combined with "credentials": remove one of them'),
     ],
 )
 def test_mistakes_in_a_login_are_reported_with_their_location(tmp_path: Path, lines: str, expected: str) -> None:
@@ -107,6 +107,6 @@ def test_a_key_that_is_not_there_is_reported_by_its_name(tmp_path: Path) -> None
 async def test_credentials_and_a_login_exclude_each_other(tmp_path: Path) -> None:
     path = tmp_path / "enfold.toml"
     path.write_text('[sources.x]\nurl = "https://x.org/mcp"\nauth = {}\ncredentials = "t"\n')
-    with pytest.raises(CallError, match='"auth" does not go with "credentials"'):
+    with pytest.raises(CallError, match='"auth" cannot be combined with "credentials"'):
         async with open_config(path, {}):
             pass

@@ -342,19 +342,35 @@ async def _negotiate(dispatcher: Dispatcher, protocol: Dialect) -> UpstreamSessi
     if protocol != "auto":
         revision = _revision(protocol)
         return await (_discover(dispatcher) if revision.is_stateless else _shake_hands(dispatcher, revision))
+    discovery = asyncio.ensure_future(_discover(dispatcher))
     try:
         async with asyncio.timeout(dispatcher.limits.probe):
-            return await _discover(dispatcher)
+            return await asyncio.shield(discovery)
     except (TimeoutError, ProtocolError):
-        pass
+        return await _handshake_beside(dispatcher, discovery)
     except CallError as error:
         if error.details.get("status") in _FINAL_STATUSES:
             raise
+        return await _handshake_beside(dispatcher, discovery)
+    finally:
+        discovery.cancel()
+
+
+async def _handshake_beside(dispatcher: Dispatcher, discovery: asyncio.Future[UpstreamSession]) -> UpstreamSession:
+    """The handshake, unless the server was only slow and now answers the newest revision's question after all."""
+    handshake = asyncio.ensure_future(_shake_hands(dispatcher, LATEST_HANDSHAKE))
     try:
-        return await _shake_hands(dispatcher, LATEST_HANDSHAKE)
+        if not discovery.done():
+            await asyncio.wait((discovery, handshake), return_when=asyncio.FIRST_COMPLETED)
+            if discovery.done() and discovery.exception() is None:
+                dispatcher.revision = LATEST
+                return discovery.result()
+        return await handshake
     except ProtocolError as error:
         if error.code not in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
             raise
+    finally:
+        handshake.cancel()
     # It was only slow to answer the first question, and knows no handshake.
     return await _discover(dispatcher)
 
