@@ -221,7 +221,7 @@ def test_a_link_holds_the_input_without_secrets_and_calls_can_be_copied_as_typed
         page.locator(".same").get_by_role("button", name="Copy").click()
         assert words in page.evaluate("navigator.clipboard.readText()")
     page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(page.locator(".row").get_by_role("button", name="Copied")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
     assert "s3cret" not in link
     page.goto("about:blank")
