@@ -330,7 +330,9 @@ class Functions:
         """An answer that is the file itself, for a caller who prefers its media type to JSON."""
         answer = self._answer_with_headers(file.content, envelope, request)
         own = [header for header in answer.headers if header[0] not in _OF_JSON]
-        return msgspec.structs.replace(answer, headers=[*own, *file.headers()], media_type=file.media_type.encode())
+        names = {name for name, _ in own}  # what the handler sets replaces ours: browsers refuse two dispositions
+        headers = [*own, *(header for header in file.headers() if header[0] not in names)]
+        return msgspec.structs.replace(answer, headers=headers, media_type=file.media_type.encode())
 
     async def arguments(self, route: Route, request: Request) -> tuple[Route, dict[str, Any]]:
         """The arguments in path, query string and body; and the route, which may be another once the body has been read.

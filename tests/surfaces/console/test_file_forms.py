@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.surfaces.console.visiting import served
 
-from enfold import MediaType, OperationRegistry
+from enfold import Context, MediaType, OperationRegistry
 from enfold.surfaces.http import to_http
 
 PNG: Final = bytes.fromhex(
@@ -62,7 +62,7 @@ def places(ran: list[str]) -> Iterator[tuple[str, str]]:
     """The address of the server, and that of another site."""
     ops = OperationRegistry("lab")
 
-    @ops.mutation
+    @ops.mutation(http="POST /uploads")
     def upload(content: bytes) -> int:
         ran.append(content.decode())
         return len(content)
@@ -74,6 +74,11 @@ def places(ran: list[str]) -> Iterator[tuple[str, str]]:
     @ops.query
     def page() -> Annotated[bytes, MediaType("text/html")]:
         return b"<script>document.title = 'ran'</script>"
+
+    @ops.query
+    def report(context: Context) -> Annotated[bytes, MediaType("text/html")]:
+        context.set_header("Content-Disposition", 'attachment; filename="report of May.html"')
+        return b"<h1>May</h1>"
 
     with ExitStack() as stack:
         own = stack.enter_context(served(to_http(ops)))
@@ -95,8 +100,9 @@ UPLOAD: Final = """async address => { const form = new FormData(); form.append("
 @pytest.mark.parametrize("way", WAYS)
 def test_another_site_uploads_nothing(page: Page, places: tuple[str, str], ran: list[str], way: str, host: str) -> None:
     own, other = places
-    page.goto(other.replace("127.0.0.1", host))
-    page.evaluate(WAYS[way], f"{own}functions/lab.upload")
+    for path in ("functions/lab.upload", "uploads"):
+        page.goto(other.replace("127.0.0.1", host))
+        page.evaluate(WAYS[way], f"{own}{path}")
     page.goto(own)
     assert page.evaluate(UPLOAD, f"{own}functions/lab.upload") == {"result": 3}
     assert ran == ["own"]
@@ -115,7 +121,8 @@ def test_a_page_of_the_server_shows_the_picture_of_an_operation(page: Page, plac
 def test_a_page_that_an_operation_gives_is_saved_and_not_run(page: Page, places: tuple[str, str]) -> None:
     own, _ = places
     page.goto(own)
-    with page.expect_download() as download:
-        page.evaluate("address => { location.href = address; }", f"{own}functions/lab.page")
-    assert download.value.suggested_filename == "lab.page.html"
+    for name, filename in (("page", "lab.page.html"), ("report", "report of May.html")):
+        with page.expect_download() as download:
+            page.evaluate("address => { location.href = address; }", f"{own}functions/lab.{name}")
+        assert download.value.suggested_filename == filename
     assert page.title() != "ran"
