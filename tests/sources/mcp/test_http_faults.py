@@ -256,7 +256,11 @@ class SlowAtFirst:
 
     def __init__(self) -> None:
         ops = OperationRegistry("shop")
-        ops.query(lambda: 1, name="one")
+
+        @ops.query
+        def one() -> int:
+            return 1
+
         self._app = to_mcp(ops)
         self._has_second, self._has_answered = asyncio.Event(), asyncio.Event()
         self.requests = 0
