@@ -138,3 +138,9 @@ def test_panels_have_their_own_ids_and_do_not_overlap() -> None:
         for y in range(panel["gridPos"]["h"])
     ]
     assert len(set(cells)) == len(cells)
+
+
+def test_tests_that_the_runbook_names_exist() -> None:
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in re.findall(r"`(test_\w+)`", RUNBOOK) if f"def {name}(" not in tests] == []
+    assert [file for file in re.findall(r"`(tests/[\w/.]+)`", RUNBOOK) if not (ROOT / file).exists()] == []
