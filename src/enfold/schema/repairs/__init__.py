@@ -19,7 +19,7 @@ A value with more faults than the limit is only stripped (R7): `repair_limit`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import filterfalse, islice
@@ -446,15 +446,23 @@ class _RepairRun:
         return self.fix(together, value, path)
 
     def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
-        choice = choose(self.bundles, pending, value, self.memo, self.may_compare)
-        if choice.unknown_tag is not None:
-            return self.unknown_variant(bundle.joined(pending, ()), choice.unknown_tag, value, path)
-        if not choice.variants:
-            self.report.add("unrepairable" if choice.is_too_much else "type_mismatch", path, value, value)
+        """Repair a value that is valid for no variant: by its tag, or for the variant it is most like."""
+        tagged = _by_tag(self.bundles, pending, value)
+        if isinstance(tagged, str):
+            return self.unknown_variant(bundle.joined(pending, ()), tagged, value, path)
+        if tagged is not None:
+            return self.fix(bundle.joined(pending, (tagged,)), value, path)
+        self.comparisons -= len(pending.variants)
+        if self.comparisons < 0:
+            self.report.add("unrepairable", path, value, value)
             return value
-        if len(choice.variants) == 1:
-            return self.fix(bundle.joined(pending, choice.variants), value, path)
-        return self.best_of(bundle, pending, choice.variants[:_MAX_ATTEMPTS], value, path)
+        variants = by_likeness(self.bundles, pending.variants, value, self.memo)
+        if not variants:
+            self.report.add("type_mismatch", path, value, value)
+            return value
+        if len(variants) == 1:
+            return self.fix(bundle.joined(pending, variants), value, path)
+        return self.best_of(bundle, pending, variants[:_MAX_ATTEMPTS], value, path)
 
     def unknown_variant(self, rest: Bundle, tag: str, value: Any, path: Path) -> Any:
         """Handle a variant that the schema does not declare: keep its properties and apply the other constraints."""
@@ -512,10 +520,6 @@ class _RepairRun:
         self.report.entries.extend(known.entries)
         return known.result
 
-    def may_compare(self, variants: int) -> bool:
-        self.comparisons -= variants
-        return self.comparisons >= 0
-
     @property
     def may_try(self) -> bool:
         if not self.mode.is_attempt:
@@ -553,45 +557,23 @@ def count_values(value: Any, most: int) -> int:
     return count
 
 
-class Candidates(msgspec.Struct, frozen=True):
-    """Variants worth trying, likeliest first; or the tag whose value none of them has; or that the limit was reached."""
-
-    variants: tuple[Node, ...]
-    unknown_tag: str | None = None
-    is_too_much: bool = False
-
-
-def choose(
-    bundles: Bundles, pending: Pending, value: Any, memo: KnownMemo, may_compare: Callable[[int], bool]
-) -> Candidates:
-    """Return the variants that a value may be intended for; `may_compare` grants the given number of comparisons."""
-    variants = pending.variants
-    tagged = _by_tag(bundles, pending, value)
-    if tagged is not None:
-        return tagged
-    if not may_compare(len(variants)):
-        return Candidates((), is_too_much=True)
-    return Candidates(by_likeness(bundles, variants, value, memo))
-
-
 def has_unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> bool:
     """Whether the tag of a value is neither in OpenAPI's discriminator mapping nor a constant of a variant."""
     hint = pending.node.discriminator
-    tagged = _by_tag(bundles, pending, value) if hint is not None and hint.names else None
-    return tagged is not None and tagged.unknown_tag is not None
+    return hint is not None and bool(hint.names) and isinstance(_by_tag(bundles, pending, value), str)
 
 
-def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Candidates | None:
-    """Return the variant that the value's tag selects, or the unknown tag; None without a conclusive tag."""
+def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Node | str | None:
+    """Return the variant that the value's tag selects, or the name of a tag with an unknown value; None without either."""
     if type(value) is not dict:
         return None
     for tag in bundles.variants.tags(pending.node, pending.variants):
         if tag.name in value:
             selected = _variant_for(tag, value[tag.name])
             if selected is not None:
-                return Candidates((selected,))
+                return selected
             if tag.hint is None or (tag.hint.names and type(value[tag.name]) is str):
-                return Candidates((), unknown_tag=tag.name)
+                return tag.name
     return None
 
 
