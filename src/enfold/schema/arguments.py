@@ -21,8 +21,6 @@ from enfold.schema.nodes import Node
 from enfold.schema.nodes.traits import (
     ALL_TYPES,
     Tag,
-    branches,
-    dependents,
     kinds_of,
 )
 from enfold.schema.nodes.values import all_differ, bounds_of, is_member, readings
@@ -200,14 +198,6 @@ class Walk:
         """Return the nodes that accept the type of a value."""
         return [part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value))]
 
-    def taken(self, pending: Pending, value: Any) -> tuple[Node, ...]:
-        """Return the nodes that a conditional applies, or the variants that a value is valid for."""
-        if pending.kind == "if":
-            return tuple(branches(pending.node, lambda tested: self.fits(tested, value)))
-        if pending.kind == "dependentSchemas":
-            return tuple(dependents(pending.node, value))
-        return tuple(part for part in pending.variants if self.fits(part, value))
-
     def tag(self, pending: Pending) -> Tag | None:
         """Return the property with distinct values that selects one of the variants, if there is one."""
         return next((tag for tag in self._schema.variants.tags(pending.node, pending.variants) if tag.values), None)
@@ -334,11 +324,11 @@ class Walk:
 
     def _undecided_faults(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Iterator[Fault]:
         """Decide what applies to the value; where no variant does, the one that the value most likely intends."""
-        taken = self.taken(pending, value)
+        taken = pending.applied(value, self.fits)
         fault: Fault | None = None
         if pending.kind == "oneOf" and len(taken) > 1:
             taken, fault = (), _broken(place, f"exactly one of {len(pending.variants)} forms", value)
-        elif pending.kind in ("anyOf", "oneOf") and not taken:
+        elif pending.is_union and not taken:
             intended = self._intended(pending, value, place)
             taken, fault = ((intended,), None) if isinstance(intended, Node) else ((), intended)
         yield from self.faults(bundle.joined(pending, taken), value, place.again())
@@ -355,13 +345,24 @@ class Walk:
             return self._tagged(tag, value, place.inside(tag.name))
         if self._members(pending.node, 0) is not None:
             return _broken(place, self._describe(pending.node), value)
-        return self._schema.likeliest(tuple(near), value)
+        return max(near, key=lambda part: self._closeness(self._schema.bundle(part), value))
 
     def _tagged(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Node | Fault:
         if tag.name not in value:
             return Fault(messages.path(place.keys), "missing", messages.one_of(tag.values))
         selected = tag.variant_for(value[tag.name])
         return _broken(place, messages.one_of(tag.values), value[tag.name]) if selected is None else selected
+
+    def _closeness(self, bundle: Bundle, value: Any) -> int:
+        """Count the parts of a value that fit a variant, minus missing and invalid ones."""
+        self.spend()
+        if type(value) is list:
+            inner = [(bundle.item(index), item) for index, item in enumerate(value)]
+        else:
+            names = bundle.members if type(value) is dict else {}
+            inner = [(bundle.child(name), value[name]) for name in names if name in value]
+        fitting = sum(1 if self.fits_all(part, item) else -1 for part, item in inner if part.nodes)
+        return fitting - (sum(name not in value for name in bundle.required) if type(value) is dict else 0)
 
 
 def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
@@ -443,9 +444,9 @@ class Coercion:
         if pending is None:
             return self._items(bundle, value, place) if type(value) is list else self._properties(bundle, value, place)
         value = self.convert(bundle.joined(pending, ()), value, place.again())
-        if pending.kind in ("anyOf", "oneOf"):
+        if pending.is_union:
             return self._variant(bundle, pending, value, place)
-        return self.convert(bundle.joined(pending, self._walk.taken(pending, value)), value, place.again())
+        return self.convert(bundle.joined(pending, pending.applied(value, self._walk.fits)), value, place.again())
 
     def _items(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> list[Any]:
         converted = [self.convert(bundle.item(index), item, place.inside(index)) for index, item in enumerate(value)]
@@ -459,7 +460,7 @@ class Coercion:
         return value if all(map(is_, converted.values(), value.values())) else converted
 
     def _variant(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Any:
-        if self._walk.taken(pending, value):
+        if pending.applied(value, self._walk.fits):
             return value
         near = self._walk.near(pending.variants, value)
         converted = [self.convert(bundle.joined(pending, (part,)), value, place.again()) for part in near]

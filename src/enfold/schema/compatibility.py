@@ -110,7 +110,7 @@ class _Comparison:
         if _is_never(parts):
             return [Incompatibility(path, "is no longer accepted")]
         if given.pending is not None:
-            choices = [(each,) for each in given.pending.variants] if given.pending.kind in ("anyOf", "oneOf") else [()]
+            choices = [(each,) for each in given.pending.variants] if given.pending.is_union else [()]
             decided = [given.joined(given.pending, choice) for choice in choices]
             return [each for one in decided for each in self.compare(one, taken, path)]
         values = _values(given)

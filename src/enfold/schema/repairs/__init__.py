@@ -31,7 +31,7 @@ import msgspec
 from enfold.envelope import REPAIR_LIMIT, ResultWarning
 from enfold.schema.checks.program import StepsLeft
 from enfold.schema.nodes import MISSING, Node
-from enfold.schema.nodes.traits import ALL_TYPES, Tag, branches, dependents, kinds_of, types_of_values
+from enfold.schema.nodes.traits import ALL_TYPES, Tag, kinds_of, types_of_values
 from enfold.schema.nodes.values import clone, is_member, lossless
 from enfold.schema.repairs.bundle import Bundle, Bundles, KnownMemo, Pending, without_unknown
 from enfold.schema.repairs.report import Entry, Path, Report, may_share
@@ -419,18 +419,15 @@ class _RepairRun:
     # Decisions that depend on the value: R8 and conditionals.
 
     def decide(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
-        if pending.kind == "if":
-            taken = branches(pending.node, lambda tested: self.bundles.test_of(tested)(value, self.memo))
-            return self.fix(bundle.joined(pending, tuple(taken)), value, path)
-        if pending.kind == "dependentSchemas":
-            return self.fix(bundle.joined(pending, tuple(dependents(pending.node, value))), value, path)
-        valid = tuple(variant for variant in pending.variants if self.bundles.test_of(variant)(value, self.memo))
-        if not valid:
+        applied = pending.applied(value, lambda node, each: self.bundles.test_of(node)(each, self.memo))
+        if not pending.is_union:
+            return self.fix(bundle.joined(pending, applied), value, path)
+        if not applied:
             return self.nearest(bundle, pending, value, path)
         if not has_unmapped_tag(self.bundles, pending, value):
-            return self.exact(bundle, pending, valid, value, path)
+            return self.exact(bundle, pending, applied, value, path)
         with self.using(self.mode_with(strip=False)):
-            return self.exact(bundle, pending, valid, value, path)
+            return self.exact(bundle, pending, applied, value, path)
 
     def exact(self, bundle: Bundle, pending: Pending, valid: tuple[Node, ...], value: Any, path: Path) -> Any:
         """Repair a value that is valid for some variants: one that leaves it unchanged wins, otherwise all apply."""
@@ -456,7 +453,7 @@ class _RepairRun:
         if self.comparisons < 0:
             self.report.add("unrepairable", path, value, value)
             return value
-        variants = by_likeness(self.bundles, pending.variants, value, self.memo)
+        variants = _by_likeness(self.bundles, pending.variants, value, self.memo)
         if not variants:
             self.report.add("type_mismatch", path, value, value)
             return value
@@ -583,8 +580,7 @@ def _variant_for(tag: Tag, value: Any) -> Node | None:
     return next(filter(None, map(tag.variant_for, converted)), selected)
 
 
-def by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
-    """Return the variants that a value may be intended for, likeliest first."""
+def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
     scores = {variant: _score(bundles, variant, value, memo) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))

@@ -19,9 +19,11 @@ from enfold.schema.nodes.traits import (
     WHOLE,
     Variants,
     accepted,
+    branches,
     constraining_parts,
     constrains_whole,
     declared_default,
+    dependents,
     item_node,
     matching_nodes,
     named_by,
@@ -45,8 +47,20 @@ class Pending(msgspec.Struct, frozen=True, eq=False):
     node: Node
 
     @property
+    def is_union(self) -> bool:
+        return self.kind in ("anyOf", "oneOf")
+
+    @property
     def variants(self) -> tuple[Node, ...]:
         return tuple(dict.fromkeys(self.node.any_of if self.kind == "anyOf" else self.node.one_of))
+
+    def applied(self, value: Any, fits: Callable[[Node, Any], bool]) -> tuple[Node, ...]:
+        """Return the nodes that a conditional applies, or the variants that a value is valid for."""
+        if self.kind == "if":
+            return tuple(branches(self.node, lambda tested: fits(tested, value)))
+        if self.kind == "dependentSchemas":
+            return tuple(dependents(self.node, value))
+        return tuple(part for part in self.variants if fits(part, value))
 
 
 class Property(msgspec.Struct, frozen=True):
