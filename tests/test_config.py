@@ -124,7 +124,11 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
             'line 2: "mcpServer" is not known here: use "mcpServers", a table of servers',
         ),
         ("mcp.json", "{}", 'line 1: "mcpServers" is missing'),
-        ("mcp.json", '{"mcpServers": {\n"a": {"command": "x",\n"env": 5}}}', 'line 3: "env" must be a table of texts'),
+        (
+            "mcp.json",
+            '{"mcpServers": {\n"a": {"command": "x",\n"env": 5}}}',
+            'line 3: "env" must be a table of strings',
+        ),
         (
             "mcp.json",
             '{"mcpServers": {"a": {"command": "x",\n"includ": "y"}}}',

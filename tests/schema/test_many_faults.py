@@ -39,7 +39,7 @@ async def mixed(items: list[int | list[int] | dict[str, int]]) -> int:
 
 INPUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a list of texts": ("shop.total", {"items": ["x"] * MANY}),
-    "a table of texts": ("shop.rows", {"table": {str(number): "x" for number in range(MANY)}}),
+    "a table of strings": ("shop.rows", {"table": {str(number): "x" for number in range(MANY)}}),
     "a list of objects": ("shop.mixed", {"items": [{"a": "x"}] * MANY}),
     "unknown arguments": ("shop.total", {"items": [1], **{f"x{number}": 1 for number in range(MANY)}}),
 }

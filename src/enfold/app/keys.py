@@ -130,7 +130,7 @@ def _type_in_file(hint: Any) -> Any:
     return Annotated[hint, Meta(gt=0)] if hint in (int, float) else hint
 
 
-_WORDS: Final = {str: "a text", bool: "true or false", int: "a whole number above 0", float: "a number above 0"}
+_WORDS: Final = {str: "a string", bool: "true or false", int: "a whole number above 0", float: "a number above 0"}
 
 
 def _in_words(kind: Any) -> str:
@@ -140,9 +140,9 @@ def _in_words(kind: Any) -> str:
     if origin is UnionType:
         return _listed(map(_in_words, arguments), "or")
     if origin is list:
-        return f"a list of {_listed(get_args(arguments[0]), 'and') or 'texts'}"
+        return f"a list of {_listed(get_args(arguments[0]), 'and') or 'strings'}"
     if origin in (dict, Mapping):
-        return "a table of texts"
+        return "a table of strings"
     return _WORDS[arguments[0] if origin is Annotated else kind]
 
 
@@ -222,9 +222,9 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         "command": _key(
             _Command,
             "the program to start; it speaks MCP over stdio",
-            expected="a command: a text or a list of texts",
+            expected="a command: a string or a list of strings",
         ),
-        "args": _key(list[Any], "its arguments, where `command` is a text", expected="a list of texts"),
+        "args": _key(list[Any], "its arguments, where `command` is a string", expected="a list of strings"),
         "env": _key(_TextTable, "environment variables in addition to `PATH`, `HOME` and the like"),
         "inherit_env": _key(bool, "pass on all environment variables except `ENFOLD_*`", False),
         "cwd": _key(str, "the working directory; by default the folder of the file"),
@@ -246,7 +246,7 @@ BY_KIND: Final[dict[Kind, Keys]] = {
             bool | str,
             "the instructions that MCP clients see: those of the server, none, or your own",
             True,
-            "true, false or a text",
+            "true, false or a string",
         ),
         "per": _key(
             Literal["source", "session"],
@@ -270,7 +270,7 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         "credentials": _key(
             dict[str, _Credentials],
             "by security scheme; others are read from `ENFOLD_<NAMESPACE>_<SCHEME>`",
-            expected="a table of security schemes: to each a token, a list of user and password, or a table",
+            expected="a table of security schemes: for each a token, a list of user and password, or a table",
         ),
         "headers": _key(_TextTable, "sent with every request to this service"),
         **SERVICE,
@@ -308,7 +308,7 @@ _AGENTS: Final[Keys] = {
     "clients": _key(
         dict[str, Literal["text", "both"]],
         "the form of results for a client, by the name in its `clientInfo`",
-        expected="a table of clients, to each text or both",
+        expected="a table of clients, for each text or both",
     ),
 }
 

@@ -184,7 +184,7 @@ class Shape(msgspec.Struct, frozen=True):
         str | Mapping[str, str],
         Meta(
             description="the fields of results that are returned by default",
-            extra={"expected": "fields such as id,name, or a table of such texts by operation"},
+            extra={"expected": "fields such as id,name, or a table of such strings by operation"},
         ),
     ] = {}
     secrets: Mapping[str, str] = {}

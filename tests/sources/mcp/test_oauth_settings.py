@@ -76,7 +76,7 @@ async def test_a_statement_is_read_again_each_time(tmp_path: Path) -> None:
     [
         ('auth = "yes"', 'line 3: "auth" must be a table'),
         ("auth = {client = 1}", 'line 3: "client" is not known here: did you mean "client_id"?'),
-        ("[sources.x.auth]\nissuer = 1", 'line 4: "issuer" must be a text'),
+        ("[sources.x.auth]\nissuer = 1", 'line 4: "issuer" must be a string'),
         ("[sources.x.auth]\n\nredirect_port = 70000", 'line 5: "redirect_port" must be a port'),
         ('auth = {grant = "password"}', 'line 3: "grant" must be authorization_code, client_credentials or jwt_bearer'),
         ('credentials = "t"\nauth = {}', 'line 4: "auth" cannot be combined with "credentials": remove one of them'),

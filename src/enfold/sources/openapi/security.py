@@ -167,7 +167,7 @@ def _filled(credential: Credential | None, environment: Mapping[str, str]) -> Cr
 
 def _pair(texts: Sequence[str]) -> tuple[str, str]:
     if len(texts) != 2:
-        raise ValueError(f"A credential with several values must be a user and a password, not {len(texts)} texts")
+        raise ValueError(f"A credential with several values must be a user and a password, not {len(texts)} strings")
     return texts[0], texts[1]
 
 
