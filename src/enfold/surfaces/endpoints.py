@@ -26,7 +26,7 @@ from enfold.runtime.reserved import is_reserved
 from enfold.schema.files import media_types
 from enfold.schema.structs import encode
 from enfold.search.finder import Finder, Found
-from enfold.surfaces.files import ResultFile, result_file
+from enfold.surfaces.files import VARY, ResultFile, result_file
 from enfold.surfaces.request import (
     CAPTURE_HEADER,
     KEY_HEADER,
@@ -87,6 +87,7 @@ class Route(msgspec.Struct, eq=False):
     run: Run  # as a plain call, as a task, or as a stream
     is_open: bool  # nothing is required of its callers
     needs_context: bool  # its handler takes one, or something is required of its callers
+    file_types: tuple[str, ...]  # media types of a result that may be sent as a file
     _read_query: QueryReader | None = None
 
     def read_query(self, query: bytes) -> dict[str, Any]:
@@ -149,7 +150,8 @@ class Routes:
         writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
         is_open, run = prepared.is_open, self._choose(prepared)
         needs_context = prepared.needs_context or not is_open
-        return Route(spec, prepared, writes, methods_of(spec), self.known, run, is_open, needs_context)
+        types = media_types(spec.output_schema)
+        return Route(spec, prepared, writes, methods_of(spec), self.known, run, is_open, needs_context, types)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
@@ -272,7 +274,7 @@ class Functions:
         headers, write = request.headers, request.format.write
         accept, wants_file = headers.get(b"accept"), False
         if accept not in _TAKES_JSON:
-            wants_file = _wants_file(request, route.spec)
+            wants_file = bool(route.file_types) and prefers_file(headers[b"accept"], route.file_types)
             if not wants_file and not accepts_json(headers[b"accept"]):
                 return await self._follow(self, route, request)
         route, given = await self.arguments(route, request)
@@ -291,9 +293,11 @@ class Functions:
         except UNWRITABLE as error:
             raise unwritable(envelope.data, error) from error
         is_bare = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
-        if is_bare and (context is None or context.reply_headers is None) and request.format.shape is None:
+        has_no_headers = (context is None or context.reply_headers is None) and not route.file_types
+        if is_bare and has_no_headers and request.format.shape is None:
             return Response(text)
-        return self._answer_with_headers(text, envelope, request)
+        answer = self._answer_with_headers(text, envelope, request)
+        return replace(answer, headers=[*answer.headers, VARY]) if route.file_types else answer
 
     def answer_with_result(self, envelope: ResponseEnvelope[Any], request: Request) -> Response:
         """The answer that holds the result of a task, as a call would have it."""
@@ -307,7 +311,7 @@ class Functions:
         if envelope.provenance is None or request.run_header():
             return answer
         run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
-        return msgspec.structs.replace(answer, headers=[*answer.headers, run_id])
+        return replace(answer, headers=[*answer.headers, run_id])
 
     def _answer_with_headers(self, text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
         """An answer whose headers report its run and warnings; where the format cannot report an error result, the status does."""
@@ -332,7 +336,7 @@ class Functions:
         own = [header for header in answer.headers if header[0] not in _OF_JSON]
         names = {name for name, _ in own}  # what the handler sets replaces ours: browsers refuse two dispositions
         headers = [*own, *(header for header in file.headers() if header[0] not in names)]
-        return msgspec.structs.replace(answer, headers=headers, media_type=file.media_type.encode())
+        return replace(answer, headers=headers, media_type=file.media_type.encode())
 
     async def arguments(self, route: Route, request: Request) -> tuple[Route, dict[str, Any]]:
         """The arguments in path, query string and body; and the route, which may be another once the body has been read.
@@ -448,7 +452,7 @@ class Functions:
         envelope = envelope_of(collected.outcome)
         text = encode_result(request.format.write, envelope, route.spec)
         answer = self._answer_with_headers(text, envelope, request)
-        return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
+        return replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Response:
         """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""

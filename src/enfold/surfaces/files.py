@@ -11,6 +11,7 @@ from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.operations import OperationSpec
 from enfold.schema.files import as_base64, is_media_type, media_types, only_files
 
+VARY: Final = (b"vary", b"Accept")  # for caches: the result is a file or JSON
 _BYTES: Final = "application/octet-stream"
 # Shown by browsers; everything else is saved, because HTML, SVG and PDF may contain scripts.
 _SAFE_INLINE: Final = ("image/", "audio/", "video/", "text/plain")
@@ -46,7 +47,7 @@ class ResultFile(msgspec.Struct, frozen=True):
             (b"content-disposition", disposition.encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"default-src 'none'; sandbox"),
-            (b"vary", b"Accept"),
+            VARY,
         ]
 
     def block(self) -> dict[str, Any]:
