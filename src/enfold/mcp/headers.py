@@ -62,11 +62,12 @@ def _is_encoded(text: str) -> bool:
 
 def check_headers(headers: Headers, message: RPCMessage, version: object) -> None:
     """Refuse a request whose headers say something else than its body."""
+    method = str(message.method)
     if not isinstance(version, str) or headers.get(b"mcp-protocol-version") != version.encode():
         raise _mismatch("MCP-Protocol-Version does not repeat the version in the request's _meta")
-    if headers.get(b"mcp-method") != str(message.method).encode():
+    if headers.get(b"mcp-method") != method.encode():
         raise _mismatch("Mcp-Method does not repeat the request's method")
-    parameter = NAMED_BY.get(str(message.method))
+    parameter = NAMED_BY.get(method)
     raw = headers.get(b"mcp-name")
     # Of the clients we know one leaves the name out when it speaks of tasks: only a wrong one is refused there.
     if parameter is None or (raw is None and parameter == "taskId"):

@@ -119,6 +119,8 @@ class MCPServer:
         self._catalog = self._new_catalog()
         self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
         self.following = Following(registry, self.changes.resource_updated)
+        self.known_tools: dict[str, MCPTool] = {}  # that were called, until the registry changes
+        registry.watch(self.known_tools.clear)
         registry.watch(self.changes.lists_changed)
         registry.services.listed_tool = self._listed_tool
 

@@ -38,9 +38,12 @@ def list_tools(server: MCPServer, exchange: ClientExchange, params: Page) -> Res
 
 async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallTool) -> Result | NeedsInput:
     """Run an operation: its result, which may report a failure; a reference to a task; or questions for the client."""
-    tool = server.catalog.tool(params.name) or server.search_tool(params.name)
+    tool = server.known_tools.get(params.name)
     if tool is None:
-        raise server.unknown_name(exchange, "tool", params.name, server.catalog.tools)
+        tool = server.catalog.tool(params.name) or server.search_tool(params.name)
+        if tool is None:
+            raise server.unknown_name(exchange, "tool", params.name, server.catalog.tools)
+        server.known_tools[params.name] = tool
     exchange.operation = tool.prepared.operation
     if tool.is_relay:
         return await _call_operation(server, exchange, tool, params)
