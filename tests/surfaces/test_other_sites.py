@@ -77,7 +77,7 @@ RUNNING: Final = [
 def test_a_page_of_another_site_runs_nothing(client: Client, path: str, dest: str, site: str) -> None:
     answer = asked(client, path, site, dest)
     assert (answer.status, answer.headers["enfold-code"]) == (403, "ACCESS_DENIED")
-    assert "Pages of other sites" in answer.body.decode()
+    assert "Requests from pages of other sites are not allowed" in answer.body.decode()
 
 
 @pytest.mark.parametrize("site", SITES)
