@@ -70,7 +70,7 @@ def test_the_same_record_again_changes_nothing_and_another_one_is_refused(store:
     store.put(run("a"))
     store.put(run("a"))
     assert len(store) == 1
-    with pytest.raises(StoredRecordError, match="other content"):
+    with pytest.raises(StoredRecordError, match="different content"):
         store.put(run("a", "b"))
 
 
