@@ -190,10 +190,6 @@ class Walk:
     def fits_all(self, bundle: Bundle, value: Any) -> bool:
         return all(self.fits(node, value) for node in bundle.nodes)
 
-    def types(self, bundle: Bundle) -> frozenset[str]:
-        """Return the types that a bundle accepts, including its variants."""
-        return ALL_TYPES.intersection(*map(self._schema.variants.types, bundle.nodes))
-
     def near(self, nodes: tuple[Node, ...], value: Any) -> list[Node]:
         """Return the nodes that accept the type of a value."""
         return [part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value))]
@@ -207,7 +203,7 @@ class Walk:
         self.spend()
         if place.depth >= MAX_DEPTH:
             return
-        types = self.types(bundle)
+        types = bundle.possible_types
         wrong = next(
             (part.enum for part in bundle.parts if not (part.enum is None or is_member(value, part.enum))), None
         )
@@ -225,7 +221,7 @@ class Walk:
     def describe(self, bundle: Bundle) -> str:
         """Describe the values that a bundle accepts."""
         members = next(filter(None, (self._members(node, 0) for node in bundle.nodes)), None)
-        return messages.types(self.types(bundle)) if members is None else messages.one_of(members)
+        return messages.types(bundle.possible_types) if members is None else messages.one_of(members)
 
     def _describe(self, node: Node) -> str:
         return self.describe(self._schema.bundle(node))
@@ -426,7 +422,7 @@ class Coercion:
         return self._known[key][1]
 
     def _text(self, bundle: Bundle, text: str, place: ValuePlace) -> Any:
-        types = self._walk.types(bundle)
+        types = bundle.possible_types
         if types == _ONLY_TEXT or ("string" in types and self._walk.fits_all(bundle, text)):
             return text
         converted = [self.convert(bundle, reading, place.again()) for reading in readings(text, types)]
@@ -453,10 +449,7 @@ class Coercion:
         return value if all(map(is_, converted, value)) else converted
 
     def _properties(self, bundle: Bundle, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
-        converted = {
-            name: self.convert(bundle.of(bundle.property(name).nodes), item, place.inside(name))
-            for name, item in value.items()
-        }
+        converted = {name: self.convert(bundle.inside(name), item, place.inside(name)) for name, item in value.items()}
         return value if all(map(is_, converted.values(), value.values())) else converted
 
     def _variant(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Any:

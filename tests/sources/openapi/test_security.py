@@ -248,7 +248,7 @@ def test_a_credential_of_an_unknown_scheme_is_named_with_the_nearest(http: Words
 
 
 def test_a_credential_of_three_texts_is_refused_with_a_sentence(http: Words) -> None:
-    with pytest.raises(ValueError, match="a user and a password, not 3 texts"):
+    with pytest.raises(ValueError, match="a user and a password, not 3 strings"):
         from_openapi(secured(http, {"user": []}), base_url="http://a.test", credentials={"user": ["a", "b", "c"]})
 
 

@@ -112,6 +112,11 @@ class Bundle:
         return kinds
 
     @cached_property
+    def possible_types(self) -> frozenset[str]:
+        """The JSON types that all parts accept in at least one of their variants."""
+        return ALL_TYPES.intersection(*map(self._bundles.types_of, self.nodes))
+
+    @cached_property
     def is_typed(self) -> bool:
         """Whether a part has a `type`, not only an enum."""
         return any(part.types is not None for part in self.parts)
@@ -205,6 +210,10 @@ class Bundle:
         if child is None:
             child = self._children[name] = self._bundles.get(self.members[name].nodes)
         return child
+
+    def inside(self, name: str) -> Bundle:
+        """Return the bundle for the value of a property, which may be undeclared."""
+        return self.child(name) if name in self.members else self._bundles.get(self.property(name).nodes)
 
     def of(self, nodes: tuple[Node, ...]) -> Bundle:
         """Return the bundle for nodes inside this one."""
