@@ -21,7 +21,8 @@ def steps_of(work: Callable[[], object]) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        work()  # Python 3.13 begins to count instructions in the course of the first run
+        work()  # Python 3.13 begins to count instructions in the course of the first run,
+        sys.settrace(trace)  # and Python 3.12 when it is asked to after a frame has asked for them
         count = 0
         work()
     finally:
