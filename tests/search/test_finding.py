@@ -129,12 +129,13 @@ async def test_the_search_is_the_same_over_http() -> None:
     answer = await testing.Conversation(app, "GET", "/operations?q=create+issue&limit=1", {"host": "localhost"}).json()
     [found] = answer["result"]
     assert (found["id"], found["signature"]) == ("github.create_issue", "(owner?: string, title?: string) -> {number}")
-    wrong = testing.Conversation(app, "GET", "/operations?q=x&kind=y", {"host": "localhost"})
-    assert (await wrong.began()).status == 400
+    for query in ("q=x&kind=y", "q=x&limit=-1"):
+        wrong = testing.Conversation(app, "GET", f"/operations?{query}", {"host": "localhost"})
+        assert (await wrong.began()).status == 400
 
 
 def test_a_program_that_searches_nothing_loads_no_database() -> None:
-    code = "import sys, enfold, enfold.surfaces.mcp.http, enfold.search; print('sqlite3' in sys.modules)"
+    code = "import sys, enfold, enfold.surfaces.mcp.http, enfold.surfaces.cgi, enfold.search; print('sqlite3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"False"
 
 

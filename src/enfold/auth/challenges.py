@@ -1,13 +1,23 @@
-"""Challenges for unauthenticated clients: the `WWW-Authenticate` header and the metadata of RFC 9728."""
+"""Challenges for unauthenticated clients: the errors, the `WWW-Authenticate` header and the metadata of RFC 9728."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
+from enfold.errors import CallError
 from enfold.operations import OperationSpec
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+
+
+def no_identity() -> CallError:
+    """Return the error for a caller without a token."""
+    return CallError("ACCESS_DENIED", "This server requires a bearer token", {"reason": "no_identity"})
+
+
+def refused_token() -> CallError:
+    return CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
 
 
 def challenge(

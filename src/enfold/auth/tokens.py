@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from enfold.auth.challenges import refused_token
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
@@ -150,15 +151,6 @@ class AnyOf:
 def address_of(client: Client) -> str:
     """Return the address of a client without its port."""
     return client if isinstance(client, str) else str(client[0]) if client else ""
-
-
-def no_identity() -> CallError:
-    """Return the error for a caller without a token."""
-    return CallError("ACCESS_DENIED", "This server requires a bearer token", {"reason": "no_identity"})
-
-
-def refused_token() -> CallError:
-    return CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
 
 
 def _refused_scheme(authorization: str) -> CallError:

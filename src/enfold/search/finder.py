@@ -10,16 +10,17 @@ from functools import lru_cache
 from itertools import islice
 from math import log
 from threading import Lock
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from weakref import finalize
 
 import msgspec
+from msgspec import Meta
 
 from enfold.errors import CallError
-from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operations import AccessControl, Context, Identity, OperationSpec, OperationType
 from enfold.operations.access import may_list
 from enfold.operations.mcp_kind import kind_of
-from enfold.runtime.registry import Registry
+from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.schema.advertised import Advertising, first_sentence
 from enfold.schema.keywords import properties_of
 from enfold.search.signatures import outline, signature
@@ -396,3 +397,25 @@ def _without_suffix(word: str) -> str:
         if word.endswith(suffix) and len(word) - len(suffix) >= shortest and not (suffix == "s" and word[-2] in "su"):
             return word[: -len(suffix)] + replacement
     return word
+
+
+# --- for surfaces -------------------------------------------------------------------------------------------------
+
+
+def search_registry(registry: Registry) -> Registry:
+    """Return a registry with one operation, `operations`, which searches another registry."""
+    finder = Finder(registry)
+    own = OperationRegistry()
+
+    @own.query
+    def operations(
+        context: Context,
+        q: str = "",
+        limit: Annotated[int, Meta(ge=0)] = 10,
+        source: str | None = None,
+        kind: Literal["query", "mutation", "subscription"] | None = None,
+    ) -> list[Found]:
+        """Find operations by what they do, in one source or of one kind if need be."""
+        return finder.find(q, context.identity, limit, namespace=source, type=kind)
+
+    return own.guarded()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakMethod
 
 import msgspec
@@ -21,11 +21,10 @@ from enfold.operations.http_route import WITH_BODY
 from enfold.operations.outcomes import envelope_of
 from enfold.runtime.application import Application
 from enfold.runtime.prepared import PreparedOperation
-from enfold.runtime.registry import OperationRegistry, Registry
+from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import is_reserved
 from enfold.schema.files import media_types
 from enfold.schema.structs import encode
-from enfold.search.finder import Finder, Found
 from enfold.surfaces.files import VARY, ResultFile, result_file
 from enfold.surfaces.request import (
     CAPTURE_HEADER,
@@ -488,6 +487,7 @@ class Functions:
 
     @cached_property
     def _search(self) -> Route:
+        from enfold.search.finder import search_registry  # which needs SQLite
 
         registry = search_registry(self.registry)
         routes = Routes(registry, lambda _: Functions.call, takes_structs=self.format.takes_structs)
@@ -577,22 +577,3 @@ def _shape_headers(format: str, shape: str) -> list[tuple[bytes, bytes]]:
 
 def _has_body(headers: Mapping[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-
-
-def search_registry(registry: Registry) -> Registry:
-    """Return a registry with one operation, `operations`, which searches another registry."""
-    finder = Finder(registry)
-    own = OperationRegistry()
-
-    @own.query
-    def operations(
-        context: Context,
-        q: str = "",
-        limit: int = 10,
-        source: str | None = None,
-        kind: Literal["query", "mutation", "subscription"] | None = None,
-    ) -> list[Found]:
-        """Find operations by what they do, in one source or of one kind if need be."""
-        return finder.find(q, context.identity, limit, namespace=source, type=kind)
-
-    return own.guarded()

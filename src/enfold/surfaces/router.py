@@ -7,7 +7,7 @@ from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from enfold.auth.tokens import no_identity
+from enfold.auth.challenges import no_identity
 from enfold.errors import CallError
 from enfold.surfaces.endpoints import Functions, Route
 from enfold.surfaces.hosts import Hosts

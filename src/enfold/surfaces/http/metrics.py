@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
-from enfold.auth.tokens import no_identity
+from enfold.auth.challenges import no_identity
 from enfold.errors import CallError
 from enfold.observability.metrics import CallCounts, CountsSnapshot, combined
 from enfold.operations import Identity

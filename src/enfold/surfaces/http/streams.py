@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.auth.tokens import refused_token
+from enfold.auth.challenges import refused_token
 from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.observability.observers import Observers

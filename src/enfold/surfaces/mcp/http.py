@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, Final
 
-from enfold.auth.challenges import WELL_KNOWN
-from enfold.auth.tokens import Verifier, no_identity
+from enfold.auth.challenges import WELL_KNOWN, no_identity
+from enfold.auth.tokens import Verifier
 from enfold.errors import ERROR_KEY, CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import (

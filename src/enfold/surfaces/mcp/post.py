@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from enfold.auth.tokens import address_of, refused_token
+from enfold.auth.challenges import refused_token
+from enfold.auth.tokens import address_of
 from enfold.errors import CallError
 from enfold.mcp.headers import check_headers
 from enfold.mcp.json_rpc import (
