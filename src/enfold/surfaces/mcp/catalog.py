@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
@@ -386,7 +387,7 @@ def _collected(spec: OperationSpec) -> OperationSpec:
 # --- resources and prompts ----------------------------------------------------------------------------------------
 
 
-class _Listing:
+class _Listing(ABC):
     """An operation that is listed under a name."""
 
     def __init__(self, spec: OperationSpec, name: str) -> None:
@@ -396,8 +397,9 @@ class _Listing:
     def text(self, revision: Revision) -> bytes:
         return encode(_for_revision(self._listed(facts_of(self.spec)), revision))
 
+    @abstractmethod
     def _listed(self, facts: Mapping[str, Any]) -> Listed:
-        raise NotImplementedError
+        """Return the definition that clients get."""
 
 
 class Resource(_Listing):
