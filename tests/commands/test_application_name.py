@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -103,6 +104,26 @@ async def test_the_document_and_mcp_over_http_have_the_name_of_the_application(
                 seen.append(seen_by(client))
     assert document["info"] == {"title": application.name, "version": application.version}
     assert seen == [(application.name, application.version)] * 2
+
+
+# Prints how many descriptions of installed distributions the first `initialize` has to parse.
+READING = """
+import sys
+read = []
+sys.addaudithook(lambda event, values: read.append(str(values[0])) if event == "open" else None)
+from corner.till import ops
+assert ops.application().version == "0.0.0"
+print(sum(path.endswith("METADATA") for path in read))
+"""
+
+
+def test_a_package_that_is_not_installed_gets_its_version_without_parsing_every_distribution(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "corner").mkdir()
+    (tmp_path / "corner/till.py").write_text(REGISTRY.format("") + ADD)
+    done = subprocess.run([sys.executable, "-c", READING], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 async def test_a_standalone_script_has_the_name_of_its_file(tmp_path: Path) -> None:

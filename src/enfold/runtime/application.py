@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 DEFAULT_NAME: Final = "enfold"
 NO_VERSION: Final = "0.0.0"
@@ -56,11 +59,16 @@ def _top_package(module: Mapping[str, Any]) -> str:
 
 def _distribution_version(package: str) -> str:
     # Slow to import, and only asked for by applications that are part of a package.
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, distributions, version
 
-    # Usually both have one name; the map, which reads every installed distribution, is for the others.
     try:
-        return version(package)
+        return version(package)  # usually both have one name
     except PackageNotFoundError:
-        found = packages_distributions().get(package)
-    return version(found[0]) if found else ""
+        return next((found.version for found in distributions() if _provides(found, package)), "")
+
+
+def _provides(distribution: Distribution, package: str) -> bool:
+    """Whether a package belongs to a distribution. The texts are searched, because parsing all of them takes too long."""
+    record = "\n" + (distribution.read_text("RECORD") or "")
+    named = (distribution.read_text("top_level.txt") or "").split()
+    return package in named or f"\n{package}/" in record or f"\n{package}.py," in record
