@@ -1,22 +1,28 @@
-"""A prepared operation: its funnel, the stack around it, and what surfaces need before a call."""
+"""A prepared operation: its funnel, the stack of middleware around it, and what surfaces need before a call."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.middleware.access import CheckAccess
+from enfold.middleware.idempotency import Idempotency
+from enfold.middleware.limits import LimitCalls
 from enfold.middleware.observe import Observe
+from enfold.middleware.payload_log import LogPayloads
+from enfold.middleware.recording import RecordRun
 from enfold.middleware.selection import Select
-from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, Policy
+from enfold.middleware.tasks import RunAsTask
+from enfold.middleware.user import UserMiddleware
+from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, OperationType, Policy
 from enfold.operations.access import check_access
-from enfold.operations.call import Call, Middleware
+from enfold.operations.call import Call, Middleware, Next, NextStream, compose, compose_stream
 from enfold.runtime.funnel import Funnel
 from enfold.runtime.services import Services
-from enfold.runtime.stack import Stack, build_stack
 
 if TYPE_CHECKING:
     from enfold.observability.observers import Observers
@@ -79,7 +85,7 @@ class PreparedOperation:
         self._user = user
         self._ingress = ingress
         self._funnel = funnel = Funnel(operation, policy, services, for_writing=ingress.for_writing)
-        self._stack: Stack | None = None  # composed with the first call: most operations of a large import have none
+        self._stack: _Stack | None = None  # composed with the first call: most operations of a large import have none
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = funnel.is_stream
         self.is_wrapped = bool(user)
@@ -140,11 +146,64 @@ class PreparedOperation:
         asked = context.unused_key, context.select, context.recording
         return Call(self.operation, input, context, self._ingress.surface, *asked)
 
-    def _compose(self) -> Stack:
+    def _compose(self) -> _Stack:
         is_guarded = self._ingress.is_guarded
-        self._stack = build_stack(self._funnel, self._policy, self._services, self._user, is_guarded=is_guarded)
+        self._stack = _build_stack(self._funnel, self._policy, self._services, self._user, is_guarded=is_guarded)
         return self._stack
 
     def error_for_caller(self, error: CallError) -> CallError:
         """Return the error as callers may see it: with its declared properties, and redacted if errors are hidden."""
         return self._funnel.failures.for_caller(error)
+
+
+class _Step(NamedTuple):
+    """One middleware, and whether every call passes it, or only one that asks for a key, a record or a selection."""
+
+    middleware: Middleware
+    is_for_all: bool
+
+
+class _Stack(msgspec.Struct, frozen=True):
+    """The composed middleware of one operation, for calls that ask for nothing and for those that do."""
+
+    run: Next | None  # None where nothing stands around the funnel
+    run_asked: Next
+    follow: NextStream
+    follow_asked: NextStream
+
+
+def _build_stack(
+    funnel: Funnel, policy: Policy, services: Services, user: tuple[Middleware, ...], *, is_guarded: bool
+) -> _Stack:
+    """Compose the middleware that an operation needs, once for all its calls."""
+    steps = list(_steps(funnel, policy, services, user, is_guarded=is_guarded))
+    whole = [step.middleware for step in steps]
+    for_all = [step.middleware for step in steps if step.is_for_all]
+    return _Stack(
+        compose(for_all, funnel) if for_all else None,
+        compose(whole, funnel),
+        compose_stream(for_all, funnel.stream),
+        compose_stream(whole, funnel.stream),
+    )
+
+
+def _steps(
+    funnel: Funnel, policy: Policy, services: Services, user: tuple[Middleware, ...], *, is_guarded: bool
+) -> Iterator[_Step]:
+    """Return the middleware of one operation, outermost first: this is the order of every call."""
+    spec, select = funnel.spec, Select(funnel.spec)
+    if is_guarded and not spec.access_control.is_open:
+        yield _Step(CheckAccess(), True)
+    if is_guarded and policy.limits is not None:
+        yield _Step(LimitCalls(policy.limits), True)
+    if spec.durable != "never":
+        is_required = is_guarded and spec.durable == "required"
+        yield _Step(RunAsTask(services, funnel.failures, is_required=is_required), is_required)
+    if spec.type is OperationType.MUTATION:
+        yield _Step(Idempotency(services, funnel, select), False)
+    for index, middleware in enumerate(user):
+        yield _Step(UserMiddleware(middleware, funnel, is_outermost=index == 0), True)
+    yield _Step(RecordRun(), False)
+    if policy.payloads is not None:
+        yield _Step(LogPayloads(policy.payloads), True)
+    yield _Step(select, "select" in spec.meta)
