@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.runtime.services import GRACE
+from enfold.runtime.application import GRACE
 
 if TYPE_CHECKING:
     from socket import socket

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from enfold.middleware.selection import Select
     from enfold.operations.call import Call, Next
     from enfold.operations.outcomes import Outcome
+    from enfold.runtime.application import Services
     from enfold.runtime.funnel import Funnel
-    from enfold.runtime.services import Services
 
 MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
 SETTLE: Final = 5.0  # seconds beyond the operation's own time in which a first call tells how it ended

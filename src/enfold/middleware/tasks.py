@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from enfold.operations.call import Call, Next
     from enfold.operations.context import Context
     from enfold.operations.outcomes import Outcome
+    from enfold.runtime.application import Services
     from enfold.runtime.failures import Failures
-    from enfold.runtime.services import Services
     from enfold.tasks import Task
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.operations.call import Call, StreamMiddleware
 from enfold.operations.outcomes import Suspension
-from enfold.runtime.coroutines import go_on
+from enfold.runtime.handlers import go_on
 
 if TYPE_CHECKING:
     from enfold.operations.call import Middleware, Next, NextStream

@@ -53,7 +53,7 @@ from enfold.provenance.records import (
 )
 from enfold.provenance.redaction import Redacted, redact, scrub
 from enfold.provenance.verification import RESULT_ROLES, record_digest
-from enfold.runtime.coroutines import drive
+from enfold.runtime.handlers import drive
 from enfold.runtime.reserved import is_reserved
 
 if TYPE_CHECKING:

@@ -1,18 +1,35 @@
-"""The name and version by which clients know an application. This is the only place that decides them."""
+"""The application behind a registry: its name for clients, the services that its calls use, its start and its stop.
+
+`App` and the commands fill in the services; the registry makes them and passes them on.
+"""
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from enfold.operations import is_coroutine_function
+
 if TYPE_CHECKING:
+    import asyncio
     from importlib.metadata import Distribution
+
+    from enfold.middleware.tasks import DurableCalls
+    from enfold.operations import Context, Policy
+    from enfold.operations.idempotency import IdempotencyStore
+    from enfold.runtime.dependencies import AppDependencies
+    from enfold.runtime.env import Env
+    from enfold.runtime.threads import Threads
 
 DEFAULT_NAME: Final = "enfold"
 NO_VERSION: Final = "0.0.0"
+GRACE: Final = 25.0  # seconds for calls to end
+
+Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
+T = TypeVar("T")
 
 
 class Application(msgspec.Struct, frozen=True):
@@ -72,3 +89,209 @@ def _provides(distribution: Distribution, package: str) -> bool:
     record = "\n" + (distribution.read_text("RECORD") or "")
     named = (distribution.read_text("top_level.txt") or "").split()
     return package in named or f"\n{package}/" in record or f"\n{package}.py," in record
+
+
+class OtherProcesses(Protocol):
+    """The other worker processes of this server. They answer questions by name, with plain data."""
+
+    prefix: str  # what ids begin with that belong to this process: the others forward requests for them
+
+    async def ask(self, name: str) -> list[Any]:
+        """Ask all siblings and return their answers; one that is gone or slow is left out."""
+
+    async def listen(self, name: str, callback: Callable[[Any], None]) -> None:
+        """Call back with each message that they publish under this name, until cancelled."""
+
+
+class Services:
+    """The services of one registry and its views. The registry makes them and passes them on; it uses none itself."""
+
+    __slots__ = (
+        "admits_anonymous",
+        "dependencies",
+        "gauges",
+        "grace",
+        "has_identities",
+        "idempotency_store",
+        "lifetime",
+        "listed_tool",
+        "make_env",
+        "new_idempotency_store",
+        "siblings",
+        "surfaces",
+        "tasks",
+        "threads",
+    )
+
+    def __init__(self, threads: Callable[[], Threads], make_env: Callable[[Context, Policy], Env]) -> None:
+        self.threads = threads
+        self.make_env = make_env
+        self.lifetime = Lifetime(self._close_idempotency_store, self._close_dependencies)
+        self.dependencies: AppDependencies | None = None  # those with scope `app`, made with the first of them
+        self.grace: Callable[[], float] = lambda: GRACE  # the seconds left of it when the last call has ended
+        self.idempotency_store: IdempotencyStore | None = None  # made with the first key
+        self.new_idempotency_store: Callable[[], IdempotencyStore | None] = lambda: None  # None: one in memory
+        self.tasks: DurableCalls | None = None  # runs durable operations as tasks
+        self.siblings: OtherProcesses | None = None
+        self.surfaces: dict[str, str] = {}  # the path of each surface by its name
+        self.listed_tool: Callable[[str], bytes | None] | None = (
+            None  # how a surface lists an operation to models, as JSON
+        )
+        self.has_identities = False  # whether a surface has callers with identities
+        self.admits_anonymous = True  # whether callers without one may call more than what is declared public
+        self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}  # numbers of this moment, such as tasks by state
+
+    def open_idempotency_store(self) -> IdempotencyStore:
+        """Return the configured idempotency store, or one in memory that all surfaces share."""
+        if self.idempotency_store is None:
+            self.idempotency_store = self.new_idempotency_store() or _memory_store()
+        return self.idempotency_store
+
+    async def _close_idempotency_store(self, grace: float | None) -> None:
+        if self.idempotency_store is not None:
+            await self.idempotency_store.close(self.grace() if grace is None else grace)
+
+    def open_dependencies(self) -> AppDependencies:
+        """The dependencies of the application, which all operations share."""
+        if self.dependencies is None:
+            from enfold.runtime.dependencies import AppDependencies  # loaded with the first dependency
+
+            self.dependencies = AppDependencies()
+        return self.dependencies
+
+    async def _close_dependencies(self) -> None:
+        if self.dependencies is not None:
+            await self.dependencies.close()
+
+
+def _memory_store() -> IdempotencyStore:
+    from enfold.middleware.idempotency_store import MemoryIdempotencyStore  # which needs asyncio
+
+    return MemoryIdempotencyStore()
+
+
+class Lifetime:
+    """The hooks of `on_start` and `on_stop`, and whether the `on_start` hooks have run.
+
+    A server calls `start` and `stop`; several may share one registry. Without a server the first call runs the `on_start`
+    hooks, and `during` runs the `on_stop` hooks after a piece of work.
+    """
+
+    __slots__ = (
+        "_after_stop",
+        "_before_stop",
+        "_is_open",
+        "_on_start",
+        "_on_stop",
+        "_opening",
+        "_stop_watching",
+        "_users",
+        "is_ready",
+    )
+
+    def __init__(
+        self,
+        before_stop: Callable[[float | None], Awaitable[None]] | None = None,
+        after_stop: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`before_stop` is awaited with the grace period when the last user has gone, `after_stop` after the hooks."""
+        self._before_stop = before_stop
+        self._after_stop = after_stop
+        self._on_start: list[Hook] = []
+        self._on_stop: list[Hook] = []
+        self._users = 0
+        self._is_open = False
+        self._opening: asyncio.Future[None] | None = None
+        self._stop_watching: Callable[[], None] | None = None
+        self.is_ready = True  # as long as there is nothing to run
+
+    def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
+        if self._is_open:
+            raise RuntimeError(
+                "The registry is already in use: register on_start and on_stop functions before the first call"
+            )
+        self._on_start += [] if start is None else [start]
+        self._on_stop += [] if stop is None else [stop]
+        self.is_ready = False
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether a hook is an `async def`."""
+        return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
+
+    @property
+    def needs_stop(self) -> bool:
+        """Whether there is anything to close after the last call."""
+        return bool(self._on_stop)
+
+    async def start(self) -> None:
+        """Add a user; the first one runs the `on_start` hooks. Warns of operations that block the event loop."""
+        from enfold.observability.loop_watch import watch_running_loop  # for servers alone
+
+        self._users += 1
+        if self._stop_watching is None:
+            self._stop_watching = watch_running_loop()
+        try:
+            await self.make_ready()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def make_ready(self) -> None:
+        """Run the `on_start` hooks unless they have run; callers at the same time wait for one run."""
+        if self.is_ready:
+            return
+        if not self.needs_loop:
+            await self._open()
+            return
+        import asyncio  # slow to import: without hooks that wait no loop is needed
+
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        await asyncio.shield(self._opening)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Remove a user; the last one runs the `on_stop` hooks in reverse order.
+
+        Calls with an idempotency key that run on after their callers have left get `grace` seconds to end first.
+        """
+        self._leave()
+        if self._users:
+            return
+        if self._before_stop is not None:
+            await self._before_stop(grace)
+        try:
+            if self._is_open:
+                self._is_open = self.is_ready = False
+                for hook in reversed(self._on_stop):
+                    await _run(hook)
+        finally:
+            if self._after_stop is not None:
+                await self._after_stop()
+
+    def _leave(self) -> None:
+        self._users = max(0, self._users - 1)
+        if not self._users and self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """Await some work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""
+        try:
+            return await work
+        finally:
+            await self.stop()
+
+    async def _open(self) -> None:
+        try:
+            for hook in self._on_start:
+                await _run(hook)
+            self._is_open = self.is_ready = True
+        finally:
+            self._opening = None
+
+
+async def _run(hook: Hook) -> None:
+    result = hook()
+    if hasattr(result, "__await__"):
+        await result

@@ -19,16 +19,15 @@ from msgspec.structs import replace
 from enfold.errors import CallError
 from enfold.operations import Context
 from enfold.operations.dependencies import Provider, read_provider
-from enfold.runtime.coroutines import drive, loop_is_running
-from enfold.runtime.handlers import Handler, take_thread
+from enfold.runtime.handlers import Handler, drive, loop_is_running, take_thread
 
 if TYPE_CHECKING:
     import asyncio
 
     from enfold.operations import Operation
     from enfold.operations.dependencies import Dependencies, DependencyScope
+    from enfold.runtime.application import Services
     from enfold.runtime.results import Results
-    from enfold.runtime.services import Services
     from enfold.runtime.threads import Threads
 
 Exit: TypeAlias = "Callable[[BaseException | None], Awaitable[object]]"

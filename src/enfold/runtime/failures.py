@@ -7,7 +7,7 @@ from typing import Final
 
 from enfold.errors import CallError, error_from
 from enfold.operations import Context, OperationSpec, Policy
-from enfold.runtime.coroutines import Interrupt, loop_is_running
+from enfold.runtime.handlers import Interrupt, loop_is_running
 
 
 def is_cancellation(error: BaseException) -> bool:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from enfold.errors import CallError, DecodeError, LargeMisfitError
 from enfold.operations import Context, Operation, OperationType, Policy
 from enfold.operations.outcomes import Suspension
+from enfold.runtime.application import Services
 from enfold.runtime.arguments import Arguments
-from enfold.runtime.coroutines import go_on
 from enfold.runtime.failures import Failures, is_cancellation
-from enfold.runtime.handlers import Handler
+from enfold.runtime.handlers import Handler, go_on
 from enfold.runtime.results import Results, finish_apart
-from enfold.runtime.services import Services
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope

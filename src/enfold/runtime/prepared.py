@@ -21,8 +21,8 @@ from enfold.middleware.user import UserMiddleware
 from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, OperationType, Policy
 from enfold.operations.access import check_access
 from enfold.operations.call import Call, Middleware, Next, NextStream, compose, compose_stream
+from enfold.runtime.application import Services
 from enfold.runtime.funnel import Funnel
-from enfold.runtime.services import Services
 
 if TYPE_CHECKING:
     from enfold.observability.observers import Observers

@@ -52,7 +52,7 @@ from enfold.operations import (
 from enfold.operations.access import EVERYTHING, is_hidden, may_list
 from enfold.operations.operation import check_middleware
 from enfold.operations.outcomes import envelope_of
-from enfold.runtime.application import DEFAULT_NAME, NO_VERSION, Application, module_name, module_version
+from enfold.runtime.application import DEFAULT_NAME, NO_VERSION, Application, Services, module_name, module_version
 from enfold.runtime.reserved import Reserved, check_namespace, is_reserved
 
 if TYPE_CHECKING:
@@ -60,10 +60,9 @@ if TYPE_CHECKING:
     from enfold.operations.call import Middleware
     from enfold.operations.http_route import HTTPRoute
     from enfold.operations.spec import OperationOptions
+    from enfold.runtime.application import Lifetime
     from enfold.runtime.env import Env
-    from enfold.runtime.lifespan import Lifetime
     from enfold.runtime.prepared import PreparedOperation
-    from enfold.runtime.services import Services
     from enfold.runtime.source_states import SourceTable
     from enfold.runtime.threads import Threads
 
@@ -278,7 +277,7 @@ class Registry(ABC):
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """Run `execute` in a program without an event loop: a `def` runs inline, an `async def` in a new loop."""
-        from enfold.runtime.coroutines import drive  # loaded with the first operation
+        from enfold.runtime.handlers import drive  # loaded with the first operation
 
         context = context or Context()
         context.inline = True
@@ -411,7 +410,6 @@ class OperationRegistry(Registry):
         """
         # With the first registry: many only import us.
         from enfold.observability.observers import Observers
-        from enfold.runtime.services import Services
 
         if namespace:
             operation_id(namespace, "x")

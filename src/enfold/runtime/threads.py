@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from enfold.errors import CallError
 from enfold.operations import Context
 from enfold.operations.outcomes import Suspension
-from enfold.runtime.coroutines import loop_is_running
 
 T = TypeVar("T")
 
@@ -140,7 +139,7 @@ class NestedCalls:
 
     def _wait_for(self, call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
         del needs_loop  # there is a loop
-        if loop_is_running():  # in an `async def` that uses the same context after the `def`
+        if asyncio._get_running_loop() is not None:  # in an `async def` that uses the same context after the `def`
             return call
         waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
         self._waiting.append(waiting)

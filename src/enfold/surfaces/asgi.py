@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
+from enfold.runtime.application import Lifetime
 from enfold.runtime.deadlines import Timekeeper, running_task
-from enfold.runtime.lifespan import Lifetime
 from enfold.surfaces.responses import body_too_large
 
 Scope: TypeAlias = MutableMapping[str, Any]

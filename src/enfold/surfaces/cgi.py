@@ -15,8 +15,8 @@ from enfold.errors import CallError, invalid_argument, status_phrase
 from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
-from enfold.runtime.coroutines import drive
-from enfold.runtime.lifespan import Lifetime
+from enfold.runtime.application import Lifetime
+from enfold.runtime.handlers import drive
 from enfold.runtime.prepared import PreparedOperation
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.endpoints import Dialect, Functions, FunctionSettings, Route, Run

@@ -16,7 +16,7 @@ from enfold.log import printable, printable_json, printable_lines
 from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec, OperationType
-from enfold.runtime.coroutines import drive
+from enfold.runtime.handlers import drive
 from enfold.runtime.registry import Registry
 from enfold.surfaces.command_line.arguments import USAGE, Words, flags_of, read_arguments, read_json, read_text, wrong
 from enfold.surfaces.introspection import introduce

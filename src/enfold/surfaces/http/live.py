@@ -22,7 +22,7 @@ from enfold.operations import Identity, LogMessage, Progress, new_request_id
 from enfold.operations.context import Invocation
 from enfold.operations.outcomes import NeedsInput
 from enfold.operations.questions import ClientSession, Question
-from enfold.runtime.services import Services
+from enfold.runtime.application import Services
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.http.stack import HTTPRequest
 from enfold.surfaces.request import Response, id_header

@@ -10,7 +10,7 @@ from enfold.errors import CallError
 from enfold.observability.metrics import CallCounts, CountsSnapshot, combined
 from enfold.operations import Identity
 from enfold.operations.access import may_list
-from enfold.runtime.lifespan import Lifetime
+from enfold.runtime.application import Lifetime
 from enfold.runtime.reserved import READERS
 from enfold.surfaces.asgi import (
     IDENTITY,
