@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from enfold.errors import FormatError
-from enfold.json_pointer import follow
 from enfold.provenance import coerce_evidence, json_pointer_evidence, text_line_evidence
 from enfold.provenance.artifacts import Anchor, anchor_fault, read_anchor
+from enfold.schema.json_pointer import follow
 
 
 @pytest.mark.parametrize(

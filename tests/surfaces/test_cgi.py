@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from enfold import OperationRegistry
-from enfold.json_pointer import follow
+from enfold.schema.json_pointer import follow
 from enfold.surfaces.cgi import to_cgi
 
 ROOT = Path(__file__).parent.parent.parent

@@ -10,7 +10,7 @@ from tests.serving import Client, serve
 
 from enfold import AccessControl, Context, Identity, OperationRegistry, OperationSpec
 from enfold.formats import FORMATS
-from enfold.json_pointer import follow
+from enfold.schema.json_pointer import follow
 from enfold.surfaces.http import HTTPSettings, to_http
 from enfold.surfaces.openapi import to_openapi
 

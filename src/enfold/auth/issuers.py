@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from enfold.auth.tokens import belongs_to_another, check_apart, check_prefix, is_loopback
 from enfold.errors import CallError, FormatError, sentence_of
-from enfold.json_pointer import names
 from enfold.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.provenance.integrity import read_json
+from enfold.schema.json_pointer import names
 from enfold.storage import FileVersion, file_version
 from enfold.version import install_command
 

@@ -431,7 +431,7 @@ def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> 
 
 
 def _warning_at(code: str, *path: Any) -> ResultWarning:
-    from enfold.json_pointer import escape
+    from enfold.schema.json_pointer import escape
 
     return ResultWarning(code, "".join(f"/{escape(str(name)[:_MAX_NAME])}" for name in path))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, status_phrase
 from enfold.formats import result
-from enfold.json_pointer import escape
+from enfold.schema.json_pointer import escape
 
 __all__ = ["read", "success_schema", "write", "write_error"]
 

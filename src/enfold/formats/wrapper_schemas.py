@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold import json_pointer
+from enfold.schema import json_pointer
 from enfold.schema.keywords import object_schema, with_references
 from enfold.schema.nodes.reference import unquote
 

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import FormatError
-from enfold.json_pointer import follow, names
 from enfold.provenance.integrity import canonical_json, digest_bytes, digest_chunks, digest_fault, same_digest
 from enfold.provenance.records import (
     ARTIFACT_VERSION,
@@ -30,6 +29,7 @@ from enfold.provenance.records import (
     Record,
 )
 from enfold.provenance.redaction import REDACTED, Redacted, is_secret_name, redact_locator
+from enfold.schema.json_pointer import follow, names
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_LABEL: Final = 200

@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 from enfold.envelope import ResponseEnvelope, ResultWarning
 from enfold.envelope.foreign import ENVELOPE_VERSION
 from enfold.errors import FormatError
-from enfold.json_pointer import escape
 from enfold.log import Log
 from enfold.provenance.artifacts import (
     JSON_POINTER_METHOD,
@@ -55,6 +54,7 @@ from enfold.provenance.redaction import Redacted, redact, scrub
 from enfold.provenance.verification import RESULT_ROLES, record_digest
 from enfold.runtime.handlers import drive
 from enfold.runtime.reserved import is_reserved
+from enfold.schema.json_pointer import escape
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.json_pointer import escape
 from enfold.schema.compiled import compile_schema
+from enfold.schema.json_pointer import escape
 from enfold.schema.nodes import Node
 from enfold.schema.nodes.traits import nodes_inside, with_all_in_place
 

@@ -26,8 +26,8 @@ from enfold.envelope import (
 )
 from enfold.envelope.content import ContentBlock
 from enfold.errors import CallError, sentence_of, writable
-from enfold.json_pointer import escape
 from enfold.log import printable
+from enfold.schema.json_pointer import escape
 
 _MAX_REASON: Final = 300  # characters of a message from a user's class
 DEEPEST: Final = 256  # nesting levels of a result

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.envelope import ResultWarning
-from enfold.json_pointer import escape
+from enfold.schema.json_pointer import escape
 
 DEFAULT_EVENT: Final = "message"
 

@@ -14,7 +14,6 @@ import msgspec
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.wrapper_schemas import WRAPPED, moved_below
-from enfold.json_pointer import escape, unescape
 from enfold.mcp.offers import tool_names
 from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
 from enfold.operations.http_route import WITH_BODY, HTTPRoute, read_route
@@ -23,6 +22,7 @@ from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
 from enfold.schema.files import FileArgument, file_arguments, media_types
+from enfold.schema.json_pointer import escape, unescape
 from enfold.schema.keywords import object_schema, with_references
 from enfold.schema.nodes.reference import digest, opened, unquote
 from enfold.search.selection import narrowed

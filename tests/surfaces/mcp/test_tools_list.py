@@ -10,8 +10,8 @@ import pytest
 
 from enfold import ImageContent, OperationRegistry, OperationSpec, TextContent
 from enfold.auth.tokens import Tokens
-from enfold.json_pointer import follow
 from enfold.operations import Operation
+from enfold.schema.json_pointer import follow
 from enfold.surfaces.openapi import to_openapi
 
 if TYPE_CHECKING:

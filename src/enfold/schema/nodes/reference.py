@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.json_pointer import follow, names, step
+from enfold.schema.json_pointer import follow, names, step
 from enfold.schema.keywords import VALUES
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.envelope import MISFITS, ResultWarning
-from enfold.json_pointer import escape
+from enfold.schema.json_pointer import escape
 from enfold.schema.nodes.values import json_type
 
 # A location inside a value: the location of its container and the key or position in it. None is the root.

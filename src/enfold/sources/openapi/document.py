@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin
 import msgspec
 
 from enfold.errors import FormatError
-from enfold.json_pointer import escape, unescape
+from enfold.schema.json_pointer import escape, unescape
 
 Load: TypeAlias = Callable[[str], bytes]
 

@@ -11,11 +11,11 @@ from enfold.envelope import MISFITS, LocalResponseMeta, MCPResponseMeta, Respons
 from enfold.envelope.content import ContentBlock, TextContent, json_text
 from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
-from enfold.json_pointer import escape
 from enfold.mcp.json_rpc import FORMAT_KEY, INTERNAL_ERROR, INVALID_PARAMS, SHAPE_KEY, ProtocolError
 from enfold.mcp.results import ToolResult
 from enfold.mcp.revisions import LATEST, Revision
 from enfold.operations import new_request_id
+from enfold.schema.json_pointer import escape
 from enfold.schema.structs import encode
 from enfold.search.signatures import BYTES_PER_TOKEN, estimate_tokens
 from enfold.surfaces.files import ResultFile, result_file
