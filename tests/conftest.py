@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
-from enfold import log
+from enfold.observability import log
 
 # A shared machine may be slow; where a change is judged, the examples are the same at every run.
 settings.register_profile(

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from enfold import OperationRegistry
-from enfold.log import Log
+from enfold.observability.log import Log
 
 FORGED = "price\nWARNING enfold: all is well\x1b[2K\r\u2028"
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib.metadata import version
 
 import enfold
 
@@ -18,6 +19,10 @@ Call Middleware Next Outcome NeedsInput Deferred Depends MediaType Tokens
 def test_the_public_names_are_those_of_the_contract() -> None:
     assert sorted(enfold.__all__) == sorted(PUBLIC)
     assert all(hasattr(enfold, name) for name in PUBLIC)
+
+
+def test_the_version_is_that_of_the_installed_distribution() -> None:
+    assert enfold.__version__ == version("enfold")
 
 
 def test_importing_enfold_loads_no_optional_or_slow_module() -> None:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from enfold.schema.compiled import repair
     from enfold.schema.files import MediaType
 
+    __version__: str
+
 __all__ = [
     "HTTP_RESPONSE_META_SCHEMA",
     "LOCAL_RESPONSE_META_SCHEMA",
@@ -146,6 +148,8 @@ def __getattr__(name: str) -> Any:
     if place is not None:
         value = globals()[name] = getattr(import_module(f"enfold.{place}"), name)
         return value
+    if name == "__version__":
+        return _version()
     missing = f"enfold.{name}"
     try:
         if not name.startswith("_"):
@@ -154,6 +158,16 @@ def __getattr__(name: str) -> Any:
         if error.name != missing:
             raise
     raise AttributeError(f"module 'enfold' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """Return the installed version; `0` when run from source without installation."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and few ask
+
+    try:
+        return version("enfold")
+    except PackageNotFoundError:
+        return "0"
 
 
 def __dir__() -> list[str]:

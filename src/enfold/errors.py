@@ -1,9 +1,13 @@
-"""CallError and the table of codes, from which every surface and format takes status, category and exit code."""
+"""CallError and the table of codes, from which every surface and format takes status, category and exit code.
+
+Also the text of messages: foreign text made printable, the nearest known name, the command that installs an extra.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 from itertools import islice, takewhile
 from typing import Any, Final, Literal, TypeAlias
 
@@ -264,6 +268,82 @@ def sentence_of(value: object) -> str:
         return str(value) or type(value).__name__
     except BaseException:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
         return type(value).__name__
+
+
+# --- packages that are not installed ------------------------------------------------------------------------------
+
+
+def missing_package(sentence: str, extra: str) -> CallError:
+    """Return the error of a feature that needs an extra: what needs which package, and the command that installs it."""
+    return CallError("UNAVAILABLE", f"{sentence}: {install_command(extra)}", retryable=False)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation, without local paths, since callers may see it."""
+    found = _origin()
+    if found is None:
+        return f"pip install 'enfold[{extra}]'"
+    if found.vcs_info is not None:
+        revision = found.vcs_info.get("requested_revision", "")
+        return f"pip install 'enfold[{extra}] @ {found.vcs_info['vcs']}+{found.url}{'@' if revision else ''}{revision}'"
+    if not found.url.startswith("file:"):
+        return f"pip install 'enfold[{extra}] @ {found.url}'"
+    if found.dir_info is None:
+        return f"pip install './{found.url.rpartition('/')[2]}[{extra}]' (in the directory of that file)"
+    editable = "-e " if found.dir_info.get("editable") else ""
+    return f"pip install {editable}'.[{extra}]' (in the checkout of Enfold)"
+
+
+class _DirectUrl(msgspec.Struct, frozen=True):
+    """The origin of a package that was not installed from an index: PEP 610's `direct_url.json`."""
+
+    url: str
+    dir_info: dict[str, bool] | None = None
+    vcs_info: dict[str, str] | None = None
+
+
+@cache
+def _origin() -> _DirectUrl | None:
+    """Return the origin of the installed package; None for one from a package index."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import, and few ask
+
+    try:
+        text = distribution("enfold").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    return msgspec.json.decode(text, type=_DirectUrl) if text else None
+
+
+# --- text of messages ---------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Return the text on one line with control characters escaped, so that foreign text cannot control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """Escape control characters except line ends."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(text: str) -> str:
+    """Escape control characters in JSON text that terminals interpret, except line ends."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else _json_escape(each) for each in text)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Format a number with its noun: `1 tool`, `2 tools`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 _MAX_NAMES: Final = 5_000

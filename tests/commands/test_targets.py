@@ -16,9 +16,9 @@ from tests.sources.openapi.documents import documents
 from enfold import Identity, OperationRegistry
 from enfold.auth.tokens import Tokens
 from enfold.commands.shared.targets import read_target
+from enfold.errors import install_command
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.version import install_command
 
 ROOT = Path(__file__).parents[2]
 LITTLE = str(ROOT / "tests" / "sources" / "mcp" / "little_server.py")

@@ -130,7 +130,7 @@ def test_a_server_writes_a_line_for_each_call_and_the_stack_of_a_failure(tmp_pat
 LEVELS = """
 import logging
 from enfold import OperationRegistry
-from enfold.log import Log
+from enfold.observability.log import Log
 ops = OperationRegistry("shop")
 
 @ops.query

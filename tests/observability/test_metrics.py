@@ -14,6 +14,7 @@ from enfold import CallError, Identity, OperationRegistry, testing
 from enfold.auth.tokens import Tokens
 from enfold.calls.memory import MemoryTransport
 from enfold.commands.shared.targets import served_program
+from enfold.errors import install_command
 from enfold.observability import CallRecord
 from enfold.observability.metrics import CallCounts, combined
 from enfold.observability.prometheus import written
@@ -24,7 +25,6 @@ from enfold.sources.openapi import from_openapi
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.surfaces.http.metrics import to_metrics
-from enfold.version import install_command
 
 LABELS = ("operation", "source", "surface", "state", "kind", "code", "le")
 READER = Identity("reader", frozenset({"enfold:read"}))

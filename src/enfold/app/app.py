@@ -15,7 +15,7 @@ import msgspec
 from enfold.app.signals import Grace, ended_by_signals, run_server
 from enfold.app.sockets import ServerSettings, bind, start_listening
 from enfold.auth.tokens import AnyOf, Verifier, is_loopback
-from enfold.errors import CallError
+from enfold.errors import missing_package
 from enfold.observability.metrics import CallCounts, CountsSnapshot
 from enfold.operations import Policy
 from enfold.operations.policy import CallLimits
@@ -26,7 +26,6 @@ from enfold.surfaces.introspection import keep_calls
 from enfold.surfaces.introspection.about import source_summaries
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp import MCPApp, MCPSettings, to_mcp
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from socket import socket
@@ -246,7 +245,7 @@ def loop_factory() -> Callable[[], Any] | None:
     try:
         from enfold.app.server import loop_factory
     except ImportError as error:
-        raise CallError("UNAVAILABLE", f"serve needs {error.name}: {install_command('http')}") from None
+        raise missing_package(f"serve needs {error.name}", "http") from None
     return loop_factory()
 
 

@@ -16,13 +16,12 @@ import msgspec
 
 from enfold.app.file import Config, Logins, SourceEntry, read_config
 from enfold.app.sources import RIGHTS, OpenSource, load_middleware, open_source, patterns_of, under_rules
-from enfold.errors import CallError, sentence_of
-from enfold.log import Log, counted
+from enfold.errors import CallError, counted, install_command, sentence_of
+from enfold.observability.log import Log
 from enfold.operations import DEFAULT_POLICY, Operation, Policy
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.source_states import REQUIRED
 from enfold.sources.reports import DefinitionLedger
-from enfold.version import install_command
 
 log: Final = Log("enfold.app")
 

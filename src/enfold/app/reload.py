@@ -13,7 +13,7 @@ import msgspec
 from enfold.app.file import Config, parse_config, read_config
 from enfold.app.reconciler import Reconciler
 from enfold.errors import CallError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.storage import FileVersion, file_version, make_private_folder, replace_file
 
 log: Final = Log("enfold.app")

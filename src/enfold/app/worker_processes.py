@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError, code_row
-from enfold.log import Log
+from enfold.observability.log import Log
 
 HEALTHY: Final = 1.0  # seconds: a worker that dies sooner failed to start, and is restarted with a backoff
 MAX_BACKOFF: Final = 30.0

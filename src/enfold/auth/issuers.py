@@ -15,13 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from enfold.auth.tokens import belongs_to_another, check_apart, check_prefix, is_loopback
-from enfold.errors import CallError, FormatError, sentence_of
-from enfold.log import Log
+from enfold.errors import FormatError, missing_package, sentence_of
+from enfold.observability.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.provenance.integrity import read_json
 from enfold.schema.json_pointer import names
 from enfold.storage import FileVersion, file_version
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -347,7 +346,7 @@ def _need_joserfc() -> None:
     from importlib.util import find_spec
 
     if find_spec("joserfc") is None:
-        raise CallError("UNAVAILABLE", f"Tokens of an issuer need joserfc: {install_command('auth')}", retryable=False)
+        raise missing_package("Tokens of an issuer need joserfc", "auth")
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

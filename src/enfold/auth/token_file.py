@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from enfold.auth.tokens import TokenEntry, Tokens, hash_token, new_token, wrong_shape
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import Identity
 from enfold.storage import FileVersion, file_version, replace_file, try_lock
 

@@ -16,7 +16,7 @@ import msgspec
 
 from enfold.auth.challenges import refused_token
 from enfold.errors import CallError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.operations.access import grants_all_of
 

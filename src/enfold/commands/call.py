@@ -19,7 +19,7 @@ from enfold.commands.shared.targets import (
     split_command,
 )
 from enfold.errors import CallError
-from enfold.log import silence
+from enfold.observability.log import silence
 from enfold.runtime.registry import Registry
 from enfold.surfaces.command_line import USAGE, ShellOptions, Words, run_command_line, to_command_line
 

@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from enfold.commands.shared.targets import Target, first_target, load_program
-from enfold.errors import CallError
+from enfold.errors import CallError, printable_lines
 from enfold.formats import DEFAULT_FORMAT
-from enfold.log import printable_lines
 from enfold.runtime.registry import Registry
 from enfold.surfaces.cgi import refuse, to_cgi
 

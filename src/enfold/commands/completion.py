@@ -10,8 +10,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.main import COMMANDS, CommandEndedError
-from enfold.errors import CallError
-from enfold.log import printable
+from enfold.errors import CallError, printable
 from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:

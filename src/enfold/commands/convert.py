@@ -11,10 +11,9 @@ import msgspec
 
 from enfold.commands.shared.options import parse_options
 from enfold.envelope import local_envelope
-from enfold.errors import CallError, FormatError
+from enfold.errors import CallError, FormatError, printable, printable_json
 from enfold.formats import FORMATS
 from enfold.formats.conversion import Conversion, convert
-from enfold.log import printable, printable_json
 from enfold.runtime.registry import Registry
 
 

@@ -15,8 +15,7 @@ import msgspec
 from enfold.commands.shared.options import TARGETS, TargetParser, parse_options
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import Target, on_target, read_target, script_target
-from enfold.errors import CallError
-from enfold.log import printable_lines
+from enfold.errors import CallError, printable_lines
 from enfold.operations import AccessControl, OperationSpec
 from enfold.runtime.registry import Registry
 from enfold.schema.compatibility import incompatibilities

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+import enfold
 from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers, token_verifier
 from enfold.commands.shared.options import parse_command
 from enfold.commands.shared.output import painter, print_json
 from enfold.commands.shared.targets import TOKEN, Target, opened
 from enfold.commands.token import resource_words
-from enfold.errors import CallError, code_row
-from enfold.log import counted, printable
+from enfold.errors import CallError, code_row, counted, install_command, printable
 from enfold.mcp.offers import tool_names
 from enfold.operations import legal_name
 from enfold.runtime.registry import Registry
 from enfold.schema.compiled import compile_schema
-from enfold.version import install_command, installed_version
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -58,7 +57,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     token_verifier(options)  # Reports mistakes in tokens and issuers as a server would.
     if options.target is not None:
         return _check_up(options)
-    print(f"enfold {installed_version()}, Python {python_version()}")
+    print(f"enfold {enfold.__version__}, Python {python_version()}")
     for extra, package in EXTRAS.items():
         how = "pip install pydantic" if extra == "(models)" else install_command(extra)
         print(f"  {extra:<10} {package:<17} {'installed' if find_spec(package) else f'missing: {how}'}")

@@ -8,7 +8,7 @@ from enfold.commands.shared.callers import LOCAL
 from enfold.commands.shared.options import parse_command
 from enfold.commands.shared.output import print_json, print_operations
 from enfold.commands.shared.targets import imported, on_target
-from enfold.log import printable_lines
+from enfold.errors import printable_lines
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.introspection import introduce
 

@@ -72,14 +72,14 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
         print(_usage(registry))
         return 0 if words else _exit_code("VALIDATION_ERROR")
     if words[0] in ("-V", "--version"):
-        from enfold.version import installed_version
+        from enfold import __version__
 
-        print(f"enfold {installed_version()}")
+        print(f"enfold {__version__}")
         return 0
     if words[0] not in COMMANDS:
         raise _unknown(words)
     command = _load(words[0], owns_process=owns_process)
-    from enfold.log import before_the_first_line  # which every command has loaded
+    from enfold.observability.log import before_the_first_line  # which every command has loaded
 
     is_started_by_others = words[0] in ("mcp", "cgi")  # whose log is kept, and read later
     before_the_first_line(lambda: _set_up_log(is_dated=is_started_by_others))
@@ -154,14 +154,16 @@ def exit_code_of(command: Callable[[], int]) -> int:
         _discard_output()  # the reader closed the pipe
         return 0
     except OSError as error:
-        from enfold.log import printable  # as above
+        from enfold.errors import printable  # as above
 
         _discard_output()
         print(f"EXECUTION_ERROR: {error.strerror or printable(str(error))}", file=sys.stderr)
         return _exit_code("EXECUTION_ERROR")
     except Exception as error:
-        from enfold.errors import CallError
-        from enfold.log import printable_lines  # as above
+        from enfold.errors import (
+            CallError,
+            printable_lines,  # as above
+        )
 
         if not isinstance(error, CallError):
             raise

@@ -12,8 +12,7 @@ from enfold.calls.transports.addresses import reached
 from enfold.commands.shared.options import parse_options
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import TOKEN
-from enfold.errors import CallError
-from enfold.log import printable_lines
+from enfold.errors import CallError, printable_lines
 from enfold.runtime.registry import Registry
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from enfold.commands.shared.options import parse_options
 from enfold.commands.shared.output import in_lines
 from enfold.envelope import local_envelope
+from enfold.errors import printable, printable_lines
 from enfold.formats import mcp_envelope_v0_1
-from enfold.log import printable, printable_lines
 from enfold.provenance.conformance import capabilities, check_vectors, manifest_faults
 from enfold.provenance.integrity import digest_json, generate_key, load_public_keys, read_json
 from enfold.provenance.lineage import build_graph, to_mermaid, to_svg, verify_run, verify_value

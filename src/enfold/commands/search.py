@@ -8,8 +8,7 @@ from enfold.commands.shared.callers import local_caller
 from enfold.commands.shared.options import parse_command
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import on_target
-from enfold.errors import CallError
-from enfold.log import printable_lines
+from enfold.errors import CallError, printable_lines
 from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ from enfold.commands.shared.stores import (
     task_settings,
 )
 from enfold.commands.shared.targets import opened, registry_of_peers, with_peers
-from enfold.errors import CallError
+from enfold.errors import CallError, counted
 from enfold.formats import DEFAULT_FORMAT
-from enfold.log import Log, counted
+from enfold.observability.log import Log
 from enfold.operations import OperationSpec, Policy
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.storage import FileVersion, file_version

@@ -16,9 +16,9 @@ from enfold.commands.shared.output import print_json
 from enfold.commands.shared.stores import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.commands.shared.targets import opened, read_target
 from enfold.envelope import error_of
-from enfold.errors import CallError
+from enfold.errors import CallError, printable, printable_json
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.log import printable, printable_json, silence
+from enfold.observability.log import silence
 from enfold.runtime.registry import OperationRegistry, Registry
 from enfold.surfaces.command_line.arguments import seconds, wrong
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer, is_terminal

@@ -9,8 +9,7 @@ from typing import Any
 
 from enfold.auth.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
 from enfold.commands.shared.options import parse_options
-from enfold.errors import CallError
-from enfold.log import printable
+from enfold.errors import CallError, printable
 from enfold.runtime.registry import Registry
 
 

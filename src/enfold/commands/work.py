@@ -33,7 +33,7 @@ from enfold.commands.shared.stores import (
     tasks_on_servers,
 )
 from enfold.commands.shared.targets import TOKEN, opened
-from enfold.log import counted
+from enfold.errors import counted
 from enfold.operations.access import may_list
 from enfold.operations.idempotency import IdempotencyStore
 from enfold.runtime.registry import Registry

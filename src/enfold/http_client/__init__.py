@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from enfold.errors import CallError
+from enfold.errors import missing_package
 from enfold.http_client.errors import WebError
 from enfold.http_client.messages import Request, Response
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from enfold.http_client.client import HttpxClient, WebClient
@@ -29,6 +28,5 @@ def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
     try:
         from enfold.http_client.client import WebClient
     except ImportError:
-        message = f"A server at a URL requires httptools: {install_command('mcp')}"
-        raise CallError("UNAVAILABLE", message, retryable=False) from None
+        raise missing_package("A server at a URL requires httptools", "mcp") from None
     return WebClient(allows)

@@ -18,7 +18,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, from_wire, to_wire
 from enfold.errors import CallError, invalid_argument
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations.idempotency import EntryKey, KeyedCall, Owner, in_progress
 from enfold.operations.outcomes import Deferred, NeedsInput
 from enfold.operations.outcomes import Outcome as CallOutcome

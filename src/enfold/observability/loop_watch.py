@@ -10,7 +10,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
-from enfold.log import Log
+from enfold.observability.log import Log
 
 LIMIT: Final = 1.0  # seconds that the event loop may be blocked
 TICK: Final = 0.1

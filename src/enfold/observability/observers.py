@@ -62,7 +62,7 @@ class Observers:
             try:
                 observer(record)
             except Exception as error:  # noqa: BLE001  # an observer must not disturb the call
-                from enfold.log import Log
+                from enfold.observability.log import Log
 
                 Log("enfold").error("An observer of calls failed", error=error)
 

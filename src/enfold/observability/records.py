@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.envelope import LocalResponseMeta, error_of
 from enfold.errors import safe_code
-from enfold.log import bounded_line
+from enfold.observability.log import bounded_line
 from enfold.operations import Origin
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+import enfold
 from enfold.envelope import local_envelope
 from enfold.errors import FormatError
 from enfold.provenance.artifacts import json_pointer_evidence
@@ -16,7 +17,6 @@ from enfold.provenance.methods import CATALOGUE, method_id_fault
 from enfold.provenance.record_store import DEFAULT_MAX_BYTES
 from enfold.provenance.recording import MAX_ARTIFACTS
 from enfold.provenance.records import Digest, read_artifact
-from enfold.version import installed_version
 
 LEVEL: Final = 3  # Lineage: parents link to existing runs without cycles.
 
@@ -51,7 +51,7 @@ def capabilities() -> dict[str, Any]:
     """Return the manifest in the form of `prov-capabilities@v0.1`."""
     return {
         "schema": "prov-capabilities@v0.1",
-        "engine": {"name": "enfold", "version": installed_version(), "license": "MIT"},
+        "engine": {"name": "enfold", "version": enfold.__version__, "license": "MIT"},
         "implements": [method for method in CATALOGUE.methods if method not in _OPTIONAL],
         "optional": list(_OPTIONAL),
         "conformance_level": "fully-conformant",

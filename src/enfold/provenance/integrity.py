@@ -18,9 +18,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from enfold.errors import FormatError
+from enfold.errors import FormatError, install_command
 from enfold.provenance.records import Algorithm, Digest, RecordSignature
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

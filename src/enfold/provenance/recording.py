@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from enfold.envelope import ResponseEnvelope, ResultWarning
 from enfold.envelope.foreign import ENVELOPE_VERSION
 from enfold.errors import FormatError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.provenance.artifacts import (
     JSON_POINTER_METHOD,
     ROLE_LABEL,

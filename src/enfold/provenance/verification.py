@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.envelope.foreign import ENVELOPE_VERSION
-from enfold.errors import FormatError
-from enfold.log import printable
+from enfold.errors import FormatError, printable
 from enfold.provenance.artifacts import ROLE_LABEL, anchor_fault, content_fault, is_comparable, is_json_type
 from enfold.provenance.integrity import (
     PublicKeys,

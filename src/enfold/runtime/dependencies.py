@@ -199,7 +199,7 @@ class Opened:
             await threads.wait()
             raised = await self.close(error)
             if raised is not None and raised is not error:
-                from enfold.log import Log  # only a fault is logged
+                from enfold.observability.log import Log  # only a fault is logged
 
                 Log("enfold").error("A dependency failed to close after its call had ended", error=raised)
 

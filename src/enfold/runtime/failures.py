@@ -83,7 +83,7 @@ class Failures:
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
         facts = (self._spec.id, context.request_id, of)
-        from enfold.log import Log  # only a fault is logged
+        from enfold.observability.log import Log  # only a fault is logged
 
         Log("enfold").error("%s failed (request %s%s)", *facts, error=error, request_id=context.request_id)
         found = error_from(error, f"Operation {self._spec.id} failed")

@@ -30,7 +30,7 @@ from enfold.envelope import (
 )
 from enfold.envelope.content import is_content_block
 from enfold.errors import CallError, LargeMisfitError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import OperationSpec, Policy
 from enfold.schema.compiled import Schema, compile_apart, compile_schema
 from enfold.schema.plain import is_plain, to_plain

@@ -870,7 +870,7 @@ def _raise(problem: str) -> None:
 
 def _log_omission(problem: str) -> None:
     """Log that a view leaves out an operation that was registered later; the others stay."""
-    from enfold.log import Log  # most views leave nothing out
+    from enfold.observability.log import Log  # most views leave nothing out
 
     Log("enfold.runtime.registry").warning("%s: left out", problem)
 

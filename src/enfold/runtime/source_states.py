@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
-from enfold.errors import invalid_argument
-from enfold.log import Log, counted
+from enfold.errors import counted, invalid_argument
+from enfold.observability.log import Log
 
 SourceKind: TypeAlias = Literal["functions", "openapi", "mcp", "calls"]
 State: TypeAlias = Literal["starting", "up", "down"]

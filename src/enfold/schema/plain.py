@@ -25,8 +25,7 @@ from enfold.envelope import (
     to_wire,
 )
 from enfold.envelope.content import ContentBlock
-from enfold.errors import CallError, sentence_of, writable
-from enfold.log import printable
+from enfold.errors import CallError, printable, sentence_of, writable
 from enfold.schema.json_pointer import escape
 
 _MAX_REASON: Final = 300  # characters of a message from a user's class

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, has_own_schema
 from enfold.envelope.content import TextContent, json_text
 from enfold.errors import CallError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import OperationSpec
 from enfold.search.fields import EVERY, Fields, check_fields, narrowed_schema, read_fields
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import Operation
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.source_states import DefinitionChange, Problem, SourceKind, Watched

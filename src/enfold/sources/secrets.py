@@ -20,7 +20,7 @@ import msgspec
 from enfold.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from enfold.envelope.content import content_block
 from enfold.errors import CallError
-from enfold.log import Log
+from enfold.observability.log import Log
 
 SHORTEST: Final = 8  # of a secret; a shorter one would be found in texts that have nothing to do with it
 MAX_SECRETS: Final = 8  # that are remembered at a time, where they change

@@ -13,7 +13,7 @@ from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport, TransportError
 from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import Identity, OperationSpec
 from enfold.operations.access import may_list
 from enfold.operations.idempotency import IdempotencyStore

@@ -13,7 +13,7 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument, status_phrase
 from enfold.formats import DEFAULT_FORMAT
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import RESERVED_IDS, Identity
 from enfold.runtime.application import Lifetime
 from enfold.runtime.handlers import drive

@@ -20,8 +20,8 @@ import msgspec
 from enfold.calls.protocol.transport import TransportError
 from enfold.calls.transports.nats_streams import reachable
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.middleware.idempotency_store import failure, refuse_other_input
+from enfold.observability.log import Log
 from enfold.operations import Progress
 from enfold.tasks import transitions
 from enfold.tasks.model import EVERY_TASK, TASK_ID, Order, Status, Task, TaskFilter

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from enfold.errors import CallError, error_from
-from enfold.log import Log
 from enfold.middleware.idempotency_store import failure, success
+from enfold.observability.log import Log
 from enfold.operations import Context, Identity, LogMessage, OperationSpec, Origin, Progress
 from enfold.operations.access import may_call, narrower
 from enfold.operations.context import Invocation

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.storage import ProcessLock, SharedFile, Transaction, dead_holders, forget_dead, living_holders, run_script
 from enfold.tasks import transitions
 from enfold.tasks.model import Task

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.middleware.idempotency_store import failure
+from enfold.observability.log import Log
 from enfold.operations import Progress
 from enfold.tasks import transitions
 from enfold.tasks.model import EVERY_TASK, Order, Task, TaskFilter

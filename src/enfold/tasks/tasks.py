@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
-from enfold.log import Log
 from enfold.mcp.tasks import poll_seconds
 from enfold.middleware.idempotency_store import result_of
+from enfold.observability.log import Log
 from enfold.operations import Context, Identity, Progress
 from enfold.operations.access import EVERYTHING
 from enfold.operations.idempotency import IN_PROGRESS, check_key, input_digest

@@ -30,7 +30,7 @@ from enfold.calls.protocol.transport import (
     lies_in,
     new_boot,
 )
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import OperationSpec
 
 _log: Final = Log("enfold.calls")

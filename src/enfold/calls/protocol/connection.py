@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from enfold.log import Log
+from enfold.observability.log import Log
 
 PATIENCE: Final = 2.0  # seconds for what is cancelled to end
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from enfold.calls.protocol.transport import DisconnectedError, OverloadedError, PayloadTooLargeError
-from enfold.errors import CallError, FormatError
+from enfold.errors import FormatError, missing_package
 from enfold.operations import Identity
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from websockets.asyncio.connection import Connection
@@ -97,7 +96,7 @@ Take: TypeAlias = Callable[[bytes], None]
 def require_websockets() -> None:
     """Raise an error with the command that installs `websockets`, if it is missing."""
     if find_spec("websockets") is None:
-        raise CallError("UNAVAILABLE", f"A hub needs websockets: {install_command('websocket')}", retryable=False)
+        raise missing_package("A hub needs websockets", "websocket")
 
 
 async def listen(connection: Connection, take: Take) -> None:

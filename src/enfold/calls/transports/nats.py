@@ -32,10 +32,9 @@ from enfold.calls.protocol.transport import (
     peer_of,
     request_subject,
 )
-from enfold.errors import CallError, sentence_of
-from enfold.log import Log
+from enfold.errors import CallError, missing_package, sentence_of
+from enfold.observability.log import Log
 from enfold.operations import Identity
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -219,7 +218,7 @@ class NATSTransport:
             from nats.aio.client import Client
             from nats.errors import Error
         except ImportError:
-            raise CallError("UNAVAILABLE", f"NATS needs nats-py: {install_command('nats')}") from None
+            raise missing_package("NATS needs nats-py", "nats") from None
         self._failures = (Error, OSError)
         client = self._attempt = Client()
         settings: dict[str, Any] = {

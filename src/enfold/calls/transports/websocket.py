@@ -36,7 +36,7 @@ from enfold.calls.transports.connection import (
     write_frame,
 )
 from enfold.errors import CallError, FormatError
-from enfold.log import Log
+from enfold.observability.log import Log
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -32,7 +32,7 @@ from enfold.calls.protocol.transport import (
 )
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.schema.plain import unwritable
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from enfold.calls.worker.answers import AnswerSender, Producer
 from enfold.calls.worker.nats_idempotency_store import NATSIdempotencyStore
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec, new_request_id

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.log import bounded_line, printable_json
+from enfold.errors import printable_json
+from enfold.observability.log import bounded_line
 from enfold.observability.records import CallRecord, call_fields, call_line
 from enfold.runtime.registry import Registry
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import msgspec
 
-from enfold.log import printable, printable_json
+from enfold.errors import printable, printable_json
 from enfold.operations import OperationSpec
 
 

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError, code_row
-from enfold.log import printable
+from enfold.errors import CallError, code_row, install_command, printable
 from enfold.runtime.registry import OperationRegistry, Registry
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from enfold.app.file import Config, Logins

@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from enfold.envelope import ResultWarning
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -35,6 +34,7 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.messages import AboutTask, CallTool, Cancelled, LogMessage, Params, Progress, read_error, read_loosely
 from enfold.mcp.results import BegunTask
 from enfold.mcp.revisions import Revision
+from enfold.observability.log import Log
 from enfold.operations.questions import MissingCapabilityError
 from enfold.sources.decoders import Replacements, parse_numbers
 from enfold.sources.mcp.callers import PATIENCE, CallKey, MCPCaller, OutgoingCall, PossibleCallers, Turns

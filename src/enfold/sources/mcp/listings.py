@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.envelope import ResponseEnvelope, mcp_envelope
-from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.json_rpc import fields_of
 from enfold.mcp.messages import (
@@ -35,6 +34,7 @@ from enfold.mcp.results import (
     TemplateList,
     ToolList,
 )
+from enfold.observability.log import Log
 from enfold.operations import (
     Context,
     Operation,

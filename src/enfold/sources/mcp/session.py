@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+import enfold
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -34,6 +34,7 @@ from enfold.mcp.messages import (
 )
 from enfold.mcp.results import DiscoverResult, InitializeResult
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision, urgency_of
+from enfold.observability.log import Log
 from enfold.operations import Context
 from enfold.operations.questions import EVERY_QUESTION
 from enfold.sources.mcp.callers import LISTEN, MCPCaller
@@ -41,7 +42,6 @@ from enfold.sources.mcp.dispatcher import Dispatcher, LostError, Notice, closed_
 from enfold.sources.mcp.http import HTTPConnection, Web, open_event_stream
 from enfold.sources.mcp.settings import Address, Command, Dialect, ServerSettings
 from enfold.sources.mcp.stdio import start_process
-from enfold.version import installed_version
 
 log: Final = Log("enfold.mcp")
 
@@ -430,4 +430,4 @@ def _stateless_meta(revision: Revision, capabilities: Mapping[str, Any]) -> dict
 
 @cache
 def _client_info() -> dict[str, str]:
-    return {"name": "enfold", "version": installed_version()}
+    return {"name": "enfold", "version": enfold.__version__}

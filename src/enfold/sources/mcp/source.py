@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.http_client.urls import basic_authorization
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import Operation, legal_names
 from enfold.operations.call import Middleware
 from enfold.operations.mcp_kind import facts_of, kind_of

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
+from enfold.observability.log import Log
 from enfold.sources.mcp.callers import OutgoingCall
 from enfold.sources.mcp.dispatcher import Dispatcher, LostError, message_too_large
 from enfold.sources.mcp.settings import Command

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import ProtocolError
+from enfold.observability.log import Log
 from enfold.sources.mcp.dispatcher import LostError, protocol_failure
 from enfold.sources.mcp.session import UpstreamSession
 

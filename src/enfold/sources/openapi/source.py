@@ -16,7 +16,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.http_client.errors import IDEMPOTENT_METHODS
 from enfold.http_client.urls import basic_authorization, display_url, place_of, split_url
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.operations import Operation, OperationSpec, OperationType, Origin, Policy
 from enfold.operations.call import Middleware
 from enfold.operations.operation import checked_middleware

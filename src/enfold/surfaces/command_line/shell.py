@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypedDict, Unpack
 import msgspec
 
 from enfold.envelope import MCPResponseMeta, ResponseEnvelope, error_of, to_wire
-from enfold.errors import CallError, code_row, safe_code
+from enfold.errors import CallError, code_row, printable, printable_json, printable_lines, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.log import printable, printable_json, printable_lines
 from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec, OperationType

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final, TextIO
 
 from enfold.envelope.content import json_text
-from enfold.log import printable
+from enfold.errors import printable
 from enfold.operations import LogMessage, Progress
 from enfold.operations.questions import MissingCapabilityError, Question
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from enfold.auth.challenges import no_identity
-from enfold.errors import CallError
+from enfold.errors import CallError, missing_package
 from enfold.observability.metrics import CallCounts, CountsSnapshot, combined
 from enfold.operations import Identity
 from enfold.operations.access import may_list
@@ -25,7 +25,6 @@ from enfold.surfaces.asgi import (
     respond,
 )
 from enfold.surfaces.responses import encode_failure, error_headers, not_allowed, status_of
-from enfold.version import install_command
 
 Others: TypeAlias = Callable[[], Awaitable[Iterable[CountsSnapshot]]]
 
@@ -66,8 +65,7 @@ def _text(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
     try:
         from enfold.observability.prometheus import written  # which needs prometheus-client
     except ModuleNotFoundError:
-        message = f"/metrics needs prometheus-client: {install_command('metrics')}"
-        raise CallError("UNAVAILABLE", message, retryable=False) from None
+        raise missing_package("/metrics needs prometheus-client", "metrics") from None
     return written(counts, accept)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 
 from enfold.errors import CallError, safe_code
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.surfaces.asgi import BODILESS, Exchange, late_body
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import Functions

@@ -14,7 +14,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.surfaces.limits import Limits
 
 _SLICE: Final = 512  # bytes that are parsed at a time where many requests have come at once

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
+import enfold
 from enfold.formats import FORMATS
 from enfold.operations import Context, Identity, Operation, OperationSpec, OperationType
 from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN, reserved_operation
 from enfold.runtime.source_states import DefinitionChange, Problem, SourceEvent, SourceState, SourceTable
 from enfold.search.signatures import estimate_tokens
-from enfold.version import installed_version
 
 MAX_ANONYMOUS: Final = 50
 
@@ -58,7 +58,7 @@ def about_operations(registry: Registry) -> Iterable[Operation]:
         """Tell which version this is, where its surfaces are, who is calling, and which formats there are."""
         identity = context.identity
         return About(
-            version=installed_version(),
+            version=enfold.__version__,
             surfaces=[SurfaceAddress(*each) for each in registry.services.surfaces.items()],
             caller=None if identity is None else _caller_summary(identity),
             formats=list(FORMATS),

@@ -10,7 +10,6 @@ from typing import Any, Final
 from enfold.auth.challenges import WELL_KNOWN, no_identity
 from enfold.auth.tokens import Verifier
 from enfold.errors import ERROR_KEY, CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -24,6 +23,7 @@ from enfold.mcp.json_rpc import (
     encode,
     error_response,
 )
+from enfold.observability.log import Log
 from enfold.operations import Identity, Policy
 from enfold.operations.access import grants_all_of
 from enfold.runtime.registry import Registry

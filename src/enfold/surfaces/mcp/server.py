@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.log import Log
 from enfold.mcp.json_rpc import (
     FORMAT_KEY,
     IDEMPOTENCY_KEY,
@@ -34,6 +33,7 @@ from enfold.mcp.messages import Listen, Resumable, WantedNotifications, read_par
 from enfold.mcp.results import Result
 from enfold.mcp.revisions import LATEST, Revision, urgency_of
 from enfold.mcp.tasks import TASK_METHODS
+from enfold.observability.log import Log
 from enfold.observability.observers import Watch
 from enfold.observability.records import INPUT_REQUIRED, OK, SpanStart
 from enfold.operations import Context, Identity, OperationSpec

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import OutgoingMessage, RequestId, encode
+from enfold.observability.log import Log
 from enfold.operations import Identity
 from enfold.surfaces.asgi import RequestWatcher
 from enfold.surfaces.limits import Limits

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, OutgoingMessage, RequestId, RPCNotification, fields_of
 from enfold.mcp.messages import Params, Updated
 from enfold.mcp.results import TaskDetails
+from enfold.observability.log import Log
 from enfold.operations import Context
 from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.catalog import Lists

@@ -16,7 +16,6 @@ from enfold.envelope import ResponseEnvelope
 from enfold.envelope.content import json_text
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
-from enfold.log import Log
 from enfold.mcp.json_rpc import (
     FORMAT_KEY,
     INTERNAL_ERROR,
@@ -29,6 +28,7 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.messages import AboutTask, Params, UpdateTask, read_params
 from enfold.mcp.results import Result, TaskDetails, ToolResult
 from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
+from enfold.observability.log import Log
 from enfold.operations.questions import MissingCapabilityError
 from enfold.surfaces.mcp.exchange import ClientExchange, Method
 from enfold.surfaces.mcp.results import RUN_KEY, failure, too_many, write_result

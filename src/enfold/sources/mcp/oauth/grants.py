@@ -19,11 +19,10 @@ import msgspec
 
 from enfold.auth.issuers import algorithms_of
 from enfold.auth.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify
-from enfold.errors import CallError
+from enfold.errors import CallError, missing_package
 from enfold.sources.mcp.oauth.discovery import AddressPolicy, AuthorityClient, AuthorizationServer, TokenPlace, denied
 from enfold.sources.mcp.oauth.settings import Auth, EnterpriseLogin, LoginTokens, RegisteredClient, Saved, UserLogin
 from enfold.sources.secrets import current
-from enfold.version import install_command
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -255,7 +254,7 @@ def _read_key(pem: str) -> Key:
         from joserfc.errors import JoseError
         from joserfc.jwk import ECKey, OKPKey, RSAKey
     except ImportError:
-        raise CallError("UNAVAILABLE", f"A login with a private key needs joserfc: {install_command('auth')}") from None
+        raise missing_package("A login with a private key needs joserfc", "auth") from None
     for kind in (ECKey, RSAKey, OKPKey):
         try:
             key = kind.import_key(pem)
@@ -299,7 +298,5 @@ def new_key() -> ProofKey:
     try:
         from joserfc.jwk import ECKey
     except ImportError:
-        raise CallError(
-            "UNAVAILABLE", f"Tokens that are bound to a key need joserfc: {install_command('auth')}"
-        ) from None
+        raise missing_package("Tokens that are bound to a key need joserfc", "auth") from None
     return ProofKey(ECKey.generate_key("P-256").as_pem(private=True).decode())

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from enfold.errors import CallError
-from enfold.log import Log
+from enfold.observability.log import Log
 from enfold.sources.mcp.http import Refusal
 from enfold.sources.mcp.oauth.discovery import Challenge, denied, token_challenge
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh

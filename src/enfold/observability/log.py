@@ -67,35 +67,6 @@ def bounded_line(fact: Any, longest: int = MAX_FACT) -> Any:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
 
 
-def printable(text: str) -> str:
-    """Return the text on one line with control characters escaped, so that foreign text cannot control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
-
-
-def printable_lines(text: str) -> str:
-    """Escape control characters except line ends."""
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
-
-
-def printable_json(text: str) -> str:
-    """Escape control characters in JSON text that terminals interpret, except line ends."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each == "\n" else _json_escape(each) for each in text)
-
-
-def _json_escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Format a number with its noun: `1 tool`, `2 tools`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def before_the_first_line(set_up: Callable[[], None]) -> None:
     """Run a function before the first line is logged, unless the program has configured `logging`."""
     _set_ups[:] = [set_up]
