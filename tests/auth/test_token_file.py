@@ -45,10 +45,13 @@ def test_a_changed_file_is_read_again_at_once(path: Path) -> None:
     assert tokens.identify(bob) is None
 
 
-def test_a_file_that_becomes_wrong_leaves_the_tokens_as_they_were(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("entry", [{"token": "open-secret"}, {"token": "sha256:open-secret"}], ids=["plain", "no hash"])
+def test_a_file_that_becomes_wrong_leaves_the_tokens_as_they_were(
+    path: Path, caplog: pytest.LogCaptureFixture, entry: dict[str, str]
+) -> None:
     ann = add_token(path, "ann")
     tokens = TokenFile(path)
-    path.write_text('[{"id": "bob", "token": "open-secret"}]')
+    path.write_text(json.dumps([{"id": "bob", **entry}]))
     assert (tokens.identify(ann), tokens.identify("open-secret")) == (Identity("ann"), None)
     assert "previous tokens stay valid" in caplog.text
     assert "open-secret" not in caplog.text
@@ -90,10 +93,11 @@ def test_two_who_add_at_the_same_time_both_find_their_token(path: Path) -> None:
         [{"id": "ann", "token": "secret"}],
         [{"id": "ann", "token": "sha256:12"}],
         [{"id": "ann", "token": "sha256:" + "0" * 64, "expires": "tomorrow"}],
+        [{"id": "ann", "token": "sha256:" + "0" * 64, "expires": "2030-01-01T00:00:00"}],
         [{"id": "ann", "token": "sha256:" + "0" * 64, "scope": "x"}],
         {},
     ],
-    ids=["no token", "in clear", "half a hash", "no time", "an unknown key", "no list"],
+    ids=["no token", "in clear", "half a hash", "no time", "no time zone", "an unknown key", "no list"],
 )
 def test_a_file_that_is_wrong_is_reported_at_the_start(path: Path, entries: object) -> None:
     path.write_text(json.dumps(entries))

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from enfold.auth.tokens import TokenEntry, Tokens, hash_token, new_token, wrong_shape
+from enfold.auth.tokens import TokenEntry, Tokens, digest_of, hash_token, new_token, wrong_shape
 from enfold.observability.log import Log
 from enfold.operations import Identity
 from enfold.storage import FileVersion, file_version, replace_file, try_lock
@@ -125,10 +125,13 @@ def _check(entry: FileEntry) -> None:
     if not entry.token.startswith("sha256:"):
         advice = f"replace it by its hash {hash_token(entry.token)}"
         raise ValueError(f"the token of {entry.id} is in plain text: {advice}")
+    digest_of(entry.token)
     try:
-        _ = entry.ends
+        has_zone = entry.expires is None or datetime.fromisoformat(entry.expires).tzinfo is not None
     except ValueError:
-        raise ValueError(f"the expiry of the token of {entry.id} is not an RFC 3339 time") from None
+        has_zone = False
+    if not has_zone:
+        raise ValueError(f"the expiry of the token of {entry.id} is not an RFC 3339 time with a time zone")
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class Tokens:
     def __init__(self, identities: Mapping[str, Identity] | Iterable[tuple[str, Identity]]) -> None:
         """Takes identities by `hash_token(token)` or by the token itself, which is hashed and not stored."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
-        self._identities = {_digest(text): identity for text, identity in pairs}
+        self._identities = {digest_of(text): identity for text, identity in pairs}
 
     def identify(self, token: str) -> Identity | None:
         """Return the identity of a token, without leaking other tokens through timing."""
@@ -254,7 +254,8 @@ _HASHED: Final = "sha256:"
 _HEX_DIGITS: Final = re.compile("[0-9a-fA-F]{64}")
 
 
-def _digest(text: str) -> bytes:
+def digest_of(text: str) -> bytes:
+    """Return the digest of a token, or of its hash; raise ValueError for a malformed hash."""
     if not text.startswith(_HASHED):
         return sha256(text.encode()).digest()
     digits = text.removeprefix(_HASHED)
