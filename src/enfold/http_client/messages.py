@@ -153,6 +153,7 @@ class Response:
 
 PIECE: Final = 64 * 1024
 MAX_CODINGS: Final = 2  # nested codings
+MAX_EMPTY: Final = 1024 * 1024  # compressed bytes in a row without content, such as empty gzip members
 
 _KNOWN: Final = ("gzip", "x-gzip", "deflate")
 
@@ -177,10 +178,12 @@ class Decoder:
         """`inner` decodes the output, where two codings were applied."""
         self._inner = inner
         self._is_gzip = is_gzip
+        self._empty = 0
         self._unpacker: Any = None
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the content of a chunk in pieces of limited size."""
+        self._empty += len(chunk)
         while chunk:
             if self._unpacker is not None and self._unpacker.eof:
                 chunk = chunk.lstrip(b"\0") if self._is_gzip else b""  # zeros after a member are padding
@@ -188,8 +191,11 @@ class Decoder:
             else:
                 self._unpacker = self._unpacker or zlib.decompressobj(self._window(chunk[0]))
                 for piece in _unpacked(self._unpacker, chunk):
+                    self._empty = 0
                     yield from [piece] if self._inner is None else self._inner.feed(piece)
                 chunk = self._unpacker.unused_data
+        if self._empty > MAX_EMPTY:
+            raise _unreadable("it has no content")
 
     def end(self) -> None:
         """Raise WebError if the body is incomplete."""

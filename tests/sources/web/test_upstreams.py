@@ -380,3 +380,18 @@ async def test_a_bomb_is_refused_before_it_goes_off(listen: Any, client: WebClie
     decoder = decoder_for(encoding)
     assert decoder is not None
     assert max(map(len, decoder.feed(packed))) <= PIECE
+
+
+async def test_a_response_that_never_has_content_is_refused(listen: Any, client: WebClient) -> None:
+    nothing = gzip.compress(b"") * 1000
+
+    async def endless(line: Any) -> None:
+        await line.request()
+        await line.write(HEAD + b"Content-Encoding: gzip\r\n\r\n")
+        while True:
+            await line.write(nothing)
+
+    raw = await listen(endless)
+    with pytest.raises(WebError, match="it has no content") as caught:
+        await asyncio.wait_for(fetched(client, raw), PATIENCE)
+    assert caught.value.kind == "unreadable"
