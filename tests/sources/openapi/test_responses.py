@@ -58,6 +58,8 @@ async def test_private_headers_are_hidden_from_callers(serve: Serve, connect: Co
         (b'{"a": 1}', "application/json", {"a": 1}),
         (b'\xef\xbb\xbf{"a": 1}', "application/json; charset=utf-8", {"a": 1}),
         ('{"a": "ü"}'.encode("utf-16"), "application/json; charset=utf-16", {"a": "ü"}),
+        ('{"a": "ü"}'.encode("utf-16"), "application/json", {"a": "ü"}),
+        ('{"a": "ü"}'.encode("utf-16-le"), "application/json", {"a": "ü"}),
         (b'{"a": 1}', "application/problem+json", {"a": 1}),
         ("grün".encode("latin-1"), "text/plain; charset=latin-1", "grün"),
         (b"<a/>", "application/xml", "<a/>"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
+from json import detect_encoding
 from typing import Any, Final
 
 import msgspec
@@ -102,7 +103,8 @@ def _read_json(content: bytes, content_type: str) -> tuple[Any, tuple[ResultWarn
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        return read_json(content.removeprefix(b"\xef\xbb\xbf"))
+        # A byte order mark, or the zeros of UTF-16 and UTF-32, show what no charset says.
+        return read_json(content.decode(detect_encoding(content)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = _text(content, content_type)
         return text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(content)),)
