@@ -6,19 +6,24 @@ import pytest
 from tests.waiting import until
 
 from enfold import CallError, OperationRegistry
-from enfold.runtime.deadlines import INTERVAL, limit_running_task, timekeeper
+from enfold.runtime.deadlines import INTERVAL, TimeLimit, this_thread
+
+
+def passed(_: object) -> CallError:
+    return CallError("TIMEOUT", "the deadline has passed")
 
 
 async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None:
     async def work() -> int:
-        limit = limit_running_task(0.0)  # which has passed long ago
         task = asyncio.current_task()
         assert task is not None
         try:
-            await asyncio.Event().wait()
+            with TimeLimit(0.0, passed):  # which has passed long ago
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    task.cancel()  # another cancellation at the same moment
         except asyncio.CancelledError:
-            task.cancel()  # another cancellation at the same moment
-            assert [limit.end(), limit.end()] == [False, False]
             return task.cancelling()
         return -1
 
@@ -64,8 +69,10 @@ async def test_calls_that_end_soon_leave_no_timer_behind() -> None:
         return 1
 
     await asyncio.gather(*(ops.execute("t.waiting") for _ in range(100)))
-    assert timekeeper().running == set()
-    await until(lambda: timekeeper().is_stopped)
+    keeper = this_thread.keeper
+    assert keeper is not None
+    assert keeper.running == set()
+    await until(lambda: keeper.is_stopped)
 
 
 async def test_a_deadline_shorter_than_a_tick_is_kept() -> None:
@@ -85,11 +92,12 @@ def test_a_loop_that_follows_another_in_its_thread_is_not_taken_for_it() -> None
     """The first loop is closed while its timer is set, and the thread is not notified."""
 
     async def is_cut_off_at_its_deadline() -> bool:
-        limit = limit_running_task(time.monotonic())
         try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return limit.end() and not timekeeper().is_stopped
+            with TimeLimit(time.monotonic(), passed):
+                await asyncio.Event().wait()
+        except CallError:
+            keeper = this_thread.keeper
+            return keeper is not None and keeper.loop is asyncio.get_running_loop() and not keeper.is_stopped
         return False
 
     assert asyncio.run(is_cut_off_at_its_deadline())

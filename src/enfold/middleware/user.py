@@ -44,14 +44,16 @@ class UserMiddleware:
             if not self._is_outermost:
                 outcome = await running
             elif type(running) is not CoroutineType:
-                outcome = await self._funnel.in_time(running, context, is_outermost=True)
+                with self._funnel.time_limit(context, is_outermost=True):
+                    outcome = await running
             else:
                 try:
                     waits_for = running.send(None)
                 except StopIteration as done:  # it has ended without a wait: there is nothing to limit
                     outcome = done.value
                 else:
-                    outcome = await self._funnel.in_time(go_on(running, waits_for), context, is_outermost=True)
+                    with self._funnel.time_limit(context, is_outermost=True):
+                        outcome = await go_on(running, waits_for)
             known = None if context.call is None else context.call.result
             if known is None or outcome is not known:
                 outcome = context.note(await self._finished(outcome))

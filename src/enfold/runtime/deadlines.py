@@ -10,9 +10,14 @@ import asyncio
 import threading
 import time
 from asyncio import current_task
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from enfold.operations import Context
 
 INTERVAL: Final = 0.02  # seconds; nearly every call has ended by then
 
@@ -57,24 +62,17 @@ class _Thread(threading.local):
 this_thread: Final = _Thread()
 
 
-def timekeeper() -> Timekeeper:
-    """Return the timekeeper of the running loop. A thread runs one loop at a time, so each thread has one."""
-    loop = asyncio.get_running_loop()
-    keeper = this_thread.keeper
-    if keeper is None or keeper.loop is not loop:
-        keeper = this_thread.keeper = Timekeeper(loop)
-    return keeper
-
-
 def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
     """Return the timekeeper of the running loop, with its timer started, and the current task."""
-    # Asking for the running loop costs as much as all the rest. While the timer of this thread's timekeeper is set, its
-    # loop ran a moment ago, and if that loop has a current task, it runs now.
+    # A thread runs one loop at a time, so each thread has one timekeeper. Asking for the running loop costs as much as all
+    # the rest: while the timer is set, its loop ran a moment ago, and if that loop has a current task, it runs now.
     keeper = this_thread.keeper
     if keeper is not None and not keeper.is_stopped and (task := current_task(keeper.loop)) is not None:
         return keeper, task
-    keeper = timekeeper()
-    task = current_task(keeper.loop)
+    loop = asyncio.get_running_loop()
+    if keeper is None or keeper.loop is not loop:
+        keeper = this_thread.keeper = Timekeeper(loop)
+    task = current_task(loop)
     if task is None:
         raise RuntimeError("A timeout needs a running asyncio task")
     if keeper.is_stopped:
@@ -82,43 +80,43 @@ def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
     return keeper, task
 
 
-class Limit(msgspec.Struct, eq=False):
-    """A deadline for the running task, which is cancelled when it passes."""
+class TimeLimit(msgspec.Struct, eq=False):
+    """Limits the running task to a deadline: `with TimeLimit(...)` cancels what it awaits, and raises the error of `failed`."""
 
-    _keeper: Timekeeper
-    _task: asyncio.Task[Any]
-    _deadline: float
-    _cancelling: int
+    deadline: float  # by `time.monotonic()`
+    failed: Callable[[Context | None], Exception]
+    context: Context | None = None
+    _keeper: Timekeeper | None = None
+    _task: asyncio.Task[Any] | None = None
+    _cancelling: int = 0
     _timer: asyncio.TimerHandle | None = None
     _has_passed: bool = False
 
+    def __enter__(self) -> None:
+        self._keeper, self._task = running_task()
+        self._cancelling = self._task.cancelling()
+        if self.deadline - time.monotonic() < 2 * INTERVAL:
+            self.become_slow(self._keeper.loop)
+        else:
+            self._keeper.running.add(self)
+
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
         # The loop may have another clock than ours, so only the remaining time can be compared.
-        self._timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), self._pass)
+        self._timer = loop.call_later(max(0.0, self.deadline - time.monotonic()), self._pass)
 
     def _pass(self) -> None:
         self._has_passed = True
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    def end(self) -> bool:
-        """End the limit, because the work is over; True if the deadline has passed and nothing else cancelled the task.
-
-        A second call does nothing, so that it cannot undo another cancellation.
-        """
-        self._keeper.running.discard(self)
-        timer, self._timer = self._timer, None
-        if timer is None:
-            return False
-        timer.cancel()
-        return self._has_passed and self._task.uncancel() <= self._cancelling
-
-
-def limit_running_task(deadline: float) -> Limit:
-    """Limit the current task to a deadline of `time.monotonic()`; the caller must `end` the limit."""
-    keeper, task = running_task()
-    limit = Limit(keeper, task, deadline, task.cancelling())
-    if deadline - time.monotonic() < 2 * INTERVAL:
-        limit.become_slow(keeper.loop)
-    else:
-        keeper.running.add(limit)
-    return limit
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keeper is not None:
+            self._keeper.running.discard(self)
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        is_ours = self._has_passed and self._task is not None and self._task.uncancel() <= self._cancelling
+        if is_ours and isinstance(error, asyncio.CancelledError):
+            raise self.failed(self.context) from None

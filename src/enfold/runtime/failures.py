@@ -42,6 +42,9 @@ class Failures:
         self._policy = policy
 
     def timed_out(self, context: Context | None) -> CallError:
+        """End a call whose time is over: cancel its context, and return TIMEOUT."""
+        if context is not None:
+            context.cancel()
         if self._is_remote and context is not None and context.idempotency_key is not None:
             from enfold.operations.idempotency import in_progress  # only keys need it
 

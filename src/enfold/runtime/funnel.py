@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError, DecodeError, LargeMisfitError
 from enfold.operations import Context, Operation, OperationType, Policy
 from enfold.operations.outcomes import Suspension
 from enfold.runtime.application import Services
 from enfold.runtime.arguments import Arguments
-from enfold.runtime.failures import Failures, is_cancellation
+from enfold.runtime.failures import Failures
 from enfold.runtime.handlers import Handler, go_on
 from enfold.runtime.results import Results, finish_apart
 
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.operations.call import Call
     from enfold.operations.outcomes import Outcome
-    from enfold.runtime.deadlines import Limit
+    from enfold.runtime.deadlines import TimeLimit
     from enfold.runtime.env import Env
-
-T = TypeVar("T")
 
 
 class Funnel:
@@ -73,7 +72,7 @@ class Funnel:
         self._policy = policy
         self._services = services
         self._lifetime = services.lifetime
-        self._limit: Callable[[float], Limit] = self._first_limit
+        self._limit: Callable[..., TimeLimit] = self._first_limit
 
     # calls and streams
 
@@ -108,10 +107,12 @@ class Funnel:
                 except StopIteration as done:  # it has ended without a wait: there is nothing to limit
                     result = done.value
                 else:
-                    result = await self.in_time(go_on(result, waits_for), own)
+                    with self.time_limit(own):
+                        result = await go_on(result, waits_for)
             else:
                 while hasattr(result, "__await__"):  # a thread, or what a decorator or a `def` gives
-                    result = await self.in_time(result, own)
+                    with self.time_limit(own):
+                        result = await result
             is_plain = context is not None and context.keeps_result
             try:
                 envelope = self._results.wrap(result) if is_plain else self._results.write(result)
@@ -135,10 +136,12 @@ class Funnel:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
             context = self._enter(context)
-            items = await self.in_time(self._handler.open_stream(arguments, context), context)
+            with self.time_limit(context):
+                items = await self._handler.open_stream(arguments, context)
             while True:
                 try:
-                    item = await self.in_time(anext(items), context)
+                    with self.time_limit(context):
+                        item = await anext(items)
                 except StopAsyncIteration:
                     return
                 yield await self.results.finish(item)
@@ -178,38 +181,25 @@ class Funnel:
     def _env(self, context: Context) -> Env:
         return self._services.make_env(context, self._policy)
 
-    def _first_limit(self, deadline: float) -> Limit:
-        """Import `deadlines`, and so asyncio, with the first call that waits: a `def` run in place needs neither."""
-        from enfold.runtime.deadlines import limit_running_task  # which needs asyncio
-
-        self._limit = limit_running_task
-        return limit_running_task(deadline)
-
-    def in_time(self, awaitable: Awaitable[T], context: Context | None, *, is_outermost: bool = False) -> Awaitable[T]:
-        """Limit something to the deadline of the call; `is_outermost`: also the steps between it and the handler."""
+    def time_limit(self, context: Context | None, *, is_outermost: bool = False) -> AbstractContextManager[None]:
+        """Limit a wait to the deadline of the call; `is_outermost`: also the steps between it and the handler."""
         if context is None:
             timeout = self.spec.timeout
             deadline = None if timeout is None else time.monotonic() + timeout
         else:
             is_limited = context.call is not None and context.call.is_limited and not is_outermost
             deadline = None if is_limited else context.deadline
-        return awaitable if deadline is None else self._until(deadline, awaitable, context)
+        return _UNLIMITED if deadline is None else self._limit(deadline, self.failures.timed_out, context)
 
-    async def _until(self, deadline: float, awaitable: Awaitable[T], context: Context | None) -> T:
-        """Await something until a deadline; TIMEOUT after it."""
-        limit, has_passed = self._limit(deadline), False
-        try:
-            return await awaitable
-        except BaseException as error:
-            has_passed = limit.end()
-            if has_passed and is_cancellation(error):
-                if context is not None:
-                    context.cancel()
-                raise self.failures.timed_out(context) from None
-            raise
-        finally:
-            if not has_passed:
-                limit.end()
+    def _first_limit(self, *facts: Any) -> TimeLimit:
+        """Import `deadlines`, and so asyncio, with the first call that waits: a `def` run in place needs neither."""
+        from enfold.runtime.deadlines import TimeLimit  # which needs asyncio
+
+        self._limit = TimeLimit
+        return TimeLimit(*facts)
+
+
+_UNLIMITED: Final = nullcontext()
 
 
 async def _let_timers_fire() -> None:

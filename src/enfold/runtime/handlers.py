@@ -60,7 +60,9 @@ class Handler:
         own = partial(
             self._call, {**arguments}, context
         )  # a copy: the caller may change theirs before a thread is free
-        return self._threads().run(own) if context is None else self._run_in_thread(own, context)
+        if context is None or not (self.takes_context or context.task):
+            return self._threads().run(own)
+        return self._run_in_thread(own, context)
 
     async def _run_in_thread(self, function: Callable[[], Any], context: Context) -> Any:
         from enfold.runtime.threads import NestedCalls  # which needs asyncio

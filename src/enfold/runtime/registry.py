@@ -618,9 +618,9 @@ class OperationRegistry(Registry):
 
     def threads(self) -> Threads:
         """Return the worker threads for `def` handlers, shared by all operations and created on first use."""
-        from enfold.runtime.threads import Threads  # with the first `def` that needs a thread
-
         if self._pool is None:
+            from enfold.runtime.threads import Threads  # with the first `def` that needs a thread
+
             self._pool = Threads(self._thread_limit)
         return self._pool
 
