@@ -66,11 +66,16 @@ class UserMiddleware:
         return outcome
 
     def _begun(self, call: Call) -> Call:
-        if type(call.input) is not dict and not isinstance(call.input, Mapping):
-            raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
+        """Start the clock of the call; it is the same for all middleware."""
+        given = call.input
+        if type(given) is not dict:
+            if not isinstance(given, Mapping):
+                raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
+            given = dict(given)
         context = self._funnel.begin(call.context)
         context.keeps_result = True  # a middleware sees plain data
-        given = dict(call.input)  # a copy: the mapping may be the caller's own
+        if given is call.input and context is call.context and call.idempotency_key is None:
+            return call
         return Call(call.operation, given, context, call.surface, None, call.select, call.record)
 
     async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:

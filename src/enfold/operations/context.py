@@ -149,7 +149,9 @@ class Context:
         self._request_id = request_id
         self.parent_request_id = parent_request_id
         self.identity = identity
-        self._deadline = deadline if timeout is None else time.monotonic() + timeout
+        self.caller_deadline = (
+            deadline if timeout is None else time.monotonic() + timeout
+        )  # without the operation's own
         self.last_event_id = last_event_id
         self._notify = notify
         self.inline = inline
@@ -166,9 +168,9 @@ class Context:
     def deadline(self) -> float | None:
         """The deadline, by `time.monotonic()`; None if there is none."""
         own = None if self.call is None else self.call.deadline
-        if own is None or self._deadline is None:
-            return self._deadline if own is None else own
-        return min(own, self._deadline)
+        if own is None or self.caller_deadline is None:
+            return self.caller_deadline if own is None else own
+        return min(own, self.caller_deadline)
 
     @property
     def has_begun(self) -> bool:
@@ -195,11 +197,6 @@ class Context:
         if self.call is not None:
             self.call.result = envelope
         return envelope
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the caller's deadline has passed."""
-        return self._deadline is not None and self._deadline <= time.monotonic()
 
     def remaining(self) -> float | None:
         """Return the seconds left, never below zero; None without a deadline."""
@@ -313,7 +310,7 @@ class Context:
     def copy(self) -> Context:
         """Return a second context for the same call; it ends with this one."""
         another = self.on_its_own()
-        another._deadline = self._deadline
+        another.caller_deadline = self.caller_deadline
         another._parent = self._parent
         another._origin = self
         return another
@@ -346,7 +343,7 @@ class Context:
             invocation=self.invocation,
         )
         nested.accepts_task = self.accepts_task
-        nested._deadline = self.deadline
+        nested.caller_deadline = self.deadline
         nested._parent = self
         if self.recording is not None:
             nested.recording = self.recording.nested()

@@ -162,7 +162,7 @@ class Funnel:
     def begin(self, context: Context) -> Context:
         """Start the clock of a call and return its context; raise TIMEOUT if the caller's deadline has passed."""
         context = context.enter(self.spec.timeout, self._env)
-        if context.is_late:
+        if context.caller_deadline is not None and context.caller_deadline <= time.monotonic():
             raise self.failures.with_ids(self.failures.timed_out(context), context)
         return context
 

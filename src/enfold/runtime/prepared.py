@@ -141,10 +141,12 @@ class PreparedOperation:
         return follow(call)
 
     def _call(self, input: Any, context: Context, *, is_asked: bool) -> Call:
+        # A copy, because middleware may change it, and it may be the caller's own.
+        given = input.copy() if self.is_wrapped and type(input) is dict else input
         if not is_asked:
-            return Call(self.operation, input, context, self._ingress.surface)
+            return Call(self.operation, given, context, self._ingress.surface)
         asked = context.unused_key, context.select, context.recording
-        return Call(self.operation, input, context, self._ingress.surface, *asked)
+        return Call(self.operation, given, context, self._ingress.surface, *asked)
 
     def _compose(self) -> _Stack:
         is_guarded = self._ingress.is_guarded
