@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, Literal, Union, get_args
 
 import msgspec
 from msgspec import UNSET
 
+from enfold.schema.checks import CheckWriter
 from enfold.schema.checks.program import Function, Program
-from enfold.schema.nodes import MISSING, SILENT, Node
+from enfold.schema.nodes import MISSING, SILENT, Node, children
 from enfold.schema.nodes.traits import declared_default, nullable_inner
 
 # Creating a struct costs more than many checks by other means.
@@ -48,7 +49,7 @@ def quick_tests(root: Node) -> QuickTests | None:
     if not structs.has_containers:
         return None  # scalars gain nothing from msgspec
     of_text = None if structs.has_doubtful_numbers else msgspec.json.Decoder(annotation).decode
-    return QuickTests(annotation, _BuiltinGuard().function(root), of_text)
+    return QuickTests(annotation, _guard(root), of_text)
 
 
 def _as_text(value: Any) -> str:
@@ -168,78 +169,42 @@ _KINDS: Final = {str: "string", int: "integer", type(None): "null"}
 _BUILTIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
-class _BuiltinGuard:
-    """Generates a function that checks for builtin types wherever msgspec would accept others."""
+def _guard(root: Node) -> Callable[[Any], bool] | None:
+    """Return a function that checks an object for builtin types wherever msgspec would accept others, if there are any."""
+    root = _target(root)
+    writer = _GuardWriter(Program(memoizes=False, tools={"BUILTIN": _BUILTIN}))
+    if not any(map(_needs_guard, children(root))):
+        return None
+    writer.program.declare("guard", lambda function: writer.members(function, root, "v"))
+    return writer.program.function("guard")
 
-    def __init__(self) -> None:
-        self._program = Program(memoizes=False, tools={"BUILTIN": _BUILTIN, "tuple": tuple})
 
-    def function(self, root: Node) -> Callable[[Any], bool] | None:
-        """Return the function for a schema; None where nothing has to be checked."""
-        root = _target(root)
-        is_flat = root.types == frozenset({"object"}) and not any(True for _ in self._parts(root))
-        if is_flat or not _needs_guard(root):
-            return None
-        self._program.declare("guard", lambda function: self._write(function, root, "v"))
-        return self._program.function("guard")
+class _GuardWriter(CheckWriter):
+    """Emits checks of builtin types only: msgspec itself checks the rest."""
 
-    def _inside(self, node: Node) -> list[tuple[str | None, Node]]:
-        return list(self._parts(node)) if "object" in (node.types or ()) else []
-
-    def _parts(self, node: Node) -> Iterator[tuple[str | None, Node]]:
-        """Yield the properties of an object to be checked; None as the name for every value of a map."""
-        for name, child in (node.properties or {}).items():
-            if _needs_guard(_target(child)):
-                yield name, _target(child)
-        if node.additional is not None and not node.properties and _needs_guard(_target(node.additional)):
-            yield None, _target(node.additional)
-
-    def _write_nested(self, function: Function, node: Node, variable: str) -> None:
-        """Emit the check of a part inline, or as a call where the function is long or deep."""
+    def emit(self, function: Function, node: Node, variable: str) -> None:
+        if not _needs_guard(node):
+            return
         if function.fits_inline:
             with function.level():
-                self._write(function, node, variable)
-            return
-        self._program.declare(f"g{node.index}", lambda inner: self._write(inner, node, "v"))
-        function.reject_unless(self._program.call(f"g{node.index}", variable))
+                self.write(function, node, variable)
+        else:
+            super().emit(function, node, variable)
 
-    def _write(self, function: Function, node: Node, variable: str) -> None:
-        parts, items, word = self._inside(node), _items(node), "if"
-        if parts:
-            with function.block(f"if type({variable}) is dict:"):
-                self._write_parts(function, node, parts, variable)
-            word = "elif"
-        if items is not None:
-            with function.block(f"{word} type({variable}) is list or type({variable}) is tuple:"):
-                self._write_each(function, items, variable)
-            word = "elif"
-        function.line(f"{word} type({variable}) is not float and type({variable}) not in BUILTIN: return False")
+    def members(self, function: Function, node: Node, variable: str) -> None:
+        for name, child in (node.properties or {}).items():
+            if name in node.required and _needs_guard(child):
+                self.required(function, child, repr(name), variable)
+            elif _needs_guard(child):
+                self.optional(function, child, repr(name), variable, "")
+        if not node.properties:
+            self.other_properties(function, node, variable)
 
-    def _write_parts(self, function: Function, node: Node, parts: list[tuple[str | None, Node]], variable: str) -> None:
-        for name, child in parts:
-            if name is None:
-                self._write_each(function, child, f"{variable}.values()")
-                continue
-            if name in node.required:
-                function.may_raise_key_error = True
-                self._write_part(function, child, f"{variable}[{name!r}]")
-            else:
-                with function.block(f"if {name!r} in {variable}:"):
-                    self._write_part(function, child, f"{variable}[{name!r}]")
+    def scalar(self, node: Node, variable: str) -> str:
+        return "True" if node.all_of else self.scalar_of(node, "", variable)
 
-    def _write_part(self, function: Function, node: Node, place: str) -> None:
-        """Emit the check of a part; only a part used several times gets a local name."""
-        if not self._inside(node) and _items(node) is None:
-            self._write(function, node, place)
-            return
-        part = function.new_local()
-        function.line(f"{part} = {place}")
-        self._write_nested(function, node, part)
-
-    def _write_each(self, function: Function, node: Node, values: str) -> None:
-        item = function.new_local()
-        with function.block(f"for {item} in {values}:"):
-            self._write_nested(function, node, item)
+    def scalar_of(self, node: Node, kind: str, variable: str) -> str:  # noqa: ARG002  # msgspec checks the type
+        return f"(type({variable}) is float or type({variable}) in BUILTIN)"
 
 
 def _target(node: Node) -> Node:
@@ -249,12 +214,9 @@ def _target(node: Node) -> Node:
     return node
 
 
-def _items(node: Node) -> Node | None:
-    """Return the node to be checked for each item of an array, if any."""
-    items = _target(node.items) if "array" in (node.types or ()) and node.items is not None else None
-    return items if items is not None and _needs_guard(items) else None
-
-
 def _needs_guard(node: Node) -> bool:
     """Whether msgspec may accept a value that is not of a builtin type for this node."""
-    return bool({"object", "number"} & (node.types or frozenset())) or _items(node) is not None
+    node = _target(node)
+    if {"object", "number"} & (node.types or frozenset()):
+        return True
+    return "array" in (node.types or ()) and node.items is not None and _needs_guard(node.items)
