@@ -257,14 +257,14 @@ class Walk:
             case dict():
                 yield from self._object_faults(bundle, value, place)
             case int() | float() if not isinstance(value, bool):
-                yield from (fault for part in bundle.parts for fault in _number_faults(part, value, place))
+                yield from (fault for part in bundle.parts for fault in _limit_faults(part, "number", value, place))
         for part in bundle.parts:
             if part.not_ is not None and self.fits(part.not_, value):
                 yield _broken(place, f"other than {self._describe(part.not_)}", value)
 
     def _array_faults(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         for part in bundle.parts:
-            yield from _size_faults(part.min_items, part.max_items, "item", value, place)
+            yield from _limit_faults(part, "array", value, place)
             if part.items is not None and part.items.never and len(value) > len(part.prefix):
                 yield _broken(place, f"at most {messages.count_of(len(part.prefix), 'item')}")
         for index, item in enumerate(value):
@@ -305,7 +305,7 @@ class Walk:
             for name, needed in part.dependent_required.items():
                 lacking = [each for each in needed if each not in value] if name in value else []
                 yield from (self._missing(bundle, each, place) for each in lacking)
-            yield from _size_faults(part.min_properties, part.max_properties, "property", value, place)
+            yield from _limit_faults(part, "object", value, place)
 
     def _missing(self, bundle: Bundle, name: str, place: ValuePlace) -> Fault:
         expected = self.describe(bundle.child(name))
@@ -362,26 +362,17 @@ class Walk:
 
 
 def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
-    found = _size_faults(node.min_length, node.max_length, "character", value, place)
+    found = _limit_faults(node, "string", value, place)
     if node.pattern is not None and not (is_matched := node.pattern.search(value)):
         kind = "text matching" if is_matched is False else "a shorter text, because it takes too long to match"
         found.append(_broken(place, messages.cut(f"{kind} {node.pattern.source}"), value))
     return found
 
 
-def _size_faults(fewest: int | None, most: int | None, noun: str, value: Any, place: ValuePlace) -> list[Fault]:
-    found = []
-    if fewest is not None and len(value) < fewest:
-        found.append(_broken(place, f"at least {messages.count_of(fewest, noun)}", value))
-    if most is not None and len(value) > most:
-        found.append(_broken(place, f"at most {messages.count_of(most, noun)}", value))
-    return found
-
-
-def _number_faults(node: Node, value: float, place: ValuePlace) -> list[Fault]:
+def _limit_faults(node: Node, kind: str, value: Any, place: ValuePlace) -> list[Fault]:
     return [
-        _broken(place, f"{bound.phrase} {limit}", value)
-        for bound, limit in bounds_of(node)
+        _broken(place, f"{bound.phrase} {messages.count_of(limit, bound.noun)}", value)
+        for bound, limit in bounds_of(node, kind)
         if not bound.holds(value, limit)
     ]
 

@@ -76,8 +76,10 @@ def one_of(members: list[Any]) -> str:
     return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MAX_TEXT)
 
 
-def count_of(number: int, noun: str) -> str:
-    """Format a count: `1 item`, `2 properties`."""
+def count_of(number: float, noun: str) -> str:
+    """Format a count: `1 item`, `2 properties`; without a noun the number alone."""
+    if not noun:
+        return str(number)
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

@@ -168,7 +168,7 @@ class _TypeBoxWriter(CheckWriter):
             for position, child in enumerate(node.prefix):
                 self.prefix_item(function, child, position, variable)
             return
-        self.reject_sizes(function, node.min_items, node.max_items, variable)
+        function.reject_unless(both(self.limits(node, "array", variable)))
         self.rest_of_items(function, node, variable)
         if node.unique:
             function.reject_unless(f"all_differ({variable})")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from functools import cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ from enfold.schema.nodes.traits import (
 from enfold.schema.nodes.values import all_differ, bounds_of, equality_key, is_multiple
 from enfold.schema.plain import is_plain
 
-# Required properties are looked up in one call from `MIN_BATCH` on; beyond `MAX_UNROLLED` properties are checked in loops.
+# Required properties are looked up in one call from `MIN_BATCH` on; beyond `MAX_UNROLLED` properties are checked in a loop,
+# which compiles faster than a test for each.
 MIN_BATCH: Final = 4
 MAX_UNROLLED: Final = 256
 
@@ -188,24 +190,20 @@ class CheckWriter:
         if kind == "string":
             return both([test, *self.text_limits(node, variable)])
         if kind in {"number", "integer"}:
-            return both([test, *self.number_limits(node, variable)])
+            return both([test, *self.limits(node, "number", variable)])
         if kind in CONTAINERS:
             return both([test, self.anything(variable)])
         return test
 
     def text_limits(self, node: Node, variable: str) -> list[str]:
-        limits = self.sizes(node.min_length, node.max_length, variable)
+        limits = self.limits(node, "string", variable)
         if node.pattern is not None:
             limits.append(f"{self.program.constant(node.pattern.search)}({variable}) is True")
         return limits
 
-    def sizes(self, fewest: int | None, most: int | None, variable: str) -> list[str]:
-        limits = [f"len({variable}) >= {self.program.literal(fewest)}"] if fewest else []
-        return limits if most is None else [*limits, f"len({variable}) <= {self.program.literal(most)}"]
-
-    def number_limits(self, node: Node, variable: str) -> list[str]:
+    def limits(self, node: Node, kind: str, variable: str) -> list[str]:
         literal = self.program.literal
-        return [bound.source.format(v=variable, limit=literal(limit)) for bound, limit in bounds_of(node)]
+        return [bound.source.format(v=variable, limit=literal(limit)) for bound, limit in bounds_of(node, kind)]
 
     def member(self, values: list[Any], variable: str) -> str:
         """Return the test for enum membership. Each type is tested separately because True equals 1."""
@@ -232,17 +230,13 @@ class CheckWriter:
     # Arrays.
 
     def array(self, function: Function, node: Node, variable: str) -> None:
-        self.reject_sizes(function, node.min_items, node.max_items, variable)
+        function.reject_unless(both(self.limits(node, "array", variable)))
         if node.unique:
             function.reject_unless(f"all_differ({variable})")
         if node.contains is not None:
             self.containing(function, node, node.contains, variable)
         self.prefix_items(function, node, variable)
         self.rest_of_items(function, node, variable)
-
-    def reject_sizes(self, function: Function, fewest: int | None, most: int | None, variable: str) -> None:
-        for limit in self.sizes(fewest, most, variable):
-            function.reject_unless(limit)
 
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
         count, item = function.new_local(), function.new_local()
@@ -284,7 +278,7 @@ class CheckWriter:
     # Objects.
 
     def object(self, function: Function, node: Node, variable: str) -> None:
-        self.reject_sizes(function, node.min_properties, node.max_properties, variable)
+        function.reject_unless(both(self.limits(node, "object", variable)))
         for name, needed in node.dependent_required.items():
             with function.block(f"if {name!r} in {variable}:"):
                 for other in needed:
@@ -307,44 +301,37 @@ class CheckWriter:
         """Emit the checks of the declared properties; return the expression that counts those present."""
         properties = node.properties or {}
         needed = dict.fromkeys(self.names_required(node))
+        if len(properties) > MAX_UNROLLED:
+            return self.in_a_loop(function, properties, frozenset(needed), variable)
         present = sum(1 for name in needed if name in properties)
         optional = [name for name in properties if name not in needed]
         together = self.look_up_batch(function, needed, properties, variable)
-        for names, word in self.names_by_test(function, [name for name in needed if name not in together], properties):
-            with _each(function, names):
-                self.required(function, properties.get(names[0]), word, variable)
+        for name in needed:
+            if name not in together:
+                self.required(function, properties.get(name), repr(name), variable)
         count = ""
         if counts and optional:
             count = function.new_local()
             function.line(f"{count} = {present}")
-        for names, word in self.names_by_test(function, optional, properties):
-            with _each(function, names):
-                self.optional(function, properties[names[0]], word, variable, count)
+        for name in optional:
+            self.optional(function, properties[name], repr(name), variable, count)
         return count or str(present)
 
-    def names_by_test(
-        self, function: Function, names: Iterable[str], properties: dict[str, Node]
-    ) -> Iterator[tuple[list[str], str]]:
-        """Group names that share a test; yield each group with the expression for its key.
-
-        Each name is its own group unless there are very many: loops compile faster than one test per name.
-        """
-        if len(properties) <= MAX_UNROLLED:
-            yield from (([name], repr(name)) for name in names)
-            return
-        alike: dict[Any, list[str]] = {}
-        for name in names:
-            alike.setdefault(self.test_source(properties.get(name)), []).append(name)
-        for group in alike.values():
-            yield group, repr(group[0]) if len(group) == 1 else function.key(group)
-
-    def test_source(self, node: Node | None) -> Any:
-        """Return the source of a node's test: nodes with equal source can share a loop."""
-        if node is None or not (is_leaf(node) or node.shared):
-            return None if node is None else node.index
-        probe = Function(self.program)
-        self.emit(probe, node, "x")
-        return tuple(probe.lines)
+    def in_a_loop(self, function: Function, properties: dict[str, Node], needed: frozenset[str], variable: str) -> str:
+        """Emit the checks of very many properties, whose functions are found by name; return the number present."""
+        test_of = cache(lambda name: self.program.function(self.function(properties[name])))
+        count, key, item = (function.new_local() for _ in range(3))
+        function.reject_unless(f"{variable}.keys() >= {self.program.constant(needed)}")
+        function.line(f"{count} = 0")
+        test = f"{self.program.constant(test_of)}({key})"
+        loop, is_declared = (
+            f"for {key}, {item} in {variable}.items():",
+            f"if {key} in {self.program.constant(properties)}:",
+        )
+        with function.block(loop), function.block(is_declared):
+            function.line(f"{count} += 1")
+            function.reject_unless(self.program.call(test, item))
+        return count
 
     def names_required(self, node: Node) -> tuple[str, ...]:
         """Return the names that must be present."""
@@ -355,7 +342,7 @@ class CheckWriter:
     ) -> dict[str, str]:
         """Emit one lookup for several values, which is faster than single lookups; return their local names."""
         wanted = [name for name in needed if name in properties and not self.needs_no_test(properties[name])]
-        if not MIN_BATCH <= len(wanted) <= MAX_UNROLLED:
+        if len(wanted) < MIN_BATCH:
             return {}
         items = {name: function.new_local() for name in wanted}
         function.may_raise_key_error = True
@@ -410,16 +397,6 @@ class CheckWriter:
     def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
         if node.additional is not None:
             self.emit(function, node.additional, item)
-
-
-@contextmanager
-def _each(function: Function, names: list[str]) -> Iterator[None]:
-    """Repeat the statements emitted inside for each name."""
-    if len(names) == 1:
-        yield
-        return
-    with function.block(f"for {function.key(names)} in {function.program.constant(names)}:"):
-        yield
 
 
 _CLASSES: Final = {"object": "dict", "array": "list"}

@@ -35,7 +35,6 @@ class Function:
         self._depth = 0
         self._nested = 0
         self._names = 0
-        self._keys: dict[int, str] = {}
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self._depth + text)
@@ -73,10 +72,6 @@ class Function:
         """Return an unused local name."""
         self._names += 1
         return f"x{self._names}"
-
-    def key(self, names: list[str]) -> str:
-        """Return the loop variable for these names."""
-        return self._keys.setdefault(id(names), f"k{len(self._keys)}")
 
     def text(self) -> str:
         lines = [*self.lines, self.ending]

@@ -81,32 +81,41 @@ def _decimal(number: float) -> tuple[int, int]:
     return int(whole + fraction), int(exponent or 0) - len(fraction)
 
 
-class NumberBound(msgspec.Struct, frozen=True):
-    """A keyword that limits numbers: its node field, its test as a function and as source, and its phrase in messages."""
+class Bound(msgspec.Struct, frozen=True):
+    """A keyword that limits a number or a size: its node field, its test as a function and as source, and its phrase."""
 
     field: str
-    holds: Callable[[float, float], bool]
+    holds: Callable[[Any, float], bool]
     source: str
     phrase: str
+    noun: str = ""  # what a size counts
 
 
-_BOUNDS: Final = (
-    NumberBound("minimum", operator.ge, "{v} >= {limit}", "at least"),
-    NumberBound("exclusive_minimum", operator.gt, "{v} > {limit}", "more than"),
-    NumberBound("maximum", operator.le, "{v} <= {limit}", "at most"),
-    NumberBound("exclusive_maximum", operator.lt, "{v} < {limit}", "less than"),
-    NumberBound("multiple_of", is_multiple, "is_multiple({v}, {limit})", "a multiple of"),
-)
-_limits: Final = operator.attrgetter(*(bound.field for bound in _BOUNDS))
-_UNLIMITED: Final = (None,) * len(_BOUNDS)
+def _sizes(least: str, most: str, noun: str) -> tuple[Bound, Bound]:
+    return (
+        Bound(least, lambda value, limit: len(value) >= limit, "len({v}) >= {limit}", "at least", noun),
+        Bound(most, lambda value, limit: len(value) <= limit, "len({v}) <= {limit}", "at most", noun),
+    )
 
 
-def bounds_of(node: Any) -> list[tuple[NumberBound, float]]:
-    """Return the number keywords of a node with their limits."""
-    limits = _limits(node)
-    if limits == _UNLIMITED:
-        return []
-    return [(bound, limit) for bound, limit in zip(_BOUNDS, limits, strict=True) if limit is not None]
+_BOUNDS: Final = {
+    "number": (
+        Bound("minimum", operator.ge, "{v} >= {limit}", "at least"),
+        Bound("exclusive_minimum", operator.gt, "{v} > {limit}", "more than"),
+        Bound("maximum", operator.le, "{v} <= {limit}", "at most"),
+        Bound("exclusive_maximum", operator.lt, "{v} < {limit}", "less than"),
+        Bound("multiple_of", is_multiple, "is_multiple({v}, {limit})", "a multiple of"),
+    ),
+    "string": _sizes("min_length", "max_length", "character"),
+    "array": _sizes("min_items", "max_items", "item"),
+    "object": _sizes("min_properties", "max_properties", "property"),
+}
+
+
+def bounds_of(node: Any, kind: str) -> list[tuple[Bound, float]]:
+    """Return the keywords of a node that limit values of a type, with their limits."""
+    limits = [(bound, getattr(node, bound.field)) for bound in _BOUNDS[kind]]
+    return [(bound, limit) for bound, limit in limits if limit is not None]
 
 
 def clone(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from operator import is_
 from typing import Any, Final, Literal
 
@@ -300,6 +300,8 @@ class Bundles:
         return python_text.CheckMemo() if self.clean.program.memoizes else None
 
     def scan(self, bundle: Bundle) -> Test:
+        if len(bundle.members) > MAX_UNROLLED:
+            return partial(_scan, bundle)
         name = f"d{self.clean.program.number()}"
         self.clean.program.declare(name, lambda function: self._write_scan(function, bundle))
         return self.clean.program.function(name)
@@ -307,16 +309,12 @@ class Bundles:
     def _write_scan(self, function: Function, bundle: Bundle) -> None:
         function.line("bad = []")
         function.ending = "return bad"
-        if len(bundle.members) <= MAX_UNROLLED:
-            for name, member in bundle.members.items():
-                _write_property_scan(function, repr(name), self._expression(member), is_wanted=name in bundle.wanted)
-            return
-        alike: dict[tuple[str, bool], list[str]] = {}
         for name, member in bundle.members.items():
-            alike.setdefault((self._expression(member), name in bundle.wanted), []).append(name)
-        for (expression, is_wanted), names in alike.items():
-            with function.block(f"for k in {function.program.constant(names)}:"):
-                _write_property_scan(function, "k", expression, is_wanted=is_wanted)
+            with function.block(f"if {name!r} in v:"):
+                function.line(f"x = v[{name!r}]")
+                function.line(f"if not ({self._expression(member)}): bad.append({name!r})")
+            if name in bundle.wanted:
+                function.line(f"else: bad.append({name!r})")
 
     def _expression(self, member: Property) -> str:
         if len(member.nodes) > 1 or member.is_refused:
@@ -324,12 +322,15 @@ class Bundles:
         return self.clean.expression(member.nodes[0], "x") if member.nodes else "True"
 
 
-def _write_property_scan(function: Function, word: str, expression: str, *, is_wanted: bool) -> None:
-    with function.block(f"if {word} in v:"):
-        function.line(f"x = v[{word}]")
-        function.line(f"if not ({expression}): bad.append({word})")
-    if is_wanted:
-        function.line(f"else: bad.append({word})")
+def _scan(bundle: Bundle, value: dict[Any, Any], memo: KnownMemo) -> list[str]:
+    """Return the named properties that need repair; for very many, which take long to compile."""
+    present = (name for name in bundle.members if name in value)
+    wrong = [
+        name
+        for name in present
+        if bundle.members[name].is_refused or not bundle.child(name).is_clean(value[name], memo)
+    ]
+    return wrong + [name for name in bundle.wanted if name not in value]
 
 
 def _without_inside(bare: Node, part: Node) -> Node | None:
