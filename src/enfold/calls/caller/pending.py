@@ -118,14 +118,19 @@ class PendingRequestMap:
         A failed call is retried only if it certainly did not start or is `idempotent`. An `idempotency_key` does not cause a
         retry: the caller does not know whether the workers share a store.
         """
-        ttl = _ttl(context, timeout, deadline)
-        ends_at = monotonic() + (DEFAULT_TTL if ttl is None else ttl)
+        ends_at = _end_of(context, timeout, deadline)
+        if ends_at is None:
+            ends_at = monotonic() + DEFAULT_TTL
         if self._subscription is None:
             await self._open()
-        parent = None if context is None else context.request_id
-        ttl_ms = _milliseconds_until(ends_at)
         request = Requested(
-            new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
+            new_request_id(),
+            operation_id,
+            input,
+            _milliseconds_until(ends_at),
+            parent_request_id=None if context is None else context.request_id,
+            idempotency_key=idempotency_key,
+            provenance=provenance,
         )
         attempt = partial(WaitingCall, deadline=ends_at, idempotent=idempotent)
         waiting = await self._request(attempt, request, context)
@@ -148,11 +153,10 @@ class PendingRequestMap:
 
         `timeout` limits the seconds without an item. The stream ends without an error when it is aborted on this side.
         """
-        ttl, settings = _ttl(context, None, deadline), self._settings
+        ends_at, settings = _end_of(context, None, deadline), self._settings
         window = min(MAX_CREDITS, settings.window if window is None else window)
         if window < 1:
             raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-        ends_at = None if ttl is None else monotonic() + ttl
         if self._subscription is None:
             await self._open()
         request = Requested(
@@ -186,9 +190,9 @@ class PendingRequestMap:
     async def _request(self, new_attempt: Callable[..., W], request: Requested, context: Context | None) -> W:
         """Send a request until a call is over or a stream has begun; retry if that is safe. Failures become its error."""
         attempt, silence = 1, self._settings.silence
-        subject = self._subject(request.operation_id)
+        subject = self._subjects.get(request.operation_id) or self._new_subject(request.operation_id)
         while True:
-            waiting = new_attempt(request=request, subject=subject, silence=silence, last_event_at=monotonic())
+            waiting = new_attempt(request=request, silence=silence, last_event_at=monotonic())
             self._waiting[request.request_id] = waiting
             try:
                 if request.ttl_ms == 0:
@@ -196,11 +200,10 @@ class PendingRequestMap:
                 else:
                     headers, data = self._headers(request, context), write_event(next(self._ids), request)
                     reply = self._prefix + request.request_id
-                    await self._transport.send(waiting.subject, data, reply=reply, headers=headers)
-                while not (waiting.is_over or waiting.has_begun):
-                    if self._timer is None:
-                        self._tick_soon()
-                    await waiting.change()
+                    await self._transport.send(subject, data, reply=reply, headers=headers)
+                if self._timer is None:
+                    self._tick_soon()
+                await waiting.changed
             except FormatError as error:
                 waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
             except TransportError as error:
@@ -302,11 +305,8 @@ class PendingRequestMap:
 
     # one request
 
-    def _subject(self, operation_id: str) -> str:
+    def _new_subject(self, operation_id: str) -> str:
         """Return the subject for requests of an operation; raise OPERATION_NOT_FOUND if the id is malformed."""
-        known = self._subjects.get(operation_id)
-        if known is not None:
-            return known
         if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
@@ -373,8 +373,10 @@ class PendingRequestMap:
                 name = waiting.operation_id
                 waiting.fail(failures.no_worker(name) if was_offered else failures.unknown(name, self._offered))
         elif signal is Signal.DENIED:
-            for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
-                waiting.fail(failures.denied(waiting.operation_id))
+            name = self._transport.name
+            for waiting in list(self._waiting.values()):
+                if request_subject(name, waiting.operation_id) == subject:
+                    waiting.fail(failures.denied(waiting.operation_id))
         elif signal is Signal.LOST:
             self._on_lost()
         else:
@@ -424,17 +426,17 @@ def _milliseconds_until(moment: float | None) -> int | None:
     return None if moment is None else max(0, int((moment - monotonic()) * 1000))
 
 
-def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
-    """Return the remaining seconds: the least of timeout, deadline (Unix ms) and context, minus a margin for nested calls."""
-    left = None if context is None else context.remaining()
-    if left is not None:
-        left -= NESTED_MARGIN
-    if timeout is not None and (left is None or timeout < left):
-        left = timeout
+def _end_of(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
+    """Return when a call ends: at the first of timeout, deadline (Unix ms) and that of the context, less a margin."""
+    ends = None if context is None else context.deadline
+    if ends is not None:
+        ends -= NESTED_MARGIN
+    if timeout is not None:
+        ends = monotonic() + timeout if ends is None else min(ends, monotonic() + timeout)
     if deadline is not None:
-        until = deadline / 1000 - time()
-        left = until if left is None else min(left, until)
-    return None if left is None else max(0.0, left)
+        until = monotonic() + deadline / 1000 - time()
+        ends = until if ends is None else min(ends, until)
+    return ends
 
 
 REMEMBERED_FOR: Final = 5.0  # seconds for which a late worker still receives the abort

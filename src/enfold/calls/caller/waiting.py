@@ -28,11 +28,14 @@ from enfold.errors import CallError, FormatError
 from enfold.operations.idempotency import in_progress
 
 
+def _new_future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
 class WaitingCall(msgspec.Struct, eq=False):
     """A pending call: its deadline, its worker's last event and control subject, and its outcome."""
 
     request: Requested
-    subject: str
     deadline: float | None
     silence: float  # seconds without an event after which the worker counts as gone
     last_event_at: float
@@ -44,7 +47,7 @@ class WaitingCall(msgspec.Struct, eq=False):
     is_aborted: bool = False  # on this side
     has_answered: bool = False  # a worker has sent an event
     has_begun: bool = False  # the caller can continue before the end: a worker has accepted the stream
-    waiter: asyncio.Future[None] | None = None
+    changed: asyncio.Future[None] = msgspec.field(default_factory=_new_future)  # completes when the caller can continue
 
     @property
     def operation_id(self) -> str:
@@ -118,18 +121,10 @@ class WaitingCall(msgspec.Struct, eq=False):
         elif now - self.last_event_at > self.silence:
             self.fail(failures.silent(self.operation_id, retryable=self.is_retryable))
 
-    def change(self) -> asyncio.Future[None]:
-        """Return a future that completes with the next event or the end."""
-        self.waiter = asyncio.get_running_loop().create_future()
-        return self.waiter
-
     def _end(self) -> None:
         self.is_over = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        if not self.changed.done():
+            self.changed.set_result(None)
 
 
 class WaitingStream(WaitingCall, eq=False, kw_only=True):
@@ -158,7 +153,13 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
 
     def _begin(self) -> None:
         self.has_begun = True
-        self._wake()
+        if not self.changed.done():
+            self.changed.set_result(None)
+
+    def change(self) -> asyncio.Future[None]:
+        """Return a future that completes with the next item or the end."""
+        self.changed = _new_future()
+        return self.changed
 
     @property
     def has_items(self) -> bool:
