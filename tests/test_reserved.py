@@ -124,6 +124,24 @@ async def test_an_mcp_app_without_tokens_is_not_open_below_a_server_that_has_som
         assert len(await _tools(app, asked, "/mcp", "r")) > 2
 
 
+async def test_a_tool_that_was_open_is_not_open_any_more_once_callers_have_identities() -> None:
+    ops = shop()
+    mcp = to_mcp(ops)
+    async with living(mcp):
+        tea = {"name": "enfold_kitchen_tea", "arguments": {}}
+        assert "result" in await _request(mcp, "tools/call", tea)
+        to_http(ops, tokens=Tokens({"r": READER}), mounts={"/mcp": mcp})
+        assert (await _request(mcp, "tools/call", tea))["result"]["isError"]
+
+
+async def test_watchers_are_notified_when_callers_get_identities() -> None:
+    ops, changes = shop(), []
+    await ops.execute("enfold.kitchen.tea")
+    ops.watch(lambda: changes.append(ops.version))
+    ops.require_authentication()
+    assert len(changes) == 1
+
+
 async def test_the_document_and_the_tools_show_it() -> None:
     app = to_http(shop(), tokens=Tokens({"r": READER, "a": ANN}))
     async with living(app):
@@ -173,18 +191,27 @@ async def _get(app: Any, path: str, token: str | None = None) -> tuple[int, Any]
 
 
 async def _tools(app: Any, meta: dict[str, Any], path: str = "/", token: str | None = None) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = (await _request(app, "tools/list", {"_meta": meta}, path, token))["result"]["tools"]
+    return tools
+
+
+async def _request(
+    app: Any, method: str, params: dict[str, Any], path: str = "/", token: str | None = None
+) -> dict[str, Any]:
     version = "io.modelcontextprotocol/"
-    own = {f"{version}protocolVersion": "2026-07-28", f"{version}clientCapabilities": {}, **meta}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": own}}
+    own = {f"{version}protocolVersion": "2026-07-28", f"{version}clientCapabilities": {}, **params.get("_meta", {})}
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": own}}
     headers = {
         "host": "localhost:8000",
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",
-        "mcp-method": "tools/list",
+        "mcp-method": method,
     }
+    if "name" in params:
+        headers["mcp-name"] = params["name"]
     if token:
         headers["authorization"] = f"Bearer {token}"
     conversation = Conversation(app, "POST", path, headers, json.dumps(message).encode())
-    tools: list[dict[str, Any]] = (await conversation.json())["result"]["tools"]
-    return tools
+    answer: dict[str, Any] = await conversation.json()
+    return answer

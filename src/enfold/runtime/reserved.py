@@ -77,7 +77,9 @@ class Reserved:
 
     def refresh(self) -> None:
         """Make the operations again, because who may call them has changed."""
-        self._made = None
+        if self._made is not None:
+            self._made = None
+            self._changed()
 
     def has(self, part: str) -> bool:
         """Whether a part of the program has offered anything."""

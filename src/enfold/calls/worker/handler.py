@@ -58,6 +58,7 @@ from enfold.runtime.registry import Registry, not_found
 
 if TYPE_CHECKING:
     from enfold.operations.operation import RecordedRun
+    from enfold.runtime.prepared import PreparedOperation
 
 DRAIN: Final = 30.0
 MAX_ENDED: Final = 256  # ended streams kept for resends of their last frames
@@ -97,6 +98,8 @@ class CallHandler:
         self._verify = verify
         self._record = record
         self._offers: dict[str, Subscription] = {}
+        self._prepared: dict[str, PreparedOperation] = {}  # emptied whenever the registry changes
+        self._stop_watching: Callable[[], object] | None = None
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue = self._admission.queue
@@ -118,6 +121,7 @@ class CallHandler:
             if self._admission.authenticates:
                 self.registry.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
+            self._stop_watching = self.registry.watch(self._prepared.clear)
             self._beat()
 
     async def _install_store(self) -> None:
@@ -176,6 +180,8 @@ class CallHandler:
         if self._control is not None:
             await self._control.close()
             self._control = None
+        if self._stop_watching is not None:
+            self._stop_watching()
         unfinished = [task for task in tasks if not task.done()]
         if unfinished:
             await asyncio.wait(unfinished, timeout=1.0)
@@ -236,7 +242,10 @@ class CallHandler:
     def _new_call(self, message: Message, request: Requested) -> ServedCall:
         """Check a request; raises the CallError that refuses it."""
         now, operation_id = monotonic(), request.operation_id
-        prepared = self._guarded.prepared(operation_of(message.subject))
+        own_id = operation_of(message.subject)
+        prepared = self._prepared.get(own_id)
+        if prepared is None:
+            prepared = self._prepared[own_id] = self._guarded.prepared(own_id)
         if prepared.id != operation_id:
             raise CallError("VALIDATION_ERROR", "The request does not match the subject it was sent to")
         deadline = self._admission.deadline(request, prepared.spec, now)
