@@ -391,8 +391,12 @@ _FOUND: Final = {
 def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     """Return the envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
     data, meta = envelope.data, envelope.meta
-    fields = zip(meta.__struct_encode_fields__, msgspec.structs.astuple(meta), strict=True)
-    wire = {"source": meta.source, **{name: value for name, value in fields if value is not UNSET}}
+    wire: dict[str, Any] = {"source": meta.source}
+    if isinstance(meta, LocalResponseMeta):
+        wire["operationId"], wire["timestamp"] = meta.operation_id, meta.timestamp
+    else:
+        fields = zip(meta.__struct_encode_fields__, msgspec.structs.astuple(meta), strict=True)
+        wire.update((name, value) for name, value in fields if value is not UNSET)
     if isinstance(meta, HTTPResponseMeta):
         wire["headers"] = public_headers(meta)
         del wire["privateHeaders"]

@@ -198,8 +198,9 @@ class PendingRequestMap:
                 if request.ttl_ms == 0:
                     waiting.fail(waiting.timed_out())
                 else:
-                    headers, data = self._headers(request, context), write_event(next(self._ids), request)
-                    reply = self._prefix + request.request_id
+                    needs_headers = self._sign is not None or spans.inject is not None
+                    headers = self._headers(request, context) if needs_headers else None
+                    reply, data = self._prefix + request.request_id, write_event(next(self._ids), request)
                     await self._transport.send(subject, data, reply=reply, headers=headers)
                 if self._timer is None:
                     self._tick_soon()

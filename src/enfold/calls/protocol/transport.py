@@ -232,11 +232,6 @@ def operation_of(subject: str) -> str:
     return subject[subject.find(".", 3) + 1 :]
 
 
-def peer_of(subject: str) -> str:
-    """Return the caller of a request's subject."""
-    return subject.split(".", 2)[1]
-
-
 def inbox_of(peer: str, boot: str) -> str:
     return f"_INBOX.{peer}.{boot}"
 

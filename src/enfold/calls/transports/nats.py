@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -29,7 +30,6 @@ from enfold.calls.protocol.transport import (
     inbox_of,
     is_token,
     new_boot,
-    peer_of,
     request_subject,
 )
 from enfold.errors import CallError, missing_package, sentence_of
@@ -353,16 +353,15 @@ class NATSTransport:
 
     # messages
 
-    def _message(self, wire: Msg) -> Message:
-        headers = wire.headers
-        reply = wire.reply or None
+    async def _deliver(self, receive: Receive, wire: Msg) -> None:
+        subject, headers, peer, identity = wire.subject, wire.headers, None, None
         if headers is not None and not wire.data and headers.get("Status") == "503":
-            return Message(wire.subject, signal=Signal.NO_RESPONDERS)
-        if not wire.subject.startswith("op."):
-            return Message(wire.subject, wire.data, reply, headers)
-        peer = _account(headers) if self._by_account else peer_of(wire.subject)
-        identity = self._identify(peer) if peer is not None and self.capabilities.peer_identity else None
-        return Message(wire.subject, wire.data, reply, headers, peer, identity)
+            receive(Message(subject, signal=Signal.NO_RESPONDERS))
+            return
+        if subject.startswith("op."):
+            peer = _account(headers) if self._by_account else subject.split(".", 2)[1]
+            identity = self._identify(peer) if peer is not None and self.capabilities.peer_identity else None
+        receive(Message(subject, wire.data, wire.reply or None, headers, peer, identity))
 
 
 class NATSSubscription(msgspec.Struct, eq=False):
@@ -375,11 +374,7 @@ class NATSSubscription(msgspec.Struct, eq=False):
     inner: ClientSubscription | None = None
 
     async def open(self, client: Client) -> None:
-        receive, read = self.receive, self.transport._message
-
-        async def deliver(wire: Msg) -> None:
-            receive(read(wire))
-
+        deliver = partial(self.transport._deliver, self.receive)
         self.inner = await client.subscribe(self.subject, queue=self.queue or "", cb=deliver)
 
     async def close(self, *, drain: bool = False) -> None:
