@@ -8,7 +8,7 @@ JSON Schema for editors and the page of keys are generated from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
@@ -19,8 +19,11 @@ from msgspec.structs import fields
 
 from enfold.middleware.idempotency_store import KEEP
 from enfold.operations import DEFAULT_POLICY, Policy
-from enfold.sources.options import MCPLimits, Rules, Selection, Service, Shape
+from enfold.sources.mcp.oauth.settings import UserLogin
+from enfold.sources.mcp.settings import Address, Command, Connection, Content
+from enfold.sources.options import Rules, Selection, Service, Shape, TextTable
 from enfold.surfaces.limits import Limits
+from enfold.surfaces.mcp.settings import MCPSettings, Mode
 from enfold.tasks.store import TaskLimits
 
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
@@ -90,6 +93,7 @@ def _closed(keys: Keys, about: str | None = None) -> JSONSchema:
 # --- from typed values to keys ------------------------------------------------------------------------------------
 
 
+@cache
 def keys_of(options: type[Struct], defaults: Struct | None = None, about: str = "") -> Keys:
     """Return a key for each field of a value with a description, or for every field if `about` describes them all.
 
@@ -159,21 +163,15 @@ _Number: TypeAlias = Annotated[float, Meta(gt=0)]
 _Count: TypeAlias = Annotated[int, Meta(gt=0)]
 _WholeNumber: TypeAlias = Annotated[int, Meta(ge=0)]
 _Texts: TypeAlias = str | list[str]
-_TextTable: TypeAlias = dict[str, str | float | bool]
-_Credentials: TypeAlias = str | Annotated[list[str], Meta(min_length=2, max_length=2)] | _TextTable
+_Credentials: TypeAlias = str | Annotated[list[str], Meta(min_length=2, max_length=2)] | TextTable
 _Command: TypeAlias = Annotated[str, Meta(min_length=1)] | Annotated[list[str], Meta(min_length=1)] | dict[str, Any]
-_Expose: TypeAlias = Literal["all", "search", "auto"]
 
 _KINDS: Final[dict[Kind, str]] = {
     "mcp": "an MCP server: a command, or an address",
     "openapi": "an OpenAPI service",
     "functions": "a Python program",
 }
-SELECTION: Final[Keys] = keys_of(Selection)
-POLICY: Final[Keys] = keys_of(Policy)
-RULES: Final[Keys] = keys_of(Rules)
-SHAPE: Final[Keys] = keys_of(Shape)
-SERVICE: Final[Keys] = keys_of(Service)
+_SHAPE: Final[Keys] = keys_of(Shape)
 
 COMMON: Final[Keys] = {
     "namespace": _key(
@@ -181,11 +179,11 @@ COMMON: Final[Keys] = {
         "prefix of its ids; by default the name of the source",
         expected="a namespace: parts of A-Z a-z 0-9 _ - separated by dots",
     ),
-    **SELECTION,
-    **POLICY,
-    **RULES,
-    "expose": _key(_Expose, "whether its tools are listed, or found by search"),
-    **{name: key for name, key in SHAPE.items() if name != "fix"},
+    **keys_of(Selection),
+    **keys_of(Policy),
+    **keys_of(Rules),
+    "expose": _key(Mode, "whether its tools are listed, or found by search"),
+    **{name: key for name, key in _SHAPE.items() if name != "fix"},
     "middleware": _key(_Texts, "middleware around its calls: `module:name` or `file.py:name`, the first one outermost"),
     "required": _key(bool, "the server is not ready without it; true for functions by default"),
     "disabled": _key(bool, "do not open this source", False),
@@ -198,23 +196,9 @@ LOGIN: Final[Keys] = {
         "who logs in: a user in the browser, or the program itself",
         "authorization_code",
     ),
-    "client_id": _key(str, "the client, if you have registered one"),
-    "client_secret": _key(str, "its secret; give `issuer` with it"),
-    "client_metadata_url": _key(
-        str, "the https URL of your client metadata document, which some servers accept as a client id"
-    ),
+    **keys_of(UserLogin),
     "private_key_file": _key(str, "a private key (PEM) that signs instead of a secret"),
-    "key_id": _key(str, "the `kid` of that key"),
-    "algorithm": _key(str, "the signature algorithm of that key"),
     "assertion_file": _key(str, "a file with the assertion (JWT) of the platform, for `jwt_bearer`"),
-    "scopes": _key(_Texts, "requested at the first login, in addition to those the server names"),
-    "issuer": _key(str, "the authorization server of this client; others are refused"),
-    "redirect_port": _key(
-        Annotated[int, Meta(ge=1, le=65535)],
-        "the local port of the redirect; any free port by default",
-        expected="a port from 1 to 65535",
-    ),
-    "redirect_uri": _key(str, "the same as a whole URL"),
 }
 
 BY_KIND: Final[dict[Kind, Keys]] = {
@@ -225,12 +209,8 @@ BY_KIND: Final[dict[Kind, Keys]] = {
             expected="a command: a string or a list of strings",
         ),
         "args": _key(list[Any], "its arguments, where `command` is a string", expected="a list of strings"),
-        "env": _key(_TextTable, "environment variables in addition to `PATH`, `HOME` and the like"),
-        "inherit_env": _key(bool, "pass on all environment variables except `ENFOLD_*`", False),
-        "cwd": _key(str, "the working directory; by default the folder of the file"),
-        "url": _key(str, "the URL of a running server, instead of `command`"),
-        "transport": _key(Literal["auto", "http", "sse"], "the transport of the server at `url`", "auto"),
-        "headers": _key(_TextTable, "sent to this server only"),
+        **keys_of(Command),
+        **keys_of(Address),
         "credentials": _key(
             _Credentials, "a bearer token, or user and password", expected="a token, or a list of user and password"
         ),
@@ -239,30 +219,11 @@ BY_KIND: Final[dict[Kind, Keys]] = {
             LOGIN,
             "a table such as {client_id = ...}, which may be empty",
         ),
-        "kinds": _key(list[Literal["tool", "resource", "prompt"]], "what is imported; all three by default"),
-        "reads": _key(Literal["result"], 'the server wraps results as `{"result": …}` without declaring it'),
-        "advertise_output": _key(bool, "advertise the output schema to clients", True),
-        "instructions": _key(
-            bool | str,
-            "the instructions that MCP clients see: those of the server, none, or your own",
-            True,
-            "true, false or a string",
-        ),
-        "per": _key(
-            Literal["source", "session"],
-            "one connection (and process) for all callers, or one for each session of an MCP client",
-            "source",
-        ),
-        "protocol": _key(str, "one revision, such as `2025-11-25`", "auto"),
-        "log_level": _key(str, "the log level requested of the server if a client sets none", "info"),
+        **keys_of(Content),
+        **keys_of(Connection),
         "connect_timeout": _key(_Number, "the same as `connect` in `limits`", unit="seconds"),
         "max_bytes": _key(_Number, "the same as `message_bytes` in `limits`", unit="bytes"),
-        "limits": _table(
-            "limits on the resources that the server may use",
-            keys_of(MCPLimits),
-            "a table of numbers, such as {list_items = 10000}: see the page on MCP servers",
-        ),
-        "fix": SHAPE["fix"],
+        "fix": _SHAPE["fix"],
     },
     "openapi": {
         "openapi": _key(str, "the document: a path or a URL"),
@@ -272,10 +233,10 @@ BY_KIND: Final[dict[Kind, Keys]] = {
             "by security scheme; others are read from `ENFOLD_<NAMESPACE>_<SCHEME>`",
             expected="a table of security schemes: for each a token, a list of user and password, or a table",
         ),
-        "headers": _key(_TextTable, "sent with every request to this service"),
-        **SERVICE,
+        "headers": _key(TextTable, "sent with every request to this service"),
+        **keys_of(Service),
         "max_bytes": _key(_Number, "of a response", unit="bytes"),
-        "fix": SHAPE["fix"],
+        "fix": _SHAPE["fix"],
     },
     "functions": {"functions": _key(str, "the program: `app.py`, `app.py:ops`, `package.module:ops`")},
 }
@@ -294,23 +255,6 @@ _TASKS: Final[Keys] = {
     **keys_of(TaskLimits),
     "at_once": _key(_WholeNumber, "tasks that run here concurrently; 0 only submits them", 64, "a whole number"),
 }
-_AGENTS: Final[Keys] = {
-    "expose": _key(_Expose, "whether tools are listed, or found by search", "all"),
-    "pinned": _key(_Texts, "tools that are always listed", expected="a pattern or a list of patterns"),
-    "budget": _key(_Number, "that a list may cost before `auto` switches to search", 10_000, unit="tokens"),
-    "max_instructions": _key(
-        _WholeNumber,
-        "for the instructions of all sources together; 0 for none",
-        8_000,
-        unit="characters",
-    ),
-    "max_result_tokens": _key(_Number, "that a result may cost; longer ones are truncated", unit="tokens"),
-    "clients": _key(
-        dict[str, Literal["text", "both"]],
-        "the form of results for a client, by the name in its `clientInfo`",
-        expected="a table of clients, for each text or both",
-    ),
-}
 
 
 def issuer_keys() -> Keys:
@@ -325,7 +269,7 @@ TABLES: Final[Keys] = {
     "sources": _table("the sources of operations; the name of each is its namespace"),
     "policy": _table("policies of the registry, which a source may override", keys_of(Policy, DEFAULT_POLICY)),
     "app": _table("the name and version that clients see", _APP),
-    "agents": _table("what models see", _AGENTS),
+    "agents": _table("what models see", keys_of(MCPSettings)),
     "tasks": _table("the store and limits of durable calls", _TASKS),
     "idempotency": _table("idempotency keys", _IDEMPOTENCY),
     "nats": _table("storage of tasks and idempotency keys on NATS", _NATS),

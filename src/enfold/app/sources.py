@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from enfold.app.file import Config, Logins, SourceEntry
-from enfold.app.keys import POLICY, RULES, SELECTION, SERVICE, SHAPE
+from enfold.app.keys import keys_of
 from enfold.errors import CallError
 from enfold.operations import Operation, Origin, Policy, is_coroutine_function, read_access
 from enfold.operations.call import Middleware
@@ -22,6 +22,9 @@ from enfold.sources.reports import DefinitionLedger
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
     from enfold.sources.options import Rules
+
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class OpenSource(msgspec.Struct, frozen=True):
@@ -54,15 +57,20 @@ def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: s
     falls_back = "access" not in entry and source.kind == "functions"
     if changed - _CHOICE or ("access" in changed and falls_back):
         return
-    selection = Selection(**_given(entry, ("include", "exclude")))
+    selection = Selection(entry.get("include"), entry.get("exclude"))
     access = {"access_control": read_access(entry.get("access"))} if "access" in changed else {}
     for operation in operations:
         if selection.takes(operation.spec):
             yield operation.replace(spec=operation.spec.replace(**access))
 
 
-def _given(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: entry[name] for name in names if name in entry}
+def _read(options: type[T], entry: Mapping[str, Any], **more: Any) -> T:
+    """Return an option value with what an entry says about its fields."""
+    return options(**{**_given(options, entry), **more})
+
+
+def _given(options: type[msgspec.Struct], entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in keys_of(options) if name in entry}
 
 
 @asynccontextmanager
@@ -80,19 +88,17 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
         "connect": entry.get("connect_timeout"),
         **entry.get("limits", {}),
     }
+    limits = MCPLimits(**{name: value for name, value in sizes.items() if value is not None})
     credentials, login = entry.get("credentials"), auth_of(entry.get("auth"), config.logins, config.folder)
     async with from_mcp(
         server,
         namespace=source.namespace,
         name=source.name,
         auth=login or (tuple(credentials) if isinstance(credentials, list) else credentials),
-        connection=Connection(
-            limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
-            **_given(entry, ("protocol", "per", "log_level")),
-        ),
-        content=Content(**_given(entry, ("kinds", "reads", "advertise_output", "instructions"))),
-        selection=Selection(**_given(entry, SELECTION)),
-        shape=Shape(secrets=source.secrets, **_given(entry, SHAPE)),
+        connection=_read(Connection, entry, limits=limits),
+        content=_read(Content, entry),
+        selection=_read(Selection, entry),
+        shape=_read(Shape, entry, secrets=source.secrets),
         rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
     ) as operations:
@@ -114,12 +120,12 @@ async def _open_openapi(
         from_openapi,
         _located(entry["openapi"], config),
         namespace=source.namespace,
-        service=Service(**{**_given(entry, SERVICE), "allow_files": folders, **limits}),
-        selection=Selection(**_given(entry, SELECTION)),
-        shape=Shape(secrets=source.secrets, **_given(entry, SHAPE)),
+        service=_read(Service, entry, allow_files=folders, **limits),
+        selection=_read(Selection, entry),
+        shape=_read(Shape, entry, secrets=source.secrets),
         rules=_rules(entry, definitions),
         middleware=load_middleware(patterns_of(entry.get("middleware")), config),
-        **_given(entry, ("base_url", "credentials", "headers")),
+        **{name: entry[name] for name in ("base_url", "credentials", "headers") if name in entry},
     )
     async with imported:
         running = RunningCalls()
@@ -137,7 +143,7 @@ async def _open_functions(source: SourceEntry, config: Config, _: DefinitionLedg
     found = load_target(_located(entry["functions"], config))
     if not len(found):
         raise TargetError(f"{entry['functions']} has no operations")
-    selection = Selection(**_given(entry, SELECTION))
+    selection = _read(Selection, entry)
     chosen = [operation for operation in found if selection.takes(operation.spec)]
     renamed = [_renamed(each, selection.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
@@ -196,14 +202,11 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
         from enfold.sources.options import Rules
 
         spec = Rules(durable=entry.get("durable"), on_crash=entry.get("on_crash")).with_durability(spec)
-    policy, origin = _policy(entry).over(operation.policy), Origin(source.kind, source.name)
+    policy, origin = _read(Policy, entry).over(operation.policy), Origin(source.kind, source.name)
     governed = operation.replace(spec=spec, policy=policy, origin=origin)
-    shape = _given(entry, SHAPE)
-    if not shape:
-        return governed
     from enfold.sources.options import Shape
 
-    return Shape(**shape).apply(governed)
+    return _read(Shape, entry).apply(governed)
 
 
 def _located(target: str, config: Config) -> str:
@@ -212,15 +215,11 @@ def _located(target: str, config: Config) -> str:
     return str(Path(config.folder) / target) if place.exists() else target
 
 
-def _policy(entry: dict[str, Any]) -> Policy:
-    return Policy(**_given(entry, POLICY))
-
-
 def _rules(entry: dict[str, Any], definitions: DefinitionLedger) -> Rules:
     from enfold.sources.options import Rules
 
-    access = read_access(entry.get("access"))
-    return Rules(**{**_given(entry, RULES), "access": access}, policy=_policy(entry), definitions=definitions)
+    access, policy = read_access(entry.get("access")), _read(Policy, entry)
+    return _read(Rules, entry, access=access, policy=policy, definitions=definitions)
 
 
 def patterns_of(value: Any) -> list[str]:
@@ -238,22 +237,24 @@ def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth
     from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
 
     scopes = table.get("scopes", ())
-    common = _given(table, ("client_id", "client_secret", "key_id", "algorithm", "issuer"))
-    common["scopes"] = tuple(scopes.split() if isinstance(scopes, str) else scopes)
-    common["store"] = None if logins.folder is None else FileStore(logins.folder)
+    more: dict[str, Any] = {
+        "scopes": tuple(scopes.split() if isinstance(scopes, str) else scopes),
+        "store": None if logins.folder is None else FileStore(logins.folder),
+    }
     if "private_key_file" in table:
-        common["private_key"] = _read(place, table["private_key_file"])
+        more["private_key"] = _read_text(place, table["private_key_file"])
     grant = table.get("grant", "authorization_code")
     if grant == "client_credentials":
-        return ClientCredentials(**common)
+        return _read(ClientCredentials, table, **more)
     if grant == "jwt_bearer":
         # Assertions expire within minutes; the platform writes the next one to the same file.
-        return AssertionLogin(**common, assertion=partial(_read, place, table.get("assertion_file", "")))
-    page = _given(table, ("client_metadata_url", "redirect_port", "redirect_uri"))
-    return UserLogin(**common, **page, open_url=logins.open_url)
+        return _read(
+            AssertionLogin, table, **more, assertion=partial(_read_text, place, table.get("assertion_file", ""))
+        )
+    return _read(UserLogin, table, **more, open_url=logins.open_url)
 
 
-def _read(folder: str, name: str) -> str:
+def _read_text(folder: str, name: str) -> str:
     try:
         return (Path(folder) / name).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from enfold.commands.main import CommandEndedError
 from enfold.commands.shared.advice import check_options, missing_target
@@ -13,10 +13,6 @@ from enfold.commands.shared.targets import Target, config_of, read_target, scrip
 from enfold.errors import CallError, invalid_argument, nearest
 from enfold.runtime.registry import Registry
 from enfold.surfaces.limits import Limits, read_limits
-
-if TYPE_CHECKING:
-    from enfold.app.file import Config
-
 
 TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"
 
@@ -119,30 +115,16 @@ def add_agent_options(parser: ArgumentParser) -> None:
 def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
     """Return the settings of an MCP server by name."""
     config = config_of(target)
-    settings = {} if config is None else _configured(config)
+    settings: dict[str, Any] = {} if config is None else {**config.agents, "expose": config.exposed}
     exposed = dict(map(_exposed, options.expose))
     if exposed:
         settings["expose"] = {**settings.get("expose", {}), **exposed}
     if options.pin:
-        settings["pinned"] = [*settings.get("pinned", ()), *options.pin]
+        configured = settings.get("pinned", ())
+        settings["pinned"] = [*([configured] if isinstance(configured, str) else configured), *options.pin]
     if options.max_result_tokens is not None:
         settings["max_result_tokens"] = options.max_result_tokens
     return settings
-
-
-def _configured(config: Config) -> dict[str, Any]:
-    pinned = config.agents.get("pinned", ())
-    whole: dict[str, Any] = {
-        name: int(config.agents[name])
-        for name in ("budget", "max_result_tokens", "max_instructions")
-        if name in config.agents
-    }
-    return {
-        "expose": config.exposed,
-        "pinned": [pinned] if isinstance(pinned, str) else list(pinned),
-        "clients": config.agents.get("clients", {}),
-        **whole,
-    }
 
 
 def _exposed(words: str) -> tuple[str, str]:

@@ -1,18 +1,21 @@
-"""The settings of an MCP server as values: its command or address, limits, headers and a login."""
+"""The settings of an MCP server as values: its command or address, limits, headers and a login.
+
+Fields with a description are keys of a configuration.
+"""
 
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from enfold.mcp.editor_entries import TABLES, URL_KEYS, is_enabled
 from enfold.operations import Context
-from enfold.sources.options import MCPLimits
+from enfold.sources.options import MCPLimits, TextTable
 from enfold.sources.secrets import KnownSecrets, Supplied
 
 if TYPE_CHECKING:
@@ -48,9 +51,12 @@ class Command(msgspec.Struct, frozen=True):
     """A server that is started here, and spoken to over its standard input and output."""
 
     words: tuple[str, ...]
-    env: dict[str, str] = {}
-    cwd: str | None = None
-    inherit_env: bool = False  # all of our environment, and not only what every program needs
+    env: Annotated[
+        dict[str, str],
+        Meta(description="environment variables in addition to `PATH`, `HOME` and the like", extra={"file": TextTable}),
+    ] = {}
+    cwd: Annotated[str | None, Meta(description="the working directory; by default the folder of the file")] = None
+    inherit_env: Annotated[bool, Meta(description="pass on all environment variables except `ENFOLD_*`")] = False
 
     def __str__(self) -> str:
         return self.words[0].rpartition("/")[2]
@@ -59,9 +65,9 @@ class Command(msgspec.Struct, frozen=True):
 class Address(msgspec.Struct, frozen=True):
     """A server that runs somewhere; `auto` finds out which of the two HTTP transports it speaks."""
 
-    url: str
-    headers: dict[str, str] = {}
-    transport: Transport = "auto"
+    url: Annotated[str, Meta(description="the URL of a running server, instead of `command`")]
+    headers: Annotated[dict[str, str], Meta(description="sent to this server only", extra={"file": TextTable})] = {}
+    transport: Annotated[Transport, Meta(description="the transport of the server at `url`")] = "auto"
 
     def __str__(self) -> str:
         return self.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
@@ -82,11 +88,22 @@ class Connection(msgspec.Struct, frozen=True):
 
     headers: GivenHeaders = {}
     client: Any = None
-    protocol: Dialect = "auto"
-    per: Per = "source"
+    protocol: Annotated[Dialect, Meta(description="one revision, such as `2025-11-25`")] = "auto"
+    per: Annotated[
+        Per,
+        Meta(
+            description="one connection (and process) for all callers, or one for each session of an MCP client",
+        ),
+    ] = "source"
     answers: Answerers = {}
-    log_level: str = "info"
-    limits: MCPLimits = MCPLimits()
+    log_level: Annotated[str, Meta(description="the log level requested of the server if a client sets none")] = "info"
+    limits: Annotated[
+        MCPLimits,
+        Meta(
+            description="limits on the resources that the server may use",
+            extra={"expected": "a table of numbers, such as {list_items = 10000}: see the page on MCP servers"},
+        ),
+    ] = MCPLimits()
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -96,10 +113,18 @@ class Content(msgspec.Struct, frozen=True):
     server's own, your own text, or none (False).
     """
 
-    kinds: tuple[Kind, ...] = KINDS
-    reads: Reads = None
-    advertise_output: bool = True
-    instructions: str | bool = True
+    kinds: Annotated[
+        tuple[Kind, ...], Meta(description="what is imported; all three by default", extra={"file": list[Kind]})
+    ] = KINDS
+    reads: Annotated[Reads, Meta(description='the server wraps results as `{"result": …}` without declaring it')] = None
+    advertise_output: Annotated[bool, Meta(description="advertise the output schema to clients")] = True
+    instructions: Annotated[
+        str | bool,
+        Meta(
+            description="the instructions that MCP clients see: those of the server, none, or your own",
+            extra={"expected": "true, false or a string"},
+        ),
+    ] = True
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -158,8 +183,11 @@ def server_from_entry(entry: Any) -> Server:
 
 def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     """A command alone may be a whole line, as in a shell; one with arguments beside it is a program's name."""
-    is_line = "args" not in entry and " " in command and shutil.which(command) is None
-    return tuple(shlex.split(command)) if is_line else (command,)
+    if "args" in entry or " " not in command:
+        return (command,)
+    from shutil import which  # which takes its time to load
+
+    return (command,) if which(command) else tuple(shlex.split(command))
 
 
 def _words(words: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.http import MCPApp, to_mcp
-    from enfold.surfaces.mcp.server import MCPSettings
+    from enfold.surfaces.mcp.settings import MCPSettings
     from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 
 __all__ = ["MCPApp", "MCPSettings", "run_stdio", "serve_stdio", "to_mcp"]
@@ -14,7 +14,7 @@ __all__ = ["MCPApp", "MCPSettings", "run_stdio", "serve_stdio", "to_mcp"]
 # Each is imported when it is first used: a server on the standard streams starts without what HTTP needs.
 _PLACES = {
     "MCPApp": "http",
-    "MCPSettings": "server",
+    "MCPSettings": "settings",
     "to_mcp": "http",
     "run_stdio": "stdio",
     "serve_stdio": "stdio",

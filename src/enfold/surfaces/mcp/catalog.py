@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
@@ -24,6 +24,7 @@ from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import RESERVED
 from enfold.schema.files import only_files
 from enfold.schema.keywords import with_references
+from enfold.surfaces.mcp.settings import DEFAULT_BUDGET, Mode, ToolNames
 from enfold.surfaces.mcp.uris import Addresses
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from enfold.schema.advertised import Packing
 
 
-ToolNames: TypeAlias = Literal["safe", "id"]
 Lists: TypeAlias = dict[str, list[tuple[OperationSpec, Callable[..., Any] | None]]]
 Listed: TypeAlias = dict[str, Any]
 
@@ -485,10 +485,7 @@ def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str
     return {tool.id: estimate_tokens(tool.text(LATEST)) for tool in seen}
 
 
-Mode: TypeAlias = Literal["all", "search", "auto"]
-
 PREFIX: Final = "enfold_"  # of the tools that search, where a user's own tool has the name of one of them
-DEFAULT_BUDGET: Final = 10_000  # tokens that a list may cost before `auto` puts a search in its place
 
 
 class Exposure(msgspec.Struct, frozen=True):

@@ -45,8 +45,9 @@ from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, MCPRequest, Post
-from enfold.surfaces.mcp.server import MCPServer, MCPSettings, code_of_protocol
+from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions, event_place
+from enfold.surfaces.mcp.settings import MCPSettings
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
 
 _log: Final = Log("enfold.mcp")

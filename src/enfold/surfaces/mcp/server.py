@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument, safe_code
-from enfold.formats import DEFAULT_FORMAT, find_format
+from enfold.formats import find_format
 from enfold.mcp.json_rpc import (
     FORMAT_KEY,
     IDEMPOTENCY_KEY,
@@ -42,20 +42,18 @@ from enfold.operations.context import Invocation
 from enfold.operations.outcomes import NeedsInput, envelope_of
 from enfold.operations.questions import MissingCapabilityError
 from enfold.runtime.registry import Registry, not_found
-from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.catalog import (
-    DEFAULT_BUDGET,
     PREFIX,
     Catalog,
     MCPTool,
     Prompt,
     Resource,
-    ToolNames,
     read_exposure,
 )
 from enfold.surfaces.mcp.exchange import ClientExchange, Method, Rounds, Session, read_text_clients
 from enfold.surfaces.mcp.methods import IN_SESSION, STATELESS_ONES
 from enfold.surfaces.mcp.results import protocol_error, too_many
+from enfold.surfaces.mcp.settings import MCPSettings
 from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Following, Release
 from enfold.surfaces.mcp.uris import ResourceMatch
 
@@ -68,33 +66,7 @@ T = TypeVar("T", MCPTool, Resource, Prompt)
 Send: TypeAlias = Callable[[OutgoingMessage], None]
 
 MAX_URI: Final = 8_192  # characters
-MAX_INSTRUCTIONS: Final = 8_000  # characters
 MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
-
-
-class MCPSettings(msgspec.Struct, frozen=True):
-    """Settings of the MCP server."""
-
-    name: str | None = None  # of the application, where it is not the registry's own
-    version: str | None = None
-    instructions: str | None = None
-    format: str = DEFAULT_FORMAT
-    tool_names: ToolNames = "safe"
-    page_size: int = 1_000
-    page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
-    ttl_ms: int = 0  # how long a client may keep a list without asking again
-    collect_for: float = 30.0  # seconds after which a stream without an end is returned with the items received so far
-    secret: bytes | None = None  # signs request states; several processes share one
-    session_prefix: str = ""  # tells several processes whose session it is
-    recorder: Any = None  # a provenance.Recorder, where callers may ask for records
-    limits: Limits = Limits()
-    tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
-    expose: Any = "all"  # all, search or auto; or one of these for each namespace
-    pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
-    budget: int = DEFAULT_BUDGET  # tokens, as they are estimated, that a list may cost with `auto`
-    max_result_tokens: int | None = None  # as they are estimated; a longer result is cut where its schema allows it
-    max_instructions: int = MAX_INSTRUCTIONS  # characters of the instructions of sources; 0 for none
-    clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
 
 
 class MCPServer:

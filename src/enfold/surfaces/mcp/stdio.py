@@ -33,7 +33,8 @@ from enfold.operations import Identity
 from enfold.runtime.registry import Registry
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange, Session, read_caller
-from enfold.surfaces.mcp.server import MCPServer, MCPSettings
+from enfold.surfaces.mcp.server import MCPServer
+from enfold.surfaces.mcp.settings import MCPSettings
 
 if TYPE_CHECKING:
     import asyncio

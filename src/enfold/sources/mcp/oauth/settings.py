@@ -1,4 +1,7 @@
-"""The settings of a login at an MCP server, and the stores that keep its tokens."""
+"""The settings of a login at an MCP server, and the stores that keep its tokens.
+
+Fields with a description are keys of `auth` in a configuration.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from enfold.sources.secrets import Supplied
 from enfold.storage import replace_file, try_lock
@@ -25,13 +29,19 @@ _LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a
 class _Client(msgspec.Struct, frozen=True, kw_only=True):
     """Who we are to an authorization server; `issuer` names the one that knows the client, where there are several."""
 
-    client_id: str = ""
-    client_secret: str = ""
+    client_id: Annotated[str, Meta(description="the client, if you have registered one")] = ""
+    client_secret: Annotated[str, Meta(description="its secret; give `issuer` with it")] = ""
     private_key: str = ""  # PEM; signs a statement instead of sending a secret
-    key_id: str = ""
-    algorithm: str = ""  # of the signature; found from the key where it is not said
-    scopes: tuple[str, ...] = ()
-    issuer: str = ""
+    key_id: Annotated[str, Meta(description="the `kid` of the private key")] = ""
+    algorithm: Annotated[str, Meta(description="the signature algorithm of the private key")] = ""  # by default its own
+    scopes: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="requested at the first login, in addition to those the server names",
+            extra={"file": str | list[str]},
+        ),
+    ] = ()
+    issuer: Annotated[str, Meta(description="the authorization server of this client; others are refused")] = ""
     store: LoginStore | None = None
 
     def __repr__(self) -> str:
@@ -47,10 +57,21 @@ class UserLogin(_Client, frozen=True, kw_only=True):
     """
 
     open_url: OpenURL | None = None
-    client_metadata_url: str = ""
+    client_metadata_url: Annotated[
+        str,
+        Meta(
+            description="the https URL of your client metadata document, which some servers accept as a client id",
+        ),
+    ] = ""
     client_name: str = "Enfold"
-    redirect_uri: str = "http://127.0.0.1/callback"
-    redirect_port: int = 0  # 0 takes a free one
+    redirect_port: Annotated[
+        int,
+        Meta(
+            description="the local port of the redirect; any free port by default",
+            extra={"file": Annotated[int, Meta(ge=1, le=65535)], "expected": "a port from 1 to 65535"},
+        ),
+    ] = 0
+    redirect_uri: Annotated[str, Meta(description="the same as a whole URL")] = "http://127.0.0.1/callback"
     wait: float = 300.0  # seconds for the user
 
 
