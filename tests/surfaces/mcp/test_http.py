@@ -75,6 +75,31 @@ async def test_other_names_and_origins_can_be_allowed(make_client: MakeClient, o
     assert (await conversation.began()).status == 200
 
 
+async def test_a_page_of_an_allowed_origin_may_ask_and_read_the_answer(
+    make_client: MakeClient, ops: OperationRegistry, tokens: Tokens
+) -> None:
+    ops.query(name="greet")(lambda: "hello")
+    client = make_client(ops, tokens=tokens, allowed_origins=["https://app.example.com"])
+    origin = {"origin": "https://app.example.com", "sec-fetch-site": "cross-site"}
+    preflight = {**origin, "host": "localhost:8000", "access-control-request-method": "POST"}
+    asked = await Conversation(client.app, "OPTIONS", "/mcp", preflight, b"").began()
+    assert (asked.status, asked.headers["access-control-allow-methods"]) == (204, "GET, POST, DELETE")
+    assert "Mcp-Session-Id" in asked.headers["access-control-allow-headers"]
+    for token, status in (("ann-token", 200), ("wrong", 401)):
+        client.token = token
+        headers = {**client.headers("tools/list"), **origin}
+        answer = await client.post(client.message("tools/list"), headers).began()
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, "https://app.example.com")
+        assert "Mcp-Session-Id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_a_preflight_of_another_origin_is_refused(client: Client) -> None:
+    preflight = {"host": "localhost:8000", "access-control-request-method": "POST"}
+    assert (await Conversation(client.app, "OPTIONS", "/mcp", preflight, b"").began()).status == 405
+    preflight["origin"] = "https://app.example.com"
+    assert (await Conversation(client.app, "OPTIONS", "/mcp", preflight, b"").began()).status == 403
+
+
 async def test_a_body_over_the_limit_is_refused(make_client: MakeClient, ops: OperationRegistry) -> None:
     client = make_client(ops, max_body=100)
     assert (await refused(client, {}, b" " * 101))[0] == 413

@@ -12,10 +12,13 @@ from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
 
 from enfold import Context, OperationRegistry
 from enfold.mcp.json_rpc import ProtocolError, RPCNotification, parse_batch
+from enfold.surfaces.authentication import Authentication
+from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.limits import Limits
-from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.post import HTTPReply
-from enfold.surfaces.mcp.sessions import EventStream, ResumeBuffer
+from enfold.surfaces.mcp import MCPSettings, to_mcp
+from enfold.surfaces.mcp.request import MCPEndpoint, MCPRequest
+from enfold.surfaces.mcp.server import MCPServer
+from enfold.surfaces.mcp.sessions import EventStream, ResumeBuffer, Sessions
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -268,18 +271,26 @@ def test_an_array_of_anything_else_is_not_even_counted(text: bytes) -> None:
 # --- a listening client -------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_has_begun_is_not_begun_again_to_break_the_silence() -> None:
+async def test_a_stream_that_has_begun_is_not_begun_again_to_break_the_silence(ops: OperationRegistry) -> None:
     sent: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message["type"])
 
-    reply, stream = HTTPReply(send, b"text/event-stream"), EventStream()
-    carrying = asyncio.create_task(reply.carry(stream))
+    authentication = Authentication(ops, None, Hosts(), allow_anonymous=False)
+    endpoint = MCPEndpoint(MCPServer(ops, MCPSettings()), authentication, 1_000, Sessions(SMALL))
+    headers = {b"accept": b"text/event-stream"}
+    scope = {"type": "http", "method": "POST"}
+    request = MCPRequest(receive, scope=scope, send=send, headers=headers, endpoint=endpoint, identity=None)
+    stream = EventStream()
+    carrying = asyncio.create_task(request.carry(stream))
     await asyncio.sleep(0)
-    reply.break_silence()
+    request.begin_heartbeats()
     await asyncio.sleep(0)
     stream.end()
     await carrying
-    await reply.abandon()
+    await request.abandon()
     assert sent == ["http.response.start", "http.response.body"]

@@ -26,7 +26,7 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     RPCRequest,
 )
-from enfold.mcp.messages import LogMessage, Params, Progress, Resumable, read_error
+from enfold.mcp.messages import Cancelled, LogMessage, Params, Progress, Resumable, read_error, read_loosely
 from enfold.mcp.results import InputRequest, InputRequired, Result
 from enfold.mcp.revisions import KNOWN, LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, urgency_of
 from enfold.mcp.tasks import StateSigner
@@ -48,6 +48,10 @@ Send: TypeAlias = Callable[[OutgoingMessage], None]
 
 # Clients that are known to give their models text and structure side by side: these read, and are charged for, all twice.
 TEXT_CLIENTS: Final = ("github-copilot-developer",)
+
+
+# Requests of these methods belong to a revision without a handshake, whatever else they say.
+STATELESS_METHODS: Final = ("server/discover", "subscriptions/listen")
 
 
 class Caller(msgspec.Struct, eq=False):
@@ -136,11 +140,19 @@ class PendingQuestions:
 class Session(Caller, eq=False, kw_only=True):
     """A client after its handshake, for as long as its connection or session lasts."""
 
+    running: dict[RequestId, Callable[[], object]] = msgspec.field(default_factory=dict)  # what cancels each request
     followed: dict[str, Callable[[], None]] = msgspec.field(default_factory=dict)  # by URI, what ends each subscription
     questions: PendingQuestions = msgspec.field(default_factory=PendingQuestions)
     has_set_level: bool = False  # whether it asked for log messages, from a level on
     endings: list[Callable[[], None]] = msgspec.field(default_factory=list)  # called when it ends
     is_over: bool = False
+
+    def receive(self, message: RPCMessage) -> None:
+        """Take the answer to one of our requests, or a notification that cancels one of the client's; ignore others."""
+        if message.method is UNSET:
+            self.questions.resolve(message)
+        elif message.method == "notifications/cancelled" and (cancelled := read_loosely(message.params, Cancelled)):
+            self.running.get(cancelled.request_id, lambda: None)()
 
     def when_over(self, callback: Callable[[], None]) -> None:
         """Call back when the session ends, or at once where it has ended."""
@@ -161,7 +173,7 @@ class Session(Caller, eq=False, kw_only=True):
 class Channel(Protocol):
     """The connection a request came on."""
 
-    def send(self, message: OutgoingMessage) -> None:
+    def notify(self, message: OutgoingMessage) -> None:
         """Send a notification that belongs to the request."""
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
@@ -242,16 +254,15 @@ class ClientExchange(msgspec.Struct, eq=False):
             return
         self.progress = told.progress
         message = told.message if self.revision.has_annotations else None
-        self.channel.send(
-            RPCNotification("notifications/progress", Progress(token, told.progress, told.total, message))
-        )
+        progress = Progress(token, told.progress, told.total, message)
+        self.channel.notify(RPCNotification("notifications/progress", progress))
 
     def _tell_log(self, told: LoggedMessage) -> None:
         wanted, place = self.caller.log_level, urgency_of(told.level)
         if wanted is None or place < urgency_of(wanted):
             return
         message = LogMessage(LEVELS[place], self.subject, _log_data(told))
-        self.channel.send(RPCNotification("notifications/message", message))
+        self.channel.notify(RPCNotification("notifications/message", message))
 
     # asking
 

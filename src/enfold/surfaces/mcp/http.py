@@ -24,7 +24,7 @@ from enfold.mcp.json_rpc import (
     error_response,
 )
 from enfold.observability.log import Log
-from enfold.operations import Identity, Policy
+from enfold.operations import Policy
 from enfold.operations.access import grants_all_of
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import (
@@ -32,23 +32,24 @@ from enfold.surfaces.asgi import (
     IDENTITY,
     IS_CLOSED,
     JSON,
-    Headers,
     Receive,
-    RequestWatcher,
     Scope,
     Send,
     answer_other,
-    respond,
+    with_headers,
 )
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp.exchange import ClientExchange
-from enfold.surfaces.mcp.post import EVENTS, STATUSES, HTTPReply, MCPEndpoint, MCPRequest, Post
-from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
+from enfold.surfaces.mcp.post import STATUSES, answer_post
+from enfold.surfaces.mcp.request import EVENTS, MCPEndpoint, MCPRequest
+from enfold.surfaces.mcp.server import OBSERVED, MCPServer, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions, event_place
 from enfold.surfaces.mcp.settings import MCPSettings
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
+
+_METHODS: Final = ("GET", "POST", "DELETE")
 
 _log: Final = Log("enfold.mcp")
 
@@ -94,8 +95,6 @@ class MCPApp:
     def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
         self._authentication = endpoint.authentication
-        self._hosts = endpoint.authentication.hosts
-        self._authenticator = endpoint.authentication.authenticator
         self._observers = endpoint.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,62 +102,80 @@ class MCPApp:
         if scope["type"] != "http":
             await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
             return
-        headers: Headers = dict(scope["headers"])
-        reply = HTTPReply(send, headers.get(b"accept", b""))
-        request = MCPRequest(scope, receive, send, headers, self._endpoint, scope.get(IDENTITY))
+        method, identity = scope["method"], scope.get(IDENTITY)
+        request = MCPRequest(
+            receive,
+            BODY_TIMEOUT,
+            method == "POST",
+            scope=scope,
+            send=send,
+            headers=dict(scope["headers"]),
+            endpoint=self._endpoint,
+            identity=identity,
+        )
         try:
-            self._check_hosts(request)
-            if self._authenticator is not None or scope.get(IS_CLOSED):
-                if scope["method"] == "GET" and WELL_KNOWN in scope["path"] and self._authenticator is not None:
-                    await self._send_resource_metadata(request)
-                    return
-                await self._authenticate(request)
-            await self._route(request, reply)
+            needs_token = self._check_hosts(request)
+            if method in ("GET", "OPTIONS") and await self._answer_anyone(request):
+                return
+            if identity is None and (needs_token or b"authorization" in request.headers):
+                await self._authenticate(request, needs_token=needs_token)
+            match method:
+                case "POST":  # carries a message
+                    await answer_post(request)
+                case "GET":  # opens a stream, or resumes one
+                    await _carry_stream(request)
+                case "DELETE":
+                    request.endpoint.sessions.close(_session(request))
+                    await request.answer(204)
+                case _:
+                    await self._refuse(not_allowed(method, _METHODS), request)
         except (ProtocolError, CallError) as refused:
             await self._refuse(refused, request)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("Failed to respond", error=fault)
-            if not reply.is_begun:  # else only the connection can report it
+            if not request.is_started:  # else only the connection can report it
                 error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
-                await respond(send, 500, encode(error_response(None, error)), [JSON])
+                await request.answer(500, encode(error_response(None, error)), [JSON])
             if not isinstance(fault, Exception):
                 raise
 
-    def _check_hosts(self, request: MCPRequest) -> None:
-        """Refuse another host, a page of another origin or site, and headers that come twice."""
-        if len(request.headers) != len(request.scope["headers"]):
-            _check_repeated_headers(request.scope["headers"])
-        is_mounted = IDENTITY in request.scope  # an app above us has checked host, origin and token
-        if not is_mounted:
-            self._hosts.check(request.scope, request.headers)
-        is_allowed = is_mounted and b"origin" in request.headers
-        if not is_allowed and not self._needs_token(request):
-            self._hosts.check_site(request.headers)
+    def _check_hosts(self, request: MCPRequest) -> bool:
+        """Refuse another host, a page of another origin or site, and headers that come twice.
 
-    def _needs_token(self, request: MCPRequest) -> bool:
-        """Whether callers without a token may use public operations only."""
-        return self._authentication.is_closed or bool(request.scope.get(IS_CLOSED))
+        Returns whether callers without a token may use public operations only.
+        """
+        scope, headers, authentication = request.scope, request.headers, self._authentication
+        if len(headers) != len(scope["headers"]):
+            _check_repeated_headers(scope["headers"])
+        is_mounted = IDENTITY in scope  # an app above us has checked host, origin and token
+        if not is_mounted and (cors := authentication.hosts.check(scope, headers)):
+            request.send = with_headers(request.send, cors)
+        needs_token = authentication.is_closed or scope.get(IS_CLOSED, False)
+        is_allowed = needs_token or (is_mounted and b"origin" in headers)
+        if b"sec-fetch-site" in headers and not is_allowed:
+            authentication.hosts.check_site(headers)
+        return needs_token
 
-    async def _authenticate(self, request: MCPRequest) -> None:
+    async def _answer_anyone(self, request: MCPRequest) -> bool:
+        """Answer what needs no token: a preflight of a browser, and who issues tokens."""
+        authentication, scope, headers = self._authentication, request.scope, request.headers
+        if scope["method"] == "OPTIONS":
+            preflight = authentication.hosts.preflight_headers(headers, _METHODS)
+            if preflight:
+                await request.answer(204, headers=preflight)
+            return bool(preflight)
+        if authentication.authenticator is None or WELL_KNOWN not in scope["path"]:
+            return False
+        resource, name = scope["path"].partition(WELL_KNOWN)[2], self._endpoint.server.info["name"]
+        await request.answer(200, authentication.metadata(scope, headers, resource, name), [JSON])
+        return True
+
+    async def _authenticate(self, request: MCPRequest, *, needs_token: bool) -> None:
         """Set the identity of the caller; one without a token where one is needed gets the public operations."""
-        if request.identity is None:
-            request.identity = await self._authentication.authenticate(request.scope, request.headers, request.receive)
-        if request.identity is None and self._needs_token(request):
+        request.identity = await self._authentication.authenticate(request.scope, request.headers, request.receive)
+        if request.identity is None and needs_token:
             request.endpoint = self._public_or_401()
-
-    async def _route(self, request: MCPRequest, reply: HTTPReply) -> None:
-        """Dispatch by method: POST carries a message, GET opens or resumes a stream, DELETE ends a session."""
-        match request.scope["method"]:
-            case "POST":
-                await Post(request, reply).run(RequestWatcher(request.receive, BODY_TIMEOUT))
-            case "GET":
-                await self._carry_stream(request)
-            case "DELETE":
-                request.endpoint.sessions.close(_session(request))
-                await respond(request.send, 204)
-            case method:
-                raise not_allowed(method, ("GET", "POST", "DELETE"))
 
     def stop(self) -> None:
         """End every stream and session, so that the program can shut down."""
@@ -186,11 +203,6 @@ class MCPApp:
             raise no_identity()
         return self._public
 
-    async def _send_resource_metadata(self, request: MCPRequest) -> None:
-        resource, name = request.scope["path"].partition(WELL_KNOWN)[2], self._endpoint.server.info["name"]
-        document = self._authentication.metadata(request.scope, request.headers, resource, name)
-        await respond(request.send, 200, document, [JSON])
-
     async def _refuse(self, error: ProtocolError | CallError, request: MCPRequest) -> None:
         """Answer a rejected request with its HTTP status, and report it to the observers once."""
         is_observed = isinstance(error, NotPublicError) and error.is_observed
@@ -208,8 +220,7 @@ class MCPApp:
             own = [JSON, *error_headers(error, status)]
         path = request.scope["path"]
         challenged = self._authentication.with_challenge(own, request.scope, request.headers, path)
-        body = encode(error_response(told.request_id, told))
-        await respond(request.send, status, body, challenged, is_head=request.scope["method"] == "HEAD")
+        await request.answer(status, encode(error_response(told.request_id, told)), challenged)
         if not is_observed:
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
@@ -219,46 +230,47 @@ class MCPApp:
             changes = endpoint.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
 
-    # GET: the stream of notifications that belong to no request, or one that is resumed
 
-    async def _carry_stream(self, request: MCPRequest) -> None:
-        session, reply, identity = _session(request), HTTPReply(request.send), request.identity
-        if EVENTS not in request.headers.get(b"accept", b""):
-            raise not_acceptable("text/event-stream")
-        with RequestWatcher(request.receive, has_body=False), request.while_admitted(reply.end_stream):
-            place = event_place(request.headers.get(b"last-event-id", b""))
-            stream = None if place is None else session.streams.get(place[0])
-            asked = None if stream is None else stream.identity
-            allowed_more = identity is not None and asked is not None and not grants_all_of(identity, asked)
-            if stream is not None and (stream.is_dropped or allowed_more):
-                stream = None  # it was dropped, or holds the answer to a token that allowed more
-            if stream is not None and place is not None:
-                await reply.carry(stream, place[1])
-            else:
-                await self._stream_notifications(request.endpoint.server, session, identity, reply)
+# --- GET: the stream of notifications that belong to no request, or one that is resumed -------------------------------
 
-    async def _stream_notifications(
-        self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
-    ) -> None:
-        stream = session.new_stream(identity)
-        if session.notifications is not None:
-            session.notifications.end()  # the newest connection gets the notifications
-        session.notifications = stream
-        server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = server.notify_of_changes(session, identity, session.notify)
-        try:
-            await reply.carry(stream)
-        finally:
-            stop()
-            if session.notifications is stream:
-                session.notifications = None
+
+async def _carry_stream(request: MCPRequest) -> None:
+    session, identity = _session(request), request.identity
+    if EVENTS not in request.headers.get(b"accept", b""):
+        raise not_acceptable("text/event-stream")
+    with request, request.while_admitted(request.end_stream):
+        place = event_place(request.headers.get(b"last-event-id", b""))
+        stream = None if place is None else session.streams.get(place[0])
+        asked = None if stream is None else stream.identity
+        allowed_more = identity is not None and asked is not None and not grants_all_of(identity, asked)
+        if stream is not None and (stream.is_dropped or allowed_more):
+            stream = None  # it was dropped, or holds the answer to a token that allowed more
+        if stream is not None and place is not None:
+            await request.carry(stream, place[1])
+        else:
+            await _stream_notifications(request, session)
+
+
+async def _stream_notifications(request: MCPRequest, session: HTTPSession) -> None:
+    server, identity, stream = request.endpoint.server, request.identity, session.new_stream(request.identity)
+    if session.notifications is not None:
+        session.notifications.end()  # the newest connection gets the notifications
+    session.notifications = stream
+    server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+    stop = server.notify_of_changes(session, identity, session.notify)
+    try:
+        await request.carry(stream)
+    finally:
+        stop()
+        if session.notifications is stream:
+            session.notifications = None
 
 
 def _session(request: MCPRequest) -> HTTPSession:
-    session_id = request.headers.get(b"mcp-session-id")
-    if session_id is None:
+    session = request.caller()
+    if not isinstance(session, HTTPSession):
         raise not_allowed(request.scope["method"], ("POST",))
-    return request.endpoint.sessions.find(session_id, request.identity)
+    return session
 
 
 def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -285,18 +297,8 @@ class PublicServer(MCPServer):
     """A server of public operations: unknown names may exist for callers with a token."""
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
-        return _unless_unknown(await super().respond(exchange), is_observed=not self.is_quick(exchange.method))
-
-    def respond_now(self, exchange: ClientExchange) -> AnyResponse:
-        return _unless_unknown(super().respond_now(exchange))
-
-
-def _unless_unknown(answer: AnyResponse, *, is_observed: bool = False) -> AnyResponse:
-    """Return the response, unless it says that something is unknown; an operation's failure keeps its error."""
-    if (
-        isinstance(answer, RPCErrorResponse)
-        and answer.error.code in _UNKNOWN
-        and ERROR_KEY not in (answer.error.data or {})
-    ):
-        raise NotPublicError(is_observed=is_observed)
-    return answer
+        answer = await super().respond(exchange)
+        error = answer.error if isinstance(answer, RPCErrorResponse) else None
+        if error is not None and error.code in _UNKNOWN and ERROR_KEY not in (error.data or {}):
+            raise NotPublicError(is_observed=exchange.method in OBSERVED)
+        return answer  # an operation's failure keeps its error

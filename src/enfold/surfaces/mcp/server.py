@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -372,13 +372,12 @@ class MCPServer:
         return method
 
     def respond_now(self, exchange: ClientExchange) -> AnyResponse:
-        """The message that answers a quick method."""
+        """The message that answers a quick method, which waits for nothing."""
         try:
-            method = self._method(exchange)
-            params = read_params(exchange.method, exchange.params, method.params)
-            return self._response(exchange, method.answer(self, exchange, params))
-        except ProtocolError as error:
-            return error_response(exchange.id, error)
+            self.respond(exchange).send(None)
+        except StopIteration as done:
+            return cast("AnyResponse", done.value)
+        raise RuntimeError(f"{exchange.method} is not quick")
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers any request: its result, an error, or questions that the client must answer first."""

@@ -13,10 +13,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import OutgoingMessage, RequestId, encode
+from enfold.mcp.json_rpc import OutgoingMessage, encode
 from enfold.observability.log import Log
 from enfold.operations import Identity
-from enfold.surfaces.asgi import RequestWatcher
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Session
 
@@ -30,7 +29,6 @@ class HTTPSession(Session, eq=False, kw_only=True):
     """One client, from its handshake to its DELETE."""
 
     id: str
-    running: dict[RequestId, RequestWatcher] = msgspec.field(default_factory=dict)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
     notifications: EventStream | None = None  # the stream that a GET opens, for what belongs to no request
     identity_id: str | None = None  # the one person who may use it
@@ -52,16 +50,11 @@ class HTTPSession(Session, eq=False, kw_only=True):
     def is_idle(self) -> bool:
         return not self.running and self.notifications is None
 
-    def cancel(self, request_id: RequestId) -> None:
-        running = self.running.get(request_id)
-        if running is not None:
-            running.stop()
-
     def end(self) -> None:
         """Cancel what runs, whose callers get an error, and drop the streams."""
         self.is_over = True  # which the cancelled requests look at
-        for running in list(self.running.values()):
-            running.stop()
+        for cancel in list(self.running.values()):
+            cancel()
         if self.notifications is not None:
             self.notifications.end()
         for stream in self.streams.values():

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from msgspec import UNSET
-
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -28,11 +26,10 @@ from enfold.mcp.json_rpc import (
     parse,
     parse_batch,
 )
-from enfold.mcp.messages import Cancelled, read_loosely
 from enfold.operations import Identity
 from enfold.runtime.registry import Registry
 from enfold.surfaces.introspection import introduce
-from enfold.surfaces.mcp.exchange import ClientExchange, Session, read_caller
+from enfold.surfaces.mcp.exchange import STATELESS_METHODS, ClientExchange, Session, read_caller
 from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.settings import MCPSettings
 
@@ -75,7 +72,7 @@ class StdioChannel:
         self._streams = streams
         self._identity = identity
         self._session = Session()
-        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
         self._listening: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,11 +94,11 @@ class StdioChannel:
         """Handle a message that needs no event loop; False where it needs one."""
         if message.is_request and self._server.is_quick(str(message.method)):
             try:
-                self.send(self._server.respond_now(self._exchange(message)))
+                self.notify(self._server.respond_now(self._exchange(message)))
             except ProtocolError as error:
-                self.send(error_response(message.request_id, error))
+                self.notify(error_response(message.request_id, error))
         elif message.method == "notifications/initialized":
-            self._server.notify_of_changes(self._session, self._identity, self.send)  # from its handshake on
+            self._server.notify_of_changes(self._session, self._identity, self.notify)  # from its handshake on
         else:
             return False
         return True
@@ -134,7 +131,7 @@ class StdioChannel:
         self._server.following.stop()
         for task in self._listening:
             task.cancel()
-        tasks = list(self._running.values())
+        tasks = list(self._running)
         if tasks:
             await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
         for task in tasks:
@@ -148,53 +145,53 @@ class StdioChannel:
             try:
                 messages = parse_batch(line, most) if line.lstrip().startswith(b"[") else [parse(line)]
             except ProtocolError as error:
-                self.send(error_response(error.request_id, error))
+                self.notify(error_response(error.request_id, error))
                 continue
             for message in messages:
                 self._handle(message)
 
     def _handle(self, message: RPCMessage) -> None:
-        if message.method is UNSET:
-            self._session.questions.resolve(message)
-        elif message.method == "notifications/cancelled" and message.is_notification:
-            cancelled = read_loosely(message.params, Cancelled)
-            if cancelled is not None and cancelled.request_id in self._running:
-                self._running[cancelled.request_id].cancel()
-        elif not self._handle_quickly(message) and message.is_request:
+        if self._handle_quickly(message):
+            return
+        if message.is_request:
             self._start(message)
+        else:
+            self._session.receive(message)
 
     def _start(self, message: RPCMessage) -> None:
         """Start a task for a request that runs a handler, or that listens."""
         try:
             exchange = self._exchange(message)
-            if exchange.id in self._running:
+            if exchange.id in self._session.running:
                 raise ProtocolError(INVALID_REQUEST, "A request with this id is already running")  # noqa: TRY301  # told below like the others
         except ProtocolError as error:
-            self.send(error_response(message.request_id, error))
+            self.notify(error_response(message.request_id, error))
             return
         assert self._loop is not None  # noqa: S101  # only `serve` comes here, which has set it
         is_long = message.method == "subscriptions/listen"
         task = self._loop.create_task(self._listen(exchange) if is_long else self._reply(exchange))
-        self._running[exchange.id] = task
+        self._running.add(task)
+        self._session.running[exchange.id] = task.cancel
         if is_long:
             self._listening.add(task)
         task.add_done_callback(lambda _: self._forget(exchange.id, task))
 
     def _forget(self, request_id: RequestId, task: asyncio.Task[None]) -> None:
-        del self._running[request_id]
+        del self._session.running[request_id]
+        self._running.discard(task)
         self._listening.discard(task)
 
     async def _reply(self, exchange: ClientExchange) -> None:
-        self.send(await self._server.respond(exchange))
+        self.notify(await self._server.respond(exchange))
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Send notifications of changes until the client cancels the request."""
         import asyncio
 
         try:
-            stop = await self._server.subscribe(exchange, self.send)
+            stop = await self._server.subscribe(exchange, self.notify)
         except ProtocolError as error:
-            self.send(error_response(exchange.id, error))
+            self.notify(error_response(exchange.id, error))
             return
         try:
             await asyncio.get_running_loop().create_future()
@@ -203,18 +200,18 @@ class StdioChannel:
 
     def _exchange(self, message: RPCMessage) -> ClientExchange:
         meta = message.meta
-        is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
+        is_stateless = VERSION_KEY in meta or message.method in STATELESS_METHODS
         caller = read_caller(meta, self._server.text_clients) if is_stateless else self._session
         method, changes = str(message.method), self._server.changes
         return ClientExchange(message.request_id, method, message.params, meta, caller, self._identity, self, changes)
 
     # what an exchange needs of its channel
 
-    def send(self, message: OutgoingMessage) -> None:
+    def notify(self, message: OutgoingMessage) -> None:
         self._streams.write(message)
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
-        return self._session.questions.ask(self.send, method, params)
+        return self._session.questions.ask(self.notify, method, params)
 
     def close_stream(self) -> None:
         """Do nothing: the only stream stays open."""
