@@ -31,7 +31,7 @@ from enfold.sources.openapi.responses import (
     output_schema,
     read_responses,
     response_for,
-    response_shape,
+    response_schema,
     successes,
     to_envelope,
     to_error,
@@ -257,6 +257,6 @@ class ServiceEndpoint:
         kind = kind_for(response, content_type) or (promised[0] if promised else "")
         schema = self._schemas.get((response.status, kind))
         if schema is None:
-            shape = response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
-            schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(shape)
+            found = response_schema(response, self._blueprint.found.method, self._shared.outputs, kind)
+            schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(found)
         return schema

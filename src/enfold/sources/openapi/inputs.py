@@ -11,8 +11,7 @@ from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, Parts, is_bi
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
-from enfold.sources.openapi.responses import any_of, distinct
-from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, ConvertedSchema, Schema, Schemas, mentions_reference
+from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, Schema, Schemas, any_of, mentions_reference
 from enfold.sources.reports import Problem
 
 MAX_EXAMPLES: Final = 3
@@ -30,11 +29,11 @@ _ONLY_REQUIRED: Final = frozenset({"required", "title", "description"})
 class Fields(msgspec.Struct, frozen=True):
     """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
 
-    properties: dict[str, ConvertedSchema]
+    properties: dict[str, Any]  # their schemas
     required: frozenset[str]
     hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
     parts: Parts = Parts()
-    extra: ConvertedSchema | None = None
+    extra: Any = None  # the schema of fields that are not listed; None where there may be none
 
 
 class BodyKind(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ class Argument(msgspec.Struct, frozen=True):
 
     name: str
     location: str  # of a parameter, `body` for a field, `whole` for a body in one piece, `type` for its media type
-    shape: ConvertedSchema
+    schema: Any
     required: bool
     parameter: Parameter | None = None
 
@@ -76,29 +75,28 @@ def plan_inputs(
     in_order = sorted(parameters, key=lambda each: _ORDER[each.location])
     arguments = _with_names([*(_parameter_argument(each, schemas) for each in in_order), *from_body])
     if stream is not None:  # which chooses between a response and a stream, as the operation has chosen
-        fixed = ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
+        fixed = {"type": "boolean", "const": stream, "default": stream}
         for name in [name for name, each in arguments.items() if is_stream_field(each)]:
-            arguments[name] = msgspec.structs.replace(arguments[name], required=False, shape=fixed)
+            arguments[name] = msgspec.structs.replace(arguments[name], required=False, schema=fixed)
     needs_body = body is not None and body.required
     whole = _object(arguments, kinds, _whole_examples(arguments, kinds, schemas.library))
     return Inputs(arguments, kinds, needs_body, schemas.bundle(whole))
 
 
-def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind], examples: list[Schema]) -> ConvertedSchema:
+def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind], examples: list[Schema]) -> Schema:
     """Return the schema of all arguments; unknown ones are rejected, unless the body accepts any field."""
-    extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
+    extra = (each.fields.extra for each in kinds if each.fields is not None and each.fields.extra is not None)
     schema: Schema = {
         "type": "object",
-        "properties": {name: argument.shape.schema for name, argument in arguments.items()},
+        "properties": {name: argument.schema for name, argument in arguments.items()},
         "required": [name for name, argument in arguments.items() if argument.required],
-        "additionalProperties": False if extra is None else extra.schema,
+        "additionalProperties": next(extra, False),
     }
     if not schema["required"]:
         del schema["required"]
     if examples:
         schema["examples"] = examples
-    shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
-    return ConvertedSchema.around(schema, shapes)
+    return schema
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
 
 
 def is_stream_field(argument: Argument) -> bool:
-    schema = argument.shape.schema
+    schema = argument.schema
     if argument.location != "body" or argument.name != "stream" or not isinstance(schema, dict):
         return False
     declared = [schema.get("type"), *(each.get("type") for each in schema.get("anyOf", []) if isinstance(each, dict))]
@@ -132,13 +130,12 @@ def is_stream_field(argument: Argument) -> bool:
 
 
 def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
-    shape = ConvertedSchema(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
-    described = _described(shape, parameter.place, schemas.library)
+    described = _described(schemas.convert_if_given(parameter.schema), parameter.place, schemas.library)
     return Argument(parameter.name, parameter.location, described, parameter.required, parameter)
 
 
-def _described(shape: ConvertedSchema, place: DocumentPlace, library: Library) -> ConvertedSchema:
-    """Add the description of the parameter object to a shape."""
+def _described(schema: Any, place: DocumentPlace, library: Library) -> Any:
+    """Add the description of the parameter object to a schema."""
     extra: Schema = {}
     node = place.fields
     description = node.get("description")
@@ -149,10 +146,7 @@ def _described(shape: ConvertedSchema, place: DocumentPlace, library: Library) -
     examples = [each for each in _examples(place, library) if not isinstance(each, (dict, list))]
     if examples:
         extra["examples"] = examples[:MAX_EXAMPLES]
-    if not extra:
-        return shape
-    schema = shape.schema if isinstance(shape.schema, dict) else {}
-    return ConvertedSchema({**schema, **extra}, shape.uses)
+    return {**(schema if isinstance(schema, dict) else {}), **extra} if extra else schema
 
 
 def _examples(place: DocumentPlace, library: Library) -> Iterator[Any]:
@@ -191,23 +185,24 @@ def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schem
     if spread:
         yield from _field_arguments(plain, required=body.required and not others)
     if others:
-        shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place, schemas.library)
-        yield Argument("body", "whole", shape, required=body.required and not spread)
+        whole = any_of(_whole_schema(each.media, schemas) for each in others)
+        described = _described(whole, body.place, schemas.library)
+        yield Argument("body", "whole", described, required=body.required and not spread)
     types = [each.media.type for each in kinds]
     has_range = any(map(is_range, types))
     if len(types) > 1 or has_range:
         listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
         choice = {"type": "string", "description": "The media type of the body.", **listed}
-        yield Argument("content_type", "type", ConvertedSchema(choice), required=False)
+        yield Argument("content_type", "type", choice, required=False)
 
 
 def _whole_examples(arguments: dict[str, Argument], kinds: Sequence[BodyKind], library: Library) -> list[Schema]:
     """Return the arguments that the examples of a body stand for, each with those of the parameters."""
     parameters = {name: each for name, each in arguments.items() if each.parameter is not None}
     others = {
-        name: each.shape.schema["examples"][0]
+        name: each.schema["examples"][0]
         for name, each in parameters.items()
-        if isinstance(each.shape.schema, dict) and each.shape.schema.get("examples")
+        if isinstance(each.schema, dict) and each.schema.get("examples")
     }
     found: list[Schema] = []
     for body in _body_examples(kinds, library):
@@ -234,32 +229,31 @@ def _body_examples(kinds: Sequence[BodyKind], library: Library) -> Iterator[Any]
 def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
     """Return the fields of all kinds of body; only what all of them require is required."""
     everywhere = frozenset.intersection(*(each.required for each in plain))
-    shapes: dict[str, list[tuple[ConvertedSchema, bool]]] = {}
+    schemas: dict[str, list[tuple[Any, bool]]] = {}
     for each in plain:
-        for name, shape in each.properties.items():
-            shapes.setdefault(name, []).append((shape, name in each.parts.files))
-    for name, found in shapes.items():
+        for name, schema in each.properties.items():
+            schemas.setdefault(name, []).append((schema, name in each.parts.files))
+    for name, found in schemas.items():
         yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
 
 
-def _in_all_kinds(found: list[tuple[ConvertedSchema, bool]]) -> ConvertedSchema:
+def _in_all_kinds(found: list[tuple[Any, bool]]) -> Any:
     """Return a field as the first kind describes it; if another accepts a file, both are allowed."""
-    files = [shape for shape, is_file in found if is_file]
+    files = [schema for schema, is_file in found if is_file]
     first, is_file = found[0]
     return first if is_file or not files else any_of([first, files[0]])
 
 
-def _whole_shape(kind: Media, schemas: Schemas) -> ConvertedSchema:
+def _whole_schema(kind: Media, schemas: Schemas) -> Any:
     if kind.is_sequence:
-        item = schemas.shape(kind.schema)
-        return ConvertedSchema({"type": "array", "items": item.schema}, item.uses)
+        return {"type": "array", "items": schemas.convert(kind.schema)}
     if is_text(kind.type) and not has_fields(kind.type):
-        return ConvertedSchema({"type": "string"})
+        return {"type": "string"}
     if is_binary_range(kind, schemas.library):
-        return ConvertedSchema(FILE_SCHEMA)
+        return FILE_SCHEMA
     if has_fields(kind.type) or is_range(kind.type) or is_stream(kind.type):
-        return ConvertedSchema(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
-    return ConvertedSchema(FILE_SCHEMA)
+        return schemas.convert_if_given(kind.schema)
+    return FILE_SCHEMA
 
 
 def _fields(kind: Media, schemas: Schemas) -> Fields | None:
@@ -290,9 +284,9 @@ def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
     if own is None or not children:
         return own
     if len(children) > MAX_CHILDREN:
-        return msgspec.structs.replace(own, extra=own.extra or ConvertedSchema(ANYTHING))
+        return msgspec.structs.replace(own, extra=ANYTHING if own.extra is None else own.extra)
     read = [_plain_object(each, schemas, 0) for each in children]
-    whole = _combined([own, *read], lambda shapes: any_of(distinct(shapes)))
+    whole = _combined([own, *read], any_of)
     if whole is None:
         return None
     return msgspec.structs.replace(whole, required=own.required, hidden=whole.hidden - set(whole.properties))
@@ -327,7 +321,7 @@ def _is_plain(node: dict[str, Any]) -> bool:
 
 def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
     properties = {
-        name: schemas.shape(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
+        name: schemas.convert(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
     }
     hidden = frozenset(name for name, _ in place.child("properties").items() if name not in properties)
     declared = place.node.get("required")
@@ -336,20 +330,20 @@ def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
     )
     extra = place.child("additionalProperties")
     allowed = extra.node is True or isinstance(extra.node, dict)
-    return Fields(properties, required, hidden, extra=schemas.shape(extra) if allowed else None)
+    return Fields(properties, required, hidden, extra=schemas.convert(extra) if allowed else None)
 
 
-def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchema]], ConvertedSchema]) -> Fields | None:
+def _combined(parts: list[Fields | None], combine: Callable[[list[Any]], Any]) -> Fields | None:
     """Combine the fields of all parts by name; None if a part is more than a list of fields."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    shapes: dict[str, list[ConvertedSchema]] = {}
+    schemas: dict[str, list[Any]] = {}
     for part in known:
-        for name, shape in part.properties.items():
-            shapes.setdefault(name, []).append(shape)
+        for name, schema in part.properties.items():
+            schemas.setdefault(name, []).append(schema)
     return Fields(
-        {name: combine(each) for name, each in shapes.items()},
+        {name: combine(each) for name, each in schemas.items()},
         frozenset().union(*(part.required for part in known)),
         frozenset().union(*(part.hidden for part in known)),
         extra=next((part.extra for part in known if part.extra is not None), None),
@@ -359,30 +353,28 @@ def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchem
 def _with_undeclared(fields: Fields) -> Fields:
     """Add fields that are required but not described: any value is allowed."""
     required = fields.required - fields.hidden
-    unknown = dict.fromkeys(sorted(required - set(fields.properties)), ConvertedSchema(ANYTHING))
+    unknown = dict.fromkeys(sorted(required - set(fields.properties)), ANYTHING)
     return msgspec.structs.replace(fields, properties={**fields.properties, **unknown}, required=required)
 
 
-def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
-    if len(shapes) == 1 or all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
-    return ConvertedSchema.around({"allOf": [shape.schema for shape in shapes]}, shapes)
+def _all_of(schemas: list[Any]) -> Any:
+    return schemas[0] if all(each == schemas[0] for each in schemas) else {"allOf": schemas}
 
 
 def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
     """Return the fields of a form, with files described as such."""
-    schemas_of = {name: _part_schema(shape, schemas) for name, shape in fields.properties.items()}
+    schemas_of = {name: _part_schema(schema, schemas) for name, schema in fields.properties.items()}
     files = {
         name for name, schema in schemas_of.items() if _is_file(schema, kind.encoding.child(name, "contentType").node)
     }
     types = {name: schema["contentMediaType"] for name, schema in schemas_of.items() if "contentMediaType" in schema}
-    described = {name: _file_shape(shape) if name in files else shape for name, shape in fields.properties.items()}
+    described = {name: _file_schema(each) if name in files else each for name, each in fields.properties.items()}
     return msgspec.structs.replace(fields, properties=described, parts=Parts(frozenset(files), types))
 
 
-def _part_schema(shape: ConvertedSchema, schemas: Schemas) -> Schema:
+def _part_schema(schema: Any, schemas: Schemas) -> Schema:
     """Return the schema of one part of a field: in a list, each item is a part."""
-    schema = _target(shape.schema, schemas)
+    schema = _target(schema, schemas)
     return _target(schema.get("items"), schemas) if schema.get("type") == "array" else schema
 
 
@@ -401,17 +393,17 @@ def _is_readable(content_type: str) -> bool:
 
 def _target(schema: Any, schemas: Schemas) -> Schema:
     while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
-        schema = schemas.definition(schema["$ref"].removeprefix("#/$defs/")).schema
+        schema = schemas.definition(schema["$ref"])
     return schema if isinstance(schema, dict) else {}
 
 
-def _file_shape(shape: ConvertedSchema) -> ConvertedSchema:
-    schema = shape.schema if isinstance(shape.schema, dict) else {}
+def _file_schema(schema: Any) -> Schema:
+    schema = schema if isinstance(schema, dict) else {}
     declared = schema.get("description")
     described = (
         {**FILE_SCHEMA, "description": f"{declared} ({FILE_SCHEMA['description']})"} if declared else FILE_SCHEMA
     )
     if schema.get("type") != "array":
-        return ConvertedSchema(described)
+        return described
     kept = {key: value for key, value in schema.items() if key not in ("items", "description")}
-    return ConvertedSchema({**kept, "items": described})
+    return {**kept, "items": described}

@@ -31,7 +31,7 @@ from enfold.sources.openapi.operations import (
     listed_types,
     parameter,
 )
-from enfold.sources.openapi.schemas import ANYTHING, ConvertedSchema, Schema, Schemas
+from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, any_of
 from enfold.sources.reports import Problem
 
 MAX_ERROR_BODY: Final = 16_384
@@ -161,8 +161,8 @@ def error_body(content: bytes, content_type: str) -> Any:
     return _text(content[:MAX_ERROR_BODY], content_type)
 
 
-_NOTHING: Final = ConvertedSchema({"type": "null"})
-_TEXT: Final = ConvertedSchema({"type": "string"})
+_NOTHING: Final[Schema] = {"type": "null"}
+_TEXT: Final[Schema] = {"type": "string"}
 
 
 class DeclaredResponse(msgspec.Struct, frozen=True):
@@ -226,24 +226,19 @@ def response_for(responses: Iterable[DeclaredResponse], status: int) -> Declared
 # --- schemas ------------------------------------------------------------------------------------------------------
 
 
-def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> ConvertedSchema:
-    """Return the shape of a response's data, in one media type or in any; anything if none is declared."""
+def response_schema(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> Any:
+    """Return the schema of a response's data, in one media type or in any; anything if none is declared."""
     if method == "HEAD" or response.status in ("204", "205", "304"):
         return _NOTHING
     kinds = [kind] if kind else response.plain_types
-    return any_of(distinct(_media_shape(response, each, schemas) for each in kinds))
+    return any_of(_media_schema(response, each, schemas) for each in kinds)
 
 
-def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> ConvertedSchema:
-    schema = response.media[kind].child("schema")
+def _media_schema(response: DeclaredResponse, kind: str, schemas: Schemas) -> Any:
+    """Return the schema of the data in one media type; bytes are base64 text."""
     if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
-        return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)
-    return _TEXT if is_text(kind) else _bytes(kind)
-
-
-def _bytes(kind: str) -> ConvertedSchema:
-    """Bytes as base64 text, with their media type, which may be a range."""
-    return ConvertedSchema({"type": "string", "contentEncoding": "base64", "contentMediaType": bare(kind)})
+        return schemas.convert_if_given(response.media[kind].child("schema"))
+    return _TEXT if is_text(kind) else {**_TEXT, "contentEncoding": "base64", "contentMediaType": bare(kind)}
 
 
 def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
@@ -258,65 +253,44 @@ def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
 
 def output_schema(responses: Iterable[DeclaredResponse], method: str, schemas: Schemas) -> Schema:
     """Return the schema of any success as one self-contained schema."""
-    return schemas.bundle(any_of(distinct(response_shape(each, method, schemas) for each in successes(responses))))
-
-
-def distinct(shapes: Iterable[ConvertedSchema]) -> list[ConvertedSchema]:
-    """Remove duplicate shapes."""
-    found: list[ConvertedSchema] = []
-    for shape in shapes:
-        if shape not in found:
-            found.append(shape)
-    return found
-
-
-def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
-    """Return the union of shapes; one that allows anything makes it anything."""
-    if not shapes or any(shape.schema in ({}, True) for shape in shapes):
-        return ConvertedSchema(ANYTHING)
-    if len(shapes) == 1:
-        return shapes[0]
-    return ConvertedSchema.around({"anyOf": [shape.schema for shape in shapes]}, shapes)
+    return schemas.bundle(any_of(response_schema(each, method, schemas) for each in successes(responses)))
 
 
 def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:
     """Return the schema of one item of a stream."""
-    shapes = [
-        _item_shape(kind, response.media[kind], schemas)
+    found = (
+        _item_schema(kind, response.media[kind], schemas)
         for response in successes(responses)
         for kind in response.stream_types
-    ]
-    return schemas.bundle(any_of(distinct(shapes)))
+    )
+    return schemas.bundle(any_of(found))
 
 
-def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
+def _item_schema(kind: str, place: DocumentPlace, schemas: Schemas) -> Any:
     item, whole = place.child("itemSchema"), place.child("schema")
     if bare(kind) == EVENT_STREAM:
-        return _event_shape(item if item.node is not None else whole, schemas)
+        return _event_schema(item if item.node is not None else whole, schemas)
     if item.node is None:
         target = schemas.library.follow_if_possible(whole)
         if target.fields.get("type") == "array" and "items" in target.fields:
             item = target.child("items")
-    chosen = whole if item.node is None else item
-    return ConvertedSchema(ANYTHING) if chosen.node is None else schemas.shape(chosen)
+    return schemas.convert_if_given(whole if item.node is None else item)
 
 
-def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
+def _event_schema(place: DocumentPlace, schemas: Schemas) -> Any:
     """Return the schema of a server-sent event's data; if the schema describes the event, that of its `data`."""
     target = schemas.library.follow_if_possible(place)
     node = target.node
     if not isinstance(node, dict):
-        return ConvertedSchema(ANYTHING)
+        return ANYTHING
     for keyword in ("oneOf", "anyOf"):
         variants = list(target.child(keyword).elements())
         if variants and all(_is_event(schemas.library.follow_if_possible(each)) for each in variants):
-            return any_of(distinct(_event_shape(each, schemas) for each in variants))
+            return any_of(_event_schema(each, schemas) for each in variants)
     if not _is_event(target):
-        return schemas.shape(place)
-    data = target.child("properties", "data")
-    content = data.child("contentSchema")
+        return schemas.convert(place)
     # That an event's data is a string is true of every event, and says nothing of what is in it.
-    return schemas.shape(content) if content.node is not None else ConvertedSchema(ANYTHING)
+    return schemas.convert_if_given(target.child("properties", "data", "contentSchema"))
 
 
 def _is_event(place: DocumentPlace) -> bool:
@@ -343,7 +317,7 @@ def _error_body(response: DeclaredResponse, schemas: Schemas) -> Schema:
     for kind in response.plain_types:
         schema = response.media[kind].child("schema")
         if is_json(kind) and schema.node is not None:
-            return schemas.bundle(schemas.shape(schema))
+            return schemas.bundle(schemas.convert(schema))
     return {}
 
 

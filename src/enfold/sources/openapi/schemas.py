@@ -9,13 +9,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from operator import is_
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from enfold.schema.keywords import LISTS, SCHEMAS
+from enfold.schema.keywords import LISTS, SCHEMAS, with_references
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
 from enfold.sources.reports import Problem
 
@@ -27,6 +27,7 @@ ANYTHING: Final[Schema] = {}
 # Variants of a definition: with its children in its place, or open as a part of a composition.
 _ANY: Final = "_any"
 _PART: Final = "_part"
+_DEFINITIONS: Final = "#/$defs/"
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _INTEGER_FORMATS: Final = frozenset(
@@ -35,20 +36,11 @@ _INTEGER_FORMATS: Final = frozenset(
 _HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
 
 
-class ConvertedSchema(msgspec.Struct, frozen=True):
-    """A converted schema whose references name definitions, and the names it uses."""
-
-    schema: Any
-    uses: frozenset[str] = frozenset()
-
-    @classmethod
-    def around(cls, schema: Any, parts: Iterable[ConvertedSchema]) -> Self:
-        """Return a schema that is made of others."""
-        return cls(schema, frozenset().union(*(part.uses for part in parts)))
-
-
 class Schemas:
-    """The schemas of one document as seen in one direction: read-only properties are no input, write-only no output."""
+    """The schemas of one document as seen in one direction: read-only properties are no input, write-only no output.
+
+    A converted schema refers to definitions, which `bundle` adds.
+    """
 
     def __init__(self, library: Library, direction: Direction) -> None:
         self.library = library
@@ -59,30 +51,34 @@ class Schemas:
         self._names: dict[tuple[int, str], str] = {}
         self._places: dict[str, tuple[DocumentPlace, str]] = {}
         self._families = Families(library)
-        self._shapes: dict[str, ConvertedSchema] = {}
+        self._definitions: dict[str, Any] = {}  # by reference, converted on first use
+        self._mentions: dict[str, frozenset[str]] = {}  # the references in each definition
         self._closures: dict[frozenset[str], Schema] = {}
 
-    def shape(self, place: DocumentPlace) -> ConvertedSchema:
+    def convert(self, place: DocumentPlace) -> Any:
         """Return the schema at a place; one that cannot be read counts as `{}`."""
-        conversion = _Conversion(self, place)
         try:
-            return ConvertedSchema(conversion.convert(place.node, place.resource), frozenset(conversion.uses))
+            return _Conversion(self, place).convert(place.node, place.resource)
         except RecursionError:
             self.problems.append(Problem(place.where, "the schema is nested too deeply"))
-            return ConvertedSchema(ANYTHING)
+            return ANYTHING
 
-    def bundle(self, shape: ConvertedSchema) -> Schema:
-        """Return the schema with every definition it reaches, so that it is self-contained."""
-        root = self._inlined(shape)
-        definitions = self._closure(root.uses)
-        return {**root.schema, "$defs": definitions} if definitions else root.schema
+    def convert_if_given(self, place: DocumentPlace) -> Any:
+        return ANYTHING if place.node is None else self.convert(place)
 
-    def definition(self, name: str) -> ConvertedSchema:
-        """Return a definition by its name in references, converted on first use."""
-        found = self._shapes.get(name)
-        if found is None:
-            found = self._shapes[name] = self._variant(*self._places[name])
-        return found
+    def bundle(self, schema: Any) -> Schema:
+        """Return the converted schema with every definition it reaches, so that it is self-contained."""
+        while isinstance(schema, dict) and schema.keys() == {"$ref"}:  # the root shows its type
+            schema = self.definition(schema["$ref"])
+        root: Schema = schema if isinstance(schema, dict) else {} if schema else {"not": {}}
+        definitions = self._closure(_references(root))
+        return {**root, "$defs": definitions} if definitions else root
+
+    def definition(self, reference: str) -> Any:
+        """Return what a reference in a converted schema leads to."""
+        if reference not in self._definitions:
+            self._definitions[reference] = self._variant(*self._places[reference])
+        return self._definitions[reference]
 
     def children(self, place: DocumentPlace) -> list[DocumentPlace]:
         """Return the schemas that a base with a discriminator stands for."""
@@ -101,72 +97,92 @@ class Schemas:
 
     # --- definitions
 
-    def _inlined(self, shape: ConvertedSchema) -> ConvertedSchema:
-        """Replace a schema that is only a reference with its target, so that the root shows its type."""
-        while isinstance(shape.schema, dict) and set(shape.schema) == {"$ref"}:
-            shape = self.definition(shape.schema["$ref"].removeprefix("#/$defs/"))
-        return shape if isinstance(shape.schema, dict) else ConvertedSchema({} if shape.schema else {"not": {}})
-
-    def _closure(self, uses: frozenset[str]) -> Schema:
-        known = self._closures.get(uses)
+    def _closure(self, references: frozenset[str]) -> Schema:
+        known = self._closures.get(references)
         if known is None:
-            known = self._closures[uses] = {name: self.definition(name).schema for name in sorted(self._reached(uses))}
+            reached = sorted(self._reached(references))
+            known = self._closures[references] = {_name_of(each): self.definition(each) for each in reached}
         return known
 
-    def _reached(self, uses: Iterable[str]) -> set[str]:
+    def _reached(self, references: frozenset[str]) -> set[str]:
         reached: set[str] = set()
-        waiting = list(uses)
+        waiting = set(references)
         while waiting:
-            name = waiting.pop()
-            if name not in reached:
-                reached.add(name)
-                waiting.extend(self.definition(name).uses - reached)
+            reference = waiting.pop()
+            reached.add(reference)
+            if reference not in self._mentions:
+                self._mentions[reference] = _references(self.definition(reference))
+            waiting |= self._mentions[reference] - reached
         return reached
 
-    def _name(self, target: DocumentPlace, variant: str = "") -> str:
+    def _refer(self, target: DocumentPlace, variant: str = "") -> Schema:
         key = (id(target.node), variant)
         known = self._names.get(key)
         if known is None:
-            known = f"{_definition_name(target)}{variant}"
+            known = f"{_DEFINITIONS}{_definition_name(target)}{variant}"
             if known in self._places:
                 known = f"{known}_{hashlib.sha256(f'{target.resource.uri}{target.where}'.encode()).hexdigest()[:8]}"
             self._names[key] = known
             self._places[known] = target, variant
-        return known
+        return {"$ref": known}
 
-    def _variant(self, place: DocumentPlace, variant: str) -> ConvertedSchema:
+    def _variant(self, place: DocumentPlace, variant: str) -> Any:
         if variant == _ANY:
             return self._family(place)
-        return self.shape(
+        return self.convert(
             place if variant != _PART else DocumentPlace(_opened(place.node), place.resource, place.pointer)
         )
 
-    def _family(self, base: DocumentPlace) -> ConvertedSchema:
+    def _family(self, base: DocumentPlace) -> Schema:
         """Return the union of the children of a base and the base itself; any object if there are too many."""
         children = self._families.children(base)
         if len(children) > MAX_CHILDREN:
-            open_base = self._name(base, _PART)
-            return ConvertedSchema({"$ref": f"#/$defs/{open_base}"}, frozenset({open_base}))
-        names = [self._name(each) for each in (*children, base)]
+            return self._refer(base, _PART)
         declared = {"type": "object"} if base.node.get("type") == "object" else {}
-        return ConvertedSchema({**declared, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
+        return {**declared, "anyOf": [self._refer(each) for each in (*children, base)]}
 
-    def name(self, target: DocumentPlace, owner: Any) -> str:
-        """Return the definition that a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
+    def refer(self, target: DocumentPlace, owner: Any) -> Schema:
+        """Return a reference to a definition; `owner` is what composes it in its `allOf`, None elsewhere."""
         is_part = owner is not None and (_composes(owner) or self._families.extends(owner, target))
         if not is_part:
-            return self._name(target, _ANY if self._families.children(target) else "")
-        return self._name(target, _PART if _is_closed(target.node) else "")
+            return self._refer(target, _ANY if self._families.children(target) else "")
+        return self._refer(target, _PART if _is_closed(target.node) else "")
+
+
+def any_of(schemas: Iterable[Any]) -> Any:
+    """Return the union of schemas; one that allows anything makes it anything."""
+    distinct: list[Any] = []
+    for each in schemas:
+        if each not in distinct:
+            distinct.append(each)
+    if not distinct or any(each in ({}, True) for each in distinct):
+        return ANYTHING
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+
+def _references(schema: Any) -> frozenset[str]:
+    """Return the references in a converted schema."""
+    found: set[str] = set()
+
+    def add(reference: str) -> str:
+        found.add(reference)
+        return reference
+
+    with_references(schema, add)
+    return frozenset(found)
+
+
+def _name_of(reference: str) -> str:
+    return reference.removeprefix(_DEFINITIONS)
 
 
 class _Conversion:
-    """One schema of a document on its way to JSON Schema, and the names of the definitions that it uses."""
+    """One schema of a document on its way to JSON Schema."""
 
     def __init__(self, schemas: Schemas, place: DocumentPlace) -> None:
         self._schemas = schemas
         self._place = place
         self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more
-        self.uses: set[str] = set()
 
     def _report(self, why: str) -> None:
         self._schemas.problems.append(Problem(self._place.where, why))
@@ -194,9 +210,7 @@ class _Conversion:
             return self._siblings(node, base)
         if not isinstance(target.node, dict):
             return self.convert(target.node, target.resource)
-        name = self._schemas.name(target, owner)
-        self.uses.add(name)
-        result = {"$ref": f"#/$defs/{name}", **self._siblings(node, base)}
+        result = {**self._schemas.refer(target, owner), **self._siblings(node, base)}
         if node.get("nullable") is True:
             _allow_null(result)
         return result
