@@ -24,7 +24,6 @@ from enfold.operations import Context
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent, read_json
 from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import EVENT_STREAM, SEQUENCE_STREAMS, FoundOperation, bare, is_json, is_stream
-from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
 from enfold.sources.options import OpenAPILimits
 from enfold.sources.secrets import KnownSecrets
@@ -57,7 +56,7 @@ class ServiceClient:
 
     # --- whole answers
 
-    async def fetch(self, request: Outgoing) -> ReceivedResponse:
+    async def fetch(self, request: Request) -> ReceivedResponse:
         """Send a request and read its response; follow redirects, and retry where that is safe."""
         response = await self.open(request)
         try:
@@ -65,7 +64,7 @@ class ServiceClient:
         finally:
             await response.close()
 
-    async def read(self, response: Response, request: Outgoing) -> ReceivedResponse:
+    async def read(self, response: Response, request: Request) -> ReceivedResponse:
         """Read an open response; reject one that is too large before it is complete."""
         is_head = request.method == "HEAD"
         try:
@@ -83,12 +82,14 @@ class ServiceClient:
 
     # --- open responses
 
-    async def open(self, request: Outgoing) -> Response:
+    async def open(self, request: Request) -> Response:
         """Return an open response of any status; the caller closes it."""
         if request.content is not None and len(request.content) > self.limits.request_bytes:
             raise CallError(
                 "PAYLOAD_TOO_LARGE", f"The request body exceeds the limit of {self.limits.request_bytes} bytes"
             )
+        if spans.inject is not None:
+            request = _with_missing(request, list(spans.inject().items()))
         attempt = 0
         while True:
             wait: float | None
@@ -107,7 +108,7 @@ class ServiceClient:
             attempt += 1
             await asyncio.sleep(wait)
 
-    def _wait_before_retry(self, request: Outgoing, response: Response, attempt: int) -> float | None:
+    def _wait_before_retry(self, request: Request, response: Response, attempt: int) -> float | None:
         """Return the seconds before another attempt; None to keep this response."""
         if (
             response.status not in RETRIED_STATUSES
@@ -120,10 +121,10 @@ class ServiceClient:
             return _backoff(attempt)
         return asked + _backoff(0) if asked <= self.limits.retry_wait else None
 
-    async def _follow(self, request: Outgoing) -> Response:
+    async def _follow(self, request: Request) -> Response:
         """Send, and follow redirects to addresses that may be contacted; credentials go to the user's own server only."""
         try:
-            return await follow(self.send, _to_request(request), self._keeps_headers, self.limits.redirects)
+            return await follow(self.send, request, self._keeps_headers, self.limits.redirects)
         except WebError as error:
             raise self.failure(error, request) from error
 
@@ -133,7 +134,7 @@ class ServiceClient:
             self._client = open_client(self._given)
         is_home = self.reach.is_home(request.origin)
         if self._own_headers and is_home:
-            request = msgspec.structs.replace(request, headers=_with_missing(request.headers, self._own_headers))
+            request = _with_missing(request, self._own_headers)
         response = await self._client.send(request, is_own=is_home)
         if is_home and self.why:
             self._note("")
@@ -178,7 +179,7 @@ class ServiceClient:
         if client is not None:
             await client.aclose()
 
-    def failure(self, error: WebError, request: Outgoing) -> CallError:
+    def failure(self, error: WebError, request: Request) -> CallError:
         """Return the error for a request without a response."""
         host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in IDEMPOTENT_METHODS
         if error.kind == "unreachable":
@@ -194,19 +195,11 @@ class ServiceClient:
         return CallError("EXECUTION_ERROR", error.sentence, {"reason": error.kind})
 
 
-def _to_request(request: Outgoing) -> Request:
-    headers = request.headers
-    if request.cookies:
-        headers = [*headers, ("Cookie", "; ".join(request.cookies))]
-    if spans.inject is not None:
-        headers = _with_missing(headers, list(spans.inject().items()))
-    return Request(request.method, request.origin, request.target, headers, request.content)
-
-
-def _with_missing(headers: Headers, own: Headers) -> Headers:
-    """Return a request's headers, completed with the user's own."""
-    present = {name.lower() for name, _ in headers}
-    return [*headers, *((name, value) for name, value in own if name.lower() not in present)]
+def _with_missing(request: Request, headers: Headers) -> Request:
+    """Return a request with those of the headers that it does not have."""
+    present = {name.lower() for name, _ in request.headers}
+    missing = [(name, value) for name, value in headers if name.lower() not in present]
+    return msgspec.structs.replace(request, headers=[*request.headers, *missing])
 
 
 def _backoff(attempt: int) -> float:
@@ -368,15 +361,13 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
     private_headers: tuple[str, ...] = ()
 
     async def items(
-        self, ready: Callable[[], Awaitable[Outgoing]], context: Context
+        self, ready: Callable[[str], Awaitable[Request]], context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """Yield an envelope for each item; `ready` creates the request for every connection."""
+        """Yield an envelope for each item; `ready` creates the request for every connection, after the last event id."""
         resume = context.last_event_id or ""
         pause, cuts, given = FIRST_PAUSE, 0, 0
         while True:
-            request = await ready()
-            if resume:
-                request.set_header("Last-Event-ID", resume)
+            request = await ready(resume)
             try:
                 async with aclosing(self._one_connection(request, resume, is_first=cuts == 0)) as envelopes:
                     async for envelope, event_id in envelopes:
@@ -398,7 +389,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
             pause *= 2
 
     async def _one_connection(
-        self, request: Outgoing, resume: str, *, is_first: bool
+        self, request: Request, resume: str, *, is_first: bool
     ) -> AsyncGenerator[tuple[ResponseEnvelope[Any], str]]:
         """Yield the envelopes of one connection, with the last event id; raise _CutError if it breaks."""
         response = await self._open(request, resume, is_first=is_first)
@@ -427,7 +418,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
         finally:
             await response.close()
 
-    async def _open(self, request: Outgoing, resume: str, *, is_first: bool) -> Response:
+    async def _open(self, request: Request, resume: str, *, is_first: bool) -> Response:
         try:
             return await self.client.open(request)
         except CallError as error:
@@ -435,7 +426,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
                 raise
             raise _CutError(error, resume) from error
 
-    async def _whole(self, response: Response, request: Outgoing, content_type: str) -> ResponseEnvelope[Any]:
+    async def _whole(self, response: Response, request: Request, content_type: str) -> ResponseEnvelope[Any]:
         """Treat a single JSON value as a stream of one item: some servers respond to short results that way."""
         if not is_json(content_type):
             details = {"content_type": content_type, "reason": "content_type"}

@@ -10,6 +10,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, has_no_content
 from enfold.errors import CallError
+from enfold.http_client import Request
 from enfold.operations import Context, ErrorSchema
 from enfold.runtime.pipeline import is_large
 from enfold.runtime.threads import run_apart
@@ -20,7 +21,7 @@ from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.inputs import Inputs, is_stream_field, plan_inputs
 from enfold.sources.openapi.operations import FoundOperation, bare, is_json, json_first
 from enfold.sources.openapi.parameters import Parameter, read_parameters
-from enfold.sources.openapi.requests import Outgoing, RequestBuilder
+from enfold.sources.openapi.requests import RequestBuilder
 from enfold.sources.openapi.responses import (
     DeclaredResponse,
     ReceivedResponse,
@@ -175,7 +176,7 @@ class ServiceEndpoint:
         """Open the operation's stream and give its items."""
         is_text = self.output_schema().get("type") == "string"
         stream = ResponseStream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
-        return stream.items(lambda: self._request(arguments), context)
+        return stream.items(lambda last_event_id: self._request(arguments, last_event_id), context)
 
     def _failure(self, answer: ReceivedResponse) -> CallError:
         """Return the error of a status; after a 401 it names the scheme that needs a credential, and where to set it."""
@@ -194,12 +195,14 @@ class ServiceEndpoint:
             answer = await self._shared.client.fetch(await self._request(arguments))
         return answer
 
-    async def _request(self, arguments: Mapping[str, Any]) -> Outgoing:
+    async def _request(self, arguments: Mapping[str, Any], last_event_id: str = "") -> Request:
         request = self._builder.build({**arguments, **self._fixed} if self._fixed else arguments)
         request.add_header("Accept", self._accept)
         if self._schemes:
             await self._shared.security.add_to(request, self._schemes)
-        return request
+        if last_event_id:
+            request.set_header("Last-Event-ID", last_event_id)
+        return request.finished()
 
     @cached_property
     def _inputs(self) -> Inputs:

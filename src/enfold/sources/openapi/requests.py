@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from enfold.errors import CallError, invalid_argument
+from enfold.http_client import Request
 from enfold.sources.openapi.bodies import FilePart, Parts, is_described_file, write_body
 from enfold.sources.openapi.inputs import BodyKind, Inputs
 from enfold.sources.openapi.operations import has_fields, is_json, is_multipart, is_within
@@ -37,8 +38,8 @@ _SLASHES: Final = re.compile(r"[/\\]")
 _MAX_DECODINGS: Final = 8  # how often text may be percent-encoded before it counts as an attack
 
 
-class Outgoing(msgspec.Struct):
-    """A request about to be sent; the target is exactly what goes on the wire."""
+class Draft(msgspec.Struct):
+    """A request that is being written: its arguments first, then what the document and the user add."""
 
     method: str
     origin: str
@@ -62,10 +63,11 @@ class Outgoing(msgspec.Struct):
         self.headers = [pair for pair in self.headers if pair[0].lower() != name.lower()]
         self.headers.append((name, value))
 
-    @property
-    def target(self) -> str:
-        query = "&".join(self.query)
-        return f"{self.path}?{query}" if query else self.path
+    def finished(self) -> Request:
+        """Return the request; its target is exactly what goes on the wire."""
+        target = f"{self.path}?{'&'.join(self.query)}" if self.query else self.path
+        cookies = [("Cookie", "; ".join(self.cookies))] if self.cookies else []
+        return Request(self.method, self.origin, target, [*self.headers, *cookies], self.content)
 
 
 class RequestBuilder:
@@ -91,13 +93,13 @@ class RequestBuilder:
         self._whole = next((name for name, each in inputs.arguments.items() if each.location == "whole"), None)
         self._type = next((name for name, each in inputs.arguments.items() if each.location == "type"), None)
 
-    def build(self, arguments: Mapping[str, Any]) -> Outgoing:
-        """Build the request for these arguments; raise CallError for what cannot be sent."""
+    def build(self, arguments: Mapping[str, Any]) -> Draft:
+        """Write these arguments; raise CallError for what cannot be sent."""
         query = "".join(self._filled(self._query, arguments))
         path = self._filled(self._path, arguments)
         self._check_path(path, arguments)
         written = [each for each in (self._base_query, query) if each]
-        request = Outgoing(self._method, self._origin, "".join(path), written, [], [])
+        request = Draft(self._method, self._origin, "".join(path), written, [], [])
         for name, parameter in self._others:
             value = with_inner_lists_joined(arguments.get(name), parameter.items)
             if value is not None:
@@ -129,7 +131,7 @@ class RequestBuilder:
         value = with_inner_lists_joined(arguments[argument], parameter.items)
         return path_text(parameter, value, keeps_slashes=text.startswith("{+"))
 
-    def _place(self, request: Outgoing, argument: str, parameter: Parameter, value: Any) -> None:
+    def _place(self, request: Draft, argument: str, parameter: Parameter, value: Any) -> None:
         if parameter.location == "query":
             pairs = query_pairs(parameter, value)
             if pairs:
@@ -146,7 +148,7 @@ class RequestBuilder:
 
     # --- body
 
-    def _write_body(self, request: Outgoing, arguments: Mapping[str, Any]) -> None:
+    def _write_body(self, request: Draft, arguments: Mapping[str, Any]) -> None:
         given, whole = self._body_fields(arguments), self._whole
         wanted = arguments.get(self._type) if self._type else request.header("content-type")
         if whole is not None and whole in arguments and not given:
@@ -159,7 +161,7 @@ class RequestBuilder:
         elif self._inputs.needs_body:
             raise _missing(whole or "body")
 
-    def _set(self, request: Outgoing, kind: BodyKind, value: Any, wanted: str | None) -> None:
+    def _set(self, request: Draft, kind: BodyKind, value: Any, wanted: str | None) -> None:
         parts = kind.fields.parts if kind.fields is not None else Parts()
         request.content, content_type = write_body(kind.media, value, parts, wanted)
         if is_multipart(content_type):  # only we know the boundary

@@ -19,7 +19,7 @@ from enfold.sources.openapi.client import ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.parameters import encode
-from enfold.sources.openapi.requests import Outgoing
+from enfold.sources.openapi.requests import Draft
 from enfold.sources.reports import Problem, SchemeNeed
 from enfold.sources.secrets import KnownSecrets, current
 
@@ -250,7 +250,7 @@ class Security(msgspec.Struct, eq=False):
             {"schemes": list(variables), "variables": list(variables.values())},
         )
 
-    async def add_to(self, request: Outgoing, chosen: Mapping[str, Scopes]) -> None:
+    async def add_to(self, request: Draft, chosen: Mapping[str, Scopes]) -> None:
         """Lay the credentials of the chosen schemes on a request; no argument of a caller takes their place."""
         for name, scopes in chosen.items():
             scheme = self.schemes[name]

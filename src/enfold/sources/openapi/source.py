@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from enfold.errors import CallError
+from enfold.http_client import Request
 from enfold.http_client.errors import IDEMPOTENT_METHODS
 from enfold.http_client.urls import basic_authorization, display_url, place_of, split_url
 from enfold.observability.log import Log
@@ -28,7 +29,6 @@ from enfold.sources.openapi.document import BrokenReferenceError, Library, read_
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.operations import STREAM_SUFFIX, FoundOperation, described, find_operations, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
-from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import (
@@ -413,12 +413,10 @@ class Loader:
         finally:
             await client.aclose()
 
-    def _request(self, url: str, *headers: tuple[str, str]) -> Outgoing:
-        origin, target = split_url(url)
-        request = Outgoing("GET", origin, target, [], [("Accept", _ACCEPT), *headers], [])
-        if self._service.client is not None:
-            request.add_header("Connection", "close")  # the user's client is for another loop than this one
-        return request
+    def _request(self, url: str, *headers: tuple[str, str]) -> Request:
+        # A client of the user's is for another loop than this one.
+        closing = [] if self._service.client is None else [("Connection", "close")]
+        return Request("GET", *split_url(url), [("Accept", _ACCEPT), *headers, *closing])
 
 
 # --- files --------------------------------------------------------------------------------------------------------
