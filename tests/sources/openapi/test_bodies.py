@@ -447,6 +447,28 @@ async def test_an_object_that_happens_to_have_data_is_not_a_file(serve: Serve, c
     assert server.received[0].header("content-type") == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ({}, ["a", "b"]),
+        ({"style": "form"}, ["a", "b"]),
+        ({"style": "form", "explode": False}, ["a,b"]),
+        ({"style": "spaceDelimited"}, ["a%20b"]),
+        ({"style": "pipeDelimited", "explode": False}, ["a%7Cb"]),
+    ],
+    ids=str,
+)
+async def test_a_list_is_one_part_where_its_style_joins_it(
+    server: RawServer, connect: Connect, http: Words, encoding: Any, expected: list[str]
+) -> None:
+    names = {"type": "array", "items": {"type": "string"}}
+    kind = {"schema": {"type": "object", "properties": {"names": names}}, "encoding": {"names": encoding}}
+    body = {"content": {"multipart/form-data": kind}}
+    received = await send(server, connect, http, body, {"names": ["a", "b"]})
+    content = received.body.decode().split("\r\n")
+    assert [line for line in content if line[:1] in ("a", "b")] == expected
+
+
 # --- headers of parts
 
 

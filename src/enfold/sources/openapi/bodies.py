@@ -35,17 +35,20 @@ from enfold.sources.openapi.operations import (
 from enfold.sources.openapi.parameters import (
     ENCODE_RESERVED,
     MalformedOperationError,
-    collection_style,
+    Notation,
     declared_parameters,
     encode_form,
-    expand_header,
-    expand_query,
+    expand_pairs,
     form_pairs,
+    header_text,
     join_pairs,
+    read_collection_format,
+    read_notation,
     scalar_text,
     unescaped,
     with_inner_lists_joined,
 )
+from enfold.sources.reports import Problem
 
 # A file is base64 text, or an object that also names it. In this process it may as well be bytes or a path, which no
 # JSON type describes: hence the last branch, and the check when the file is read.
@@ -73,15 +76,34 @@ _MULTIPART: Final = "multipart/form-data"
 _OWN_HEADERS: Final = frozenset({"content-disposition", "content-type"})  # of a part: we write these ourselves
 
 
+class Part(msgspec.Struct, frozen=True):
+    """How one field of a form is written: what the document declares, and what its schema implies."""
+
+    notation: Notation | None = None
+    declared_types: str = ""  # separated by commas
+    headers: dict[str, str] = {}  # with fixed values
+    is_file: bool = False
+    schema_type: str | None = None  # the media type that its schema names
+
+
 class Media(msgspec.Struct, frozen=True):
-    """One media type a body may have, with its schema and how its parts are encoded."""
+    """One media type a body may have, with its schema and what is known of its fields."""
 
     type: str
     schema: DocumentPlace
-    encoding: DocumentPlace
+    parts: dict[str, Part] = {}
     is_sequence: bool = False  # described by an itemSchema: one item after another
-    headers: dict[str, dict[str, str | None]] = {}  # of parts: by field and name, None where the caller gives it
     place: DocumentPlace | None = None  # of all that; may have examples
+
+    def part(self, name: str) -> Part:
+        return self.parts.get(name, _PLAIN)
+
+    @property
+    def files(self) -> frozenset[str]:
+        return frozenset(name for name, part in self.parts.items() if part.is_file)
+
+
+_PLAIN: Final = Part()
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -92,37 +114,37 @@ class Body(msgspec.Struct, frozen=True):
     media: tuple[Media, ...]
 
 
-def read_body(library: Library, found: FoundOperation) -> Body | None:
-    """Read the body that an operation declares, or None."""
+def read_body(library: Library, found: FoundOperation, problems: list[Problem]) -> Body | None:
+    """Read the body that an operation declares, or None; what callers have to give themselves is a problem."""
     declared = found.place.child("requestBody")
     if library.version == "2.0" or declared.node is None:
         return _read_old(library, found)
     place = library.follow_described(declared)
     if not isinstance(place.node, dict):
         raise MalformedOperationError("a request body must be an object")
-    kinds = tuple(_media(library, name, each) for name, each in declared_content(library, place).items())
+    kinds = tuple(_media(library, name, each, problems) for name, each in declared_content(library, place).items())
     return Body(place, place.node.get("required") is True, kinds)
 
 
-def _media(library: Library, name: str, place: DocumentPlace) -> Media:
+def _media(library: Library, name: str, place: DocumentPlace, problems: list[Problem]) -> Media:
     if "itemSchema" in place.fields and "schema" not in place.fields:
-        return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True, place=place)
-    encoding = place.child("encoding")
-    headers = _part_headers(library, encoding) if is_multipart(name) else {}
-    return Media(name, place.child("schema"), encoding, headers=headers, place=place)
+        return Media(name, place.child("itemSchema"), is_sequence=True, place=place)
+    parts = {field: _part(library, name, field, each, problems) for field, each in place.child("encoding").items()}
+    return Media(name, place.child("schema"), parts, place=place)
 
 
-def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[str, str | None]]:
-    """Return the headers of parts by their encoding, with fixed values; the content type is not one of them."""
-    return {
-        field: {
-            name: _fixed_header(library, header)
-            for name, header in each.child("headers").items()
-            if name.lower() != "content-type"
-        }
-        for field, each in encoding.items()
-        if isinstance(each.child("headers").node, dict)
-    }
+def _part(library: Library, kind: str, field: str, encoding: DocumentPlace, problems: list[Problem]) -> Part:
+    declared = encoding.fields
+    headers: dict[str, str] = {}
+    for name, header in encoding.child("headers").items() if is_multipart(kind) else ():
+        value = _fixed_header(library, header)
+        if value is not None:
+            headers[name] = value
+        elif name.lower() != "content-type":
+            why = f"the header {name} of the part {field} is only sent if its `headers` contain it"
+            problems.append(Problem(encoding.where, why))
+    notation = read_notation(declared) if {"style", "explode", "allowReserved"} & declared.keys() else None
+    return Part(notation, encoding.text("contentType"), headers)
 
 
 def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
@@ -132,7 +154,7 @@ def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
     listed = node.get("enum")
     only = listed[0] if isinstance(listed, list) and len(listed) == 1 else node.get("default")
     value = node.get("const", only)
-    return None if value is None else expand_header(value, "simple", explode=False)
+    return None if value is None else header_text(value, Notation("simple", explode=False))
 
 
 # --- 2.0 ----------------------------------------------------------------------------------------------------------
@@ -144,10 +166,8 @@ def _read_old(library: Library, found: FoundOperation) -> Body | None:
     for place in map(library.follow, declared_parameters(found)):
         if place.node.get("in") == "body":
             kinds = json_first(listed_types(library, found, "consumes")) or [_JSON]
-            schema, nothing = place.child("schema"), place.child("encoding")
-            return Body(
-                place, place.node.get("required") is True, tuple(Media(each, schema, nothing) for each in kinds)
-            )
+            media = tuple(Media(each, place.child("schema")) for each in kinds)
+            return Body(place, place.node.get("required") is True, media)
         if place.node.get("in") == "formData" and isinstance(place.node.get("name"), str):
             fields[place.node["name"]] = place
     return _form_body(library, found, fields) if fields else None
@@ -161,22 +181,16 @@ def _form_body(library: Library, found: FoundOperation, fields: dict[str, Docume
         "properties": {name: each.node for name, each in fields.items()},
         **({"required": required} if required else {}),
     }
-    encoding = {name: _old_encoding(each.node) for name, each in fields.items() if each.node.get("type") == "array"}
+    lists = {name: each.node for name, each in fields.items() if each.node.get("type") == "array"}
+    parts = {name: Part(read_collection_format(node)) for name, node in lists.items()}
     listed = listed_types(library, found, "consumes")
     kinds = [each for each in listed if is_form(each) or is_multipart(each)]
     if has_file:
         kinds = [each for each in kinds if is_multipart(each)]
     kind = kinds[0] if kinds else _MULTIPART if has_file else _URLENCODED
     base = found.place
-    whole = Media(
-        kind, DocumentPlace(schema, base.resource, base.pointer), DocumentPlace(encoding, base.resource, base.pointer)
-    )
+    whole = Media(kind, DocumentPlace(schema, base.resource, base.pointer), parts)
     return Body(base.child("parameters"), bool(required), (whole,))
-
-
-def _old_encoding(node: dict[str, Any]) -> dict[str, Any]:
-    style, explode = collection_style(node.get("collectionFormat"))
-    return {"style": style, "explode": explode, "items": node.get("items")}
 
 
 # --- on the wire --------------------------------------------------------------------------------------------------
@@ -204,26 +218,17 @@ def is_binary_range(kind: Media, library: Library) -> bool:
     return may_be_text and (is_binary or is_bytes(kind.type))
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What the schema of a body says about its parts: which are files, and their content types where it names them."""
-
-    files: frozenset[str] = frozenset()
-    types: dict[str, str] = {}
-
-
-def write_body(kind: Media, value: Any, described: Parts, wanted: str | None = None) -> tuple[bytes, str]:
+def write_body(kind: Media, value: Any, wanted: str | None = None) -> tuple[bytes, str]:
     """Encode a value for a media type; return the bytes and the content type. `wanted` is the caller's choice in a range."""
     if is_range(kind.type):
-        return _write_in_range(kind, value, described, wanted)
+        return _write_in_range(kind, value, wanted)
     if is_json(kind.type) or (is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
     if is_form(kind.type) and isinstance(value, dict):
-        pairs = [
-            pair for name, each in value.items() for pair in _form_pairs(name, each, kind.encoding.child(name).fields)
-        ]
+        pairs = [pair for name, each in value.items() for pair in _form_pairs(name, each, kind.part(name).notation)]
         return join_pairs(pairs).encode(), kind.type
     if is_multipart(kind.type):
-        return _multipart(kind, value, described)
+        return _multipart(kind, value)
     if is_stream(kind.type) and isinstance(value, list):
         start = b"\x1e" if bare(kind.type) in SEQUENCE_STREAMS else b""
         return b"".join(start + _json(each) + b"\n" for each in value), kind.type
@@ -240,11 +245,11 @@ def _json(value: Any) -> bytes:
         raise CallError("VALIDATION_ERROR", f"The body cannot be written as JSON: {error}") from error
 
 
-def _write_in_range(kind: Media, value: Any, described: Parts, wanted: str | None) -> tuple[bytes, str]:
+def _write_in_range(kind: Media, value: Any, wanted: str | None) -> tuple[bytes, str]:
     """Choose within a media range: the caller's type, else what the value looks like, else the plainest."""
     own = wanted or (value.get("content_type") if is_described_file(value) else None)
     if isinstance(own, str) and not is_range(own) and not is_described_file(value):
-        return write_body(msgspec.structs.replace(kind, type=own), value, described)
+        return write_body(msgspec.structs.replace(kind, type=own), value)
     if isinstance(value, str) and not _takes_base64(kind):
         return value.encode(), own or plainest("text/*" if is_within("text/plain", kind.type) else kind.type)
     if isinstance(value, (str, bytes, bytearray, memoryview, os.PathLike, FilePart)) or is_described_file(value):
@@ -267,7 +272,7 @@ def _takes_base64(kind: Media) -> bool:
 
 def _type_of_file(part: FilePart, declared: str) -> str:
     """Choose the type of a file within the declared types: its own, by name, by content, the plainest."""
-    listed = [each.strip() for each in declared.split(",") if each.strip()] or ["*/*"]
+    listed = _listed(declared) or ["*/*"]
     guesses = [part.content_type, _guessed(part.filename) if part.filename else None, recognized(part.data)]
     for guess in guesses:
         if guess and any(is_within(guess, each) for each in listed):
@@ -301,57 +306,52 @@ def read_file(value: Any, argument: str = "body") -> FilePart:
 # --- forms --------------------------------------------------------------------------------------------------------
 
 
-def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[str, str]]:
-    if not {"style", "explode", "allowReserved"} & set(encoding):
+def _form_pairs(name: str, value: Any, notation: Notation | None) -> list[tuple[str, str]]:
+    if notation is None:
         return form_pairs(name, value)
-    style = encoding.get("style", "form")
-    explode = encoding.get("explode", style == "form")
-    escape = ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else encode_form
-    return expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, escape)
+    escape = ENCODE_RESERVED["query"] if notation.allow_reserved else encode_form
+    return expand_pairs(name, with_inner_lists_joined(value, notation.items), notation, escape)
 
 
-def _multipart(kind: Media, value: Any, described: Parts) -> tuple[bytes, str]:
+def _multipart(kind: Media, value: Any) -> tuple[bytes, str]:
     boundary = os.urandom(16).hex()
-    named = isinstance(value, dict)
-    parts = _named_parts(kind, value, described) if named else _unnamed_parts(value)
-    body = b"".join(_part(boundary, name, part) for name, part in parts)
+    parts = _named_parts(kind, value) if isinstance(value, dict) else _unnamed_parts(value)
+    body = b"".join(_written(boundary, name, part) for name, part in parts)
     return body + f"--{boundary}--\r\n".encode(), f"{bare(kind.type)}; boundary={boundary}"
 
 
-def _named_parts(kind: Media, value: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
+def _named_parts(kind: Media, value: dict[str, Any]) -> Iterator[tuple[str, FilePart]]:
     for name, each in value.items():
-        encoding = kind.encoding.child(name).fields
         if each is None:
             continue
-        given = with_inner_lists_joined(each, encoding.get("items"))
-        for item in given if isinstance(given, list) and not _is_one_part(encoding) else [given]:
-            for key, part in _field(name, item, encoding, described):
-                yield key, _with_headers(part, kind.headers.get(name, {}))
+        part = kind.part(name)
+        given = each if part.notation is None else with_inner_lists_joined(each, part.notation.items)
+        for item in given if isinstance(given, list) and not _is_one_part(part) else [given]:
+            for key, written in _field(name, item, part):
+                yield key, _with_headers(written, part.headers)
 
 
-def _with_headers(part: FilePart, declared: dict[str, str | None]) -> FilePart:
+def _with_headers(part: FilePart, fixed: dict[str, str]) -> FilePart:
     """Add the headers that the encoding fixes to a part, unless the caller set them."""
     given = {name.lower() for name, _ in part.headers}
-    fixed = [(name, value) for name, value in declared.items() if value is not None and name.lower() not in given]
-    return msgspec.structs.replace(part, headers=(*fixed, *part.headers)) if fixed else part
+    missing = [(name, value) for name, value in fixed.items() if name.lower() not in given]
+    return msgspec.structs.replace(part, headers=(*missing, *part.headers)) if missing else part
 
 
-def _is_one_part(encoding: dict[str, Any]) -> bool:
+def _is_one_part(part: Part) -> bool:
     """Whether a list is one part, by its encoding; otherwise each item is a part."""
-    return is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
+    return is_json(part.declared_types) or (part.notation is not None and not part.notation.explode)
 
 
-def _field(name: str, value: Any, encoding: dict[str, Any], described: Parts) -> Iterator[tuple[str, FilePart]]:
-    declared = _first_type(encoding)
-    by_schema = None if "contentType" in encoding else described.types.get(name)
-    if name in described.files or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
-        yield name, _as_file(read_file(value, name), name, encoding.get("contentType", by_schema))
+def _field(name: str, value: Any, part: Part) -> Iterator[tuple[str, FilePart]]:
+    declared = next((each for each in _listed(part.declared_types) if not is_range(each)), None)
+    by_schema = None if part.declared_types else part.schema_type
+    if part.is_file or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
+        yield name, _as_file(read_file(value, name), name, part.declared_types or by_schema)
     elif by_schema is not None and isinstance(value, str):  # it is content of that type already
         yield name, FilePart(value.encode(), content_type=by_schema)
-    elif {"style", "explode"} & set(encoding) and declared is None:
-        style = encoding.get("style", "form")
-        explode, raw = encoding.get("explode", style == "form"), unescaped
-        for key, text in expand_query(name, value, style, explode, raw, raw):
+    elif part.notation is not None and declared is None:
+        for key, text in expand_pairs(name, value, part.notation, unescaped, unescaped):
             yield key, FilePart(text.encode())
     elif isinstance(value, (dict, list)) or is_json(declared or ""):
         yield name, FilePart(_json(value), content_type=declared or _JSON)
@@ -359,17 +359,13 @@ def _field(name: str, value: Any, encoding: dict[str, Any], described: Parts) ->
         yield name, FilePart(scalar_text(value).encode(), content_type=declared)
 
 
-def _first_type(encoding: dict[str, Any]) -> str | None:
-    declared = encoding.get("contentType")
-    if not isinstance(declared, str):
-        return None
-    listed = [each.strip() for each in declared.split(",")]
-    return next((each for each in listed if each and not is_range(each)), None)
+def _listed(types: str) -> list[str]:
+    return [each.strip() for each in types.split(",") if each.strip()]
 
 
-def _as_file(part: FilePart, name: str, declared: Any) -> FilePart:
+def _as_file(part: FilePart, name: str, declared: str | None) -> FilePart:
     named = msgspec.structs.replace(part, filename=part.filename or name)
-    kind = part.content_type or (_type_of_file(named, declared) if isinstance(declared, str) else None)
+    kind = part.content_type or (None if declared is None else _type_of_file(named, declared))
     return msgspec.structs.replace(named, content_type=kind or _guessed(part.filename or name))
 
 
@@ -390,7 +386,7 @@ def _unnamed_parts(value: Any) -> Iterator[tuple[None, FilePart]]:
             yield None, FilePart(_json(each), content_type=_JSON)
 
 
-def _part(boundary: str, name: str | None, part: FilePart) -> bytes:
+def _written(boundary: str, name: str | None, part: FilePart) -> bytes:
     lines = [f"--{boundary}"]
     if name is not None:
         filename = "" if part.filename is None else f'; filename="{_quoted(part.filename)}"'

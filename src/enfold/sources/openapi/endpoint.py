@@ -93,7 +93,7 @@ def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprin
     return Blueprint(
         found,
         read_parameters(library, found),
-        read_body(library, found),
+        read_body(library, found, shared.problems),
         read_responses(library, found, shared.problems),
         read_requirements(library, found),
         shared.servers.base_for(found),

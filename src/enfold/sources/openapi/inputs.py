@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, Parts, is_binary_range
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, is_binary_range
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
 from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, Schema, Schemas, any_of, mentions_reference
-from enfold.sources.reports import Problem
 
 MAX_EXAMPLES: Final = 3
 
@@ -32,7 +31,6 @@ class Fields(msgspec.Struct, frozen=True):
     properties: dict[str, Any]  # their schemas
     required: frozenset[str]
     hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
-    parts: Parts = Parts()
     extra: Any = None  # the schema of fields that are not listed; None where there may be none
 
 
@@ -166,7 +164,7 @@ def _examples(place: DocumentPlace, library: Library) -> Iterator[Any]:
 
 def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
     """Return the kinds of body; if fields can be passed, the same object in another notation (XML) adds nothing."""
-    kinds = tuple(BodyKind(each, _fields(each, schemas)) for each in body.media)
+    kinds = tuple(_kind(each, schemas) for each in body.media)
     if not kinds or kinds[0].fields is None:
         return kinds
     return tuple(
@@ -179,11 +177,10 @@ def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
 def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schemas) -> Iterator[Argument]:
     if body is None or not kinds:
         return
-    plain = [each.fields for each in kinds if each.fields is not None]
     spread = kinds[0].fields is not None
     others = kinds if not spread else [each for each in kinds if each.fields is None]
     if spread:
-        yield from _field_arguments(plain, required=body.required and not others)
+        yield from _field_arguments(kinds, required=body.required and not others)
     if others:
         whole = any_of(_whole_schema(each.media, schemas) for each in others)
         described = _described(whole, body.place, schemas.library)
@@ -226,13 +223,14 @@ def _body_examples(kinds: Sequence[BodyKind], library: Library) -> Iterator[Any]
             yield from _examples(library.follow_if_possible(media.schema), library)
 
 
-def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
+def _field_arguments(kinds: Sequence[BodyKind], *, required: bool) -> Iterator[Argument]:
     """Return the fields of all kinds of body; only what all of them require is required."""
-    everywhere = frozenset.intersection(*(each.required for each in plain))
+    plain = [(each.fields, each.media.files) for each in kinds if each.fields is not None]
+    everywhere = frozenset.intersection(*(fields.required for fields, _ in plain))
     schemas: dict[str, list[tuple[Any, bool]]] = {}
-    for each in plain:
-        for name, schema in each.properties.items():
-            schemas.setdefault(name, []).append((schema, name in each.parts.files))
+    for fields, files in plain:
+        for name, schema in fields.properties.items():
+            schemas.setdefault(name, []).append((schema, name in files))
     for name, found in schemas.items():
         yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
 
@@ -256,25 +254,14 @@ def _whole_schema(kind: Media, schemas: Schemas) -> Any:
     return FILE_SCHEMA
 
 
-def _fields(kind: Media, schemas: Schemas) -> Fields | None:
-    """Return the fields of a media type whose schema is a plain object; None for any other."""
-    if kind.is_sequence or not has_fields(kind.type):
-        return None
-    found = _family_fields(kind.schema, schemas)
-    if found is None or not found.properties:
-        return None
-    found = _with_undeclared(found)
-    _report_headers(kind, schemas)
-    has_files = is_form(kind.type) or is_multipart(kind.type)
-    return _with_parts(found, kind, schemas) if has_files else found
-
-
-def _report_headers(kind: Media, schemas: Schemas) -> None:
-    """Name the headers of parts that are sent only where the caller gives them."""
-    for field, headers in kind.headers.items():
-        for name in (name for name, value in headers.items() if value is None):
-            why = f"the header {name} of the part {field} is only sent if its `headers` contain it"
-            schemas.problems.append(Problem(kind.encoding.child(field).where, why))
+def _kind(media: Media, schemas: Schemas) -> BodyKind:
+    """Return a media type with its fields, if its schema is a plain object."""
+    fields = None if media.is_sequence or not has_fields(media.type) else _family_fields(media.schema, schemas)
+    if fields is None or not fields.properties:
+        return BodyKind(media, None)
+    fields = _with_undeclared(fields)
+    is_in_parts = is_form(media.type) or is_multipart(media.type)
+    return _with_files(media, fields, schemas) if is_in_parts else BodyKind(media, fields)
 
 
 def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
@@ -361,15 +348,17 @@ def _all_of(schemas: list[Any]) -> Any:
     return schemas[0] if all(each == schemas[0] for each in schemas) else {"allOf": schemas}
 
 
-def _with_parts(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
-    """Return the fields of a form, with files described as such."""
-    schemas_of = {name: _part_schema(schema, schemas) for name, schema in fields.properties.items()}
-    files = {
-        name for name, schema in schemas_of.items() if _is_file(schema, kind.encoding.child(name, "contentType").node)
-    }
-    types = {name: schema["contentMediaType"] for name, schema in schemas_of.items() if "contentMediaType" in schema}
-    described = {name: _file_schema(each) if name in files else each for name, each in fields.properties.items()}
-    return msgspec.structs.replace(fields, properties=described, parts=Parts(frozenset(files), types))
+def _with_files(media: Media, fields: Fields, schemas: Schemas) -> BodyKind:
+    """Return a form with what the schemas of its fields say about its parts; files are described as such."""
+    parts, properties = dict(media.parts), dict(fields.properties)
+    for name, schema in fields.properties.items():
+        found = _part_schema(schema, schemas)
+        is_file = _is_file(found, media.part(name).declared_types)
+        kind = found.get("contentMediaType")
+        parts[name] = msgspec.structs.replace(media.part(name), is_file=is_file, schema_type=kind)
+        if is_file:
+            properties[name] = _file_schema(schema)
+    return BodyKind(msgspec.structs.replace(media, parts=parts), msgspec.structs.replace(fields, properties=properties))
 
 
 def _part_schema(schema: Any, schemas: Schemas) -> Schema:
@@ -378,8 +367,8 @@ def _part_schema(schema: Any, schemas: Schemas) -> Schema:
     return _target(schema.get("items"), schemas) if schema.get("type") == "array" else schema
 
 
-def _is_file(schema: Schema, encoding: Any) -> bool:
-    if isinstance(encoding, str) and not _is_readable(encoding):
+def _is_file(schema: Schema, declared_types: str) -> bool:
+    if declared_types and not _is_readable(declared_types):
         return True
     content = schema.get("contentMediaType")
     is_content = content is not None and "contentEncoding" not in schema and not _is_readable(content)

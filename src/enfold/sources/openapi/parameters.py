@@ -34,10 +34,48 @@ RESERVED_HEADERS: Final = frozenset(
 
 PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
 _COLLECTION_STYLES: Final = {"ssv": "spaceDelimited", "pipes": "pipeDelimited", "tsv": "tabDelimited"}
+_DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 
 
 class MalformedOperationError(ValueError):
     """An operation whose request cannot be built; it is left out of the import."""
+
+
+class Notation(msgspec.Struct, frozen=True):
+    """How the value of a parameter, or of a field of a form, is written."""
+
+    style: str
+    explode: bool
+    allow_reserved: bool = False
+    items: Any = None  # of a list of 2.0: its lists may have a collectionFormat of their own
+
+    def delimiter(self, escape: Encode) -> str:
+        return escape(_DELIMITERS[self.style]) if self.style in _DELIMITERS else ","
+
+
+def read_notation(node: dict[str, Any], usual: str = "form") -> Notation:
+    """Read the style of a parameter or of a field since 3.0; `usual` is the one where it declares none."""
+    style, explode = node.get("style"), node.get("explode")
+    if not isinstance(style, str):
+        style = usual
+    explodes = explode if isinstance(explode, bool) else style in ("form", "cookie")
+    return Notation(style, explodes, node.get("allowReserved") is True)
+
+
+def read_collection_format(node: dict[str, Any]) -> Notation:
+    """Read the collectionFormat of 2.0; its default is csv, not multi."""
+    declared = str(node.get("collectionFormat"))
+    return Notation(_COLLECTION_STYLES.get(declared, "form"), declared == "multi", items=node.get("items"))
+
+
+def with_inner_lists_joined(value: Any, items: Any) -> Any:
+    """Join inner lists of a 2.0 list to text, by the collectionFormat of their level."""
+    if not isinstance(value, list) or not isinstance(items, dict) or items.get("type") != "array":
+        return value
+    inner = read_collection_format(items)
+    rows = [with_inner_lists_joined(each, inner.items) for each in value]
+    delimiter = inner.delimiter(unescaped)
+    return [delimiter.join(map(scalar_text, each)) if isinstance(each, list) else each for each in rows]
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -48,22 +86,23 @@ class Parameter(msgspec.Struct, frozen=True):
     place: DocumentPlace  # the parameter object
     schema: DocumentPlace
     required: bool
-    style: str
-    explode: bool
-    allow_reserved: bool = False
+    notation: Notation
     allow_empty: bool = False
     content_type: str | None = None
-    items: Any = None  # of a list of 2.0: its lists may have a collectionFormat of their own
 
     @property
     def key(self) -> tuple[str, str]:
         """The key of a parameter: location and name, case-insensitive in headers."""
         return self.location, self.name.lower() if self.location == "header" else self.name
 
+    @property
+    def escape(self) -> Encode:
+        return ENCODE_RESERVED[self.location] if self.notation.allow_reserved else encode
+
     def written(self, value: Any) -> Any:
-        """Return the value of a parameter with `content` as text of its media type; that of any other as it is."""
+        """Return the value of a parameter with `content` as text of its media type; that of any other to be expanded."""
         if self.content_type is None:
-            return value
+            return with_inner_lists_joined(value, self.notation.items)
         return strict_json(value) if is_json(self.content_type) else scalar_text(value)
 
 
@@ -114,7 +153,7 @@ def _read(place: DocumentPlace, version: str) -> Parameter | None:
     if location == "header" and name.lower() in reserved:
         return None
     is_old = version == "2.0" and "schema" not in node
-    style, explode = collection_style(node.get("collectionFormat")) if is_old else _style(node)
+    usual = "form" if location in ("query", "cookie") else "simple"
     content_type, schema = (None, place) if is_old else _content(place)
     return Parameter(
         name,
@@ -122,37 +161,10 @@ def _read(place: DocumentPlace, version: str) -> Parameter | None:
         place,
         schema,
         required=node.get("required") is True or location == "path",
-        style=style,
-        explode=explode,
-        allow_reserved=node.get("allowReserved") is True,
+        notation=read_collection_format(node) if is_old else read_notation(node, usual),
         allow_empty=node.get("allowEmptyValue") is True,
         content_type=content_type,
-        items=node.get("items") if is_old else None,
     )
-
-
-def collection_style(collection_format: Any) -> tuple[str, bool]:
-    """Return the style and explode of 2.0's collectionFormat; its default is csv, not multi."""
-    if collection_format == "multi":
-        return "form", True
-    return _COLLECTION_STYLES.get(str(collection_format), "form"), False
-
-
-def with_inner_lists_joined(value: Any, items: Any) -> Any:
-    """Join inner lists of a 2.0 list to text, by the collectionFormat of their level."""
-    if not isinstance(value, list) or not isinstance(items, dict) or items.get("type") != "array":
-        return value
-    delimiter = DELIMITERS.get(collection_style(items.get("collectionFormat"))[0], ",")
-    rows = [with_inner_lists_joined(each, items.get("items")) for each in value]
-    return [delimiter.join(map(scalar_text, each)) if isinstance(each, list) else each for each in rows]
-
-
-def _style(node: dict[str, Any]) -> tuple[str, bool]:
-    """Return the style and explode of a parameter since 3.0, or their defaults."""
-    style, explode = node.get("style"), node.get("explode")
-    if not isinstance(style, str):
-        style = "form" if node["in"] in ("query", "cookie") else "simple"
-    return style, explode if isinstance(explode, bool) else style in ("form", "cookie")
 
 
 def _content(place: DocumentPlace) -> tuple[str | None, DocumentPlace]:
@@ -171,7 +183,7 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
         if name not in known and not (name in in_query and name not in placeholder_names(path)):
             node = {"name": name, "in": "path", "required": True, "schema": {"type": ["string", "number", "boolean"]}}
             place = DocumentPlace(node, found.place.resource, found.place.pointer)
-            yield Parameter(name, "path", place, place.child("schema"), required=True, style="simple", explode=False)
+            yield Parameter(name, "path", place, place.child("schema"), True, Notation("simple", explode=False))
 
 
 # --- on the wire --------------------------------------------------------------------------------------------------
@@ -179,14 +191,21 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
     """Return the text that replaces the placeholder of a path parameter."""
-    escape = ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
-    return expand_path(parameter.name, parameter.written(value), parameter.style, parameter.explode, escape)
+    escape = ENCODE_RESERVED["path rest"] if keeps_slashes else parameter.escape
+    notation, written = parameter.notation, parameter.written(value)
+    if _is_undefined(written):
+        return ""
+    if notation.style == "matrix":
+        pairs = expand_pairs(parameter.name, written, notation, escape)
+        return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
+    if notation.style == "label":
+        return "." + _joined(written, notation, escape, separator="." if notation.explode else ",")
+    return _joined(written, notation, escape, separator=notation.delimiter(encode))
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """Return the encoded pairs that a query parameter adds to the query string."""
-    written, escape = parameter.written(value), _encoder(parameter)
-    pairs = expand_query(parameter.name, written, parameter.style, parameter.explode, escape)
+    pairs = expand_pairs(parameter.name, parameter.written(value), parameter.notation, parameter.escape)
     # A required parameter is sent even where its value is empty.
     return pairs or ([(encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
 
@@ -198,18 +217,18 @@ def querystring_text(parameter: Parameter, value: Any) -> str:
     return encode(parameter.written(value))
 
 
-def header_text(parameter: Parameter, value: Any) -> str | None:
-    return expand_header(parameter.written(value), parameter.style, parameter.explode)
+def header_text(value: Any, notation: Notation) -> str | None:
+    """Return a header's value, which is never percent-encoded."""
+    return None if _is_undefined(value) else _joined(value, notation, unescaped, notation.delimiter(unescaped))
 
 
 def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
-    """Return the cookies as `name=value`."""
-    written, escape = parameter.written(value), _encoder(parameter)
-    return expand_cookie(parameter.name, written, parameter.style, parameter.explode, escape)
-
-
-def _encoder(parameter: Parameter) -> Encode:
-    return ENCODE_RESERVED[parameter.location] if parameter.allow_reserved else encode
+    """Return the cookies as `name=value`: `form` writes them like a query, `cookie` (3.2) unescaped (RFC 6265)."""
+    name, notation, written = parameter.name, parameter.notation, parameter.written(value)
+    if notation.style == "cookie":
+        return [f"{key}={text}" for key, text in expand_pairs(name, written, notation, unescaped, unescaped)]
+    pairs = expand_pairs(name, written, notation, parameter.escape)
+    return [join_pairs(pairs)] if pairs else []
 
 
 Encode: TypeAlias = Callable[[str], str]
@@ -219,8 +238,6 @@ _TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
 # a question mark would end it, and a slash begin another segment.
 _RESERVED_IN_QUERY: Final = ":/?[]@!$'()*,;="
 _RESERVED_IN_PATH: Final = ":[]@!$&'()*+,;="
-
-DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 
 
 def encode(text: str) -> str:
@@ -282,25 +299,8 @@ def _is_undefined(value: Any) -> bool:
     return value is None
 
 
-# --- path ---------------------------------------------------------------------------------------------------------
-
-
-def expand_path(name: str, value: Any, style: str, explode: bool, escape: Encode) -> str:
-    """Return the text for a placeholder of a path."""
-    if _is_undefined(value):
-        return ""
-    if style == "matrix":
-        pairs = expand_query(name, value, "form", explode, escape)
-        return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
-    if style == "label":
-        return "." + _joined(value, explode, escape, separator="." if explode else ",")
-    if style in DELIMITERS:  # only 2.0 has these in a path
-        return encode(DELIMITERS[style]).join(escape(scalar_text(each)) for each in _flat(value))
-    return _joined(value, explode, escape, separator=",")
-
-
-def _joined(value: Any, explode: bool, escape: Encode, separator: str) -> str:
-    if isinstance(value, dict) and explode:
+def _joined(value: Any, notation: Notation, escape: Encode, separator: str) -> str:
+    if isinstance(value, dict) and notation.explode:
         return separator.join(f"{escape(member)}={escape(scalar_text(each))}" for member, each in _members(value))
     return separator.join(escape(scalar_text(each)) for each in _flat(value))
 
@@ -317,24 +317,23 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-# --- query and urlencoded bodies ----------------------------------------------------------------------------------
+# --- pairs: queries, urlencoded bodies, cookies -------------------------------------------------------------------
 
 
-def expand_query(
-    name: str, value: Any, style: str, explode: bool, escape: Encode, escape_name: Encode = encode
+def expand_pairs(
+    name: str, value: Any, notation: Notation, escape: Encode, escape_name: Encode = encode
 ) -> list[tuple[str, str]]:
-    """Return the encoded pairs of a query string, without their delimiters."""
+    """Return the encoded pairs of a value, without their delimiters."""
     if _is_undefined(value):
         return []
     key = escape_name(name)
-    if style == "deepObject" and isinstance(value, (dict, list)):
+    if notation.style == "deepObject" and isinstance(value, (dict, list)):
         return [(escape_name(path), escape(scalar_text(each))) for path, each in _deep(name, value)]
-    if isinstance(value, list) and explode:
+    if isinstance(value, list) and notation.explode:
         return [(key, escape(scalar_text(each))) for each in _elements(value)]
-    if isinstance(value, dict) and explode:
+    if isinstance(value, dict) and notation.explode:
         return [pair for member, each in _members(value) for pair in _member_pairs(member, each, escape)]
-    delimiter = encode(DELIMITERS[style]) if style in DELIMITERS else ","
-    return [(key, delimiter.join(escape(scalar_text(each)) for each in _flat(value)))]
+    return [(key, notation.delimiter(encode).join(escape(scalar_text(each)) for each in _flat(value)))]
 
 
 def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, str]]:
@@ -359,30 +358,6 @@ def _deep(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def join_pairs(pairs: list[tuple[str, str]]) -> str:
     return "&".join(f"{name}={value}" for name, value in pairs)
-
-
-# --- header -------------------------------------------------------------------------------------------------------
-
-
-def expand_header(value: Any, style: str, explode: bool) -> str | None:
-    """Return a header's value, which is never percent-encoded."""
-    if _is_undefined(value):
-        return None
-    separator = DELIMITERS.get(style, ",")
-    return _joined(value, explode, unescaped, separator)
-
-
-# --- cookie -------------------------------------------------------------------------------------------------------
-
-
-def expand_cookie(name: str, value: Any, style: str, explode: bool, escape: Encode) -> list[str]:
-    """Return the cookies of one parameter: `form` writes it like a query, `cookie` (3.2) unescaped (RFC 6265)."""
-    if _is_undefined(value):
-        return []
-    if style != "cookie":
-        return [join_pairs(expand_query(name, value, "form", explode, escape))]
-    pairs = expand_query(name, value, "form", explode, unescaped, unescaped)
-    return [f"{key}={text}" for key, text in pairs]
 
 
 # --- forms --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.http_client import Request
-from enfold.sources.openapi.bodies import FilePart, Parts, is_described_file, write_body
+from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
 from enfold.sources.openapi.inputs import BodyKind, Inputs
 from enfold.sources.openapi.operations import has_fields, is_json, is_multipart, is_within
 from enfold.sources.openapi.parameters import (
@@ -25,7 +25,6 @@ from enfold.sources.openapi.parameters import (
     placeholder_name,
     query_pairs,
     querystring_text,
-    with_inner_lists_joined,
 )
 
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
@@ -101,9 +100,8 @@ class RequestBuilder:
         written = [each for each in (self._base_query, query) if each]
         request = Draft(self._method, self._origin, "".join(path), written, [], [])
         for name, parameter in self._others:
-            value = with_inner_lists_joined(arguments.get(name), parameter.items)
-            if value is not None:
-                self._place(request, name, parameter, value)
+            if arguments.get(name) is not None:
+                self._place(request, name, parameter, arguments[name])
         if self._inputs.kinds:
             self._write_body(request, arguments)
         return request
@@ -128,8 +126,7 @@ class RequestBuilder:
             return ",".join(value for _, value in query_pairs(parameter, arguments.get(argument)))
         if arguments.get(argument) is None:
             raise _missing(argument)
-        value = with_inner_lists_joined(arguments[argument], parameter.items)
-        return path_text(parameter, value, keeps_slashes=text.startswith("{+"))
+        return path_text(parameter, arguments[argument], keeps_slashes=text.startswith("{+"))
 
     def _place(self, request: Draft, argument: str, parameter: Parameter, value: Any) -> None:
         if parameter.location == "query":
@@ -139,7 +136,7 @@ class RequestBuilder:
         elif parameter.location == "querystring":
             request.query.append(querystring_text(parameter, value))
         elif parameter.location == "header":
-            text = header_text(parameter, value)
+            text = header_text(parameter.written(value), parameter.notation)
             if text is not None:
                 request.headers.append((parameter.name, _sendable(argument, text, _UNSENDABLE)))
         else:
@@ -162,8 +159,7 @@ class RequestBuilder:
             raise _missing(whole or "body")
 
     def _set(self, request: Draft, kind: BodyKind, value: Any, wanted: str | None) -> None:
-        parts = kind.fields.parts if kind.fields is not None else Parts()
-        request.content, content_type = write_body(kind.media, value, parts, wanted)
+        request.content, content_type = write_body(kind.media, value, wanted)
         if is_multipart(content_type):  # only we know the boundary
             request.set_header("Content-Type", content_type)
         else:
@@ -219,14 +215,14 @@ def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], want
     files = _given_files(plain, given)
     for each in plain:
         fields = each.fields
-        if fields is not None and set(given) <= set(fields.properties) and files <= fields.parts.files:
+        if fields is not None and set(given) <= set(fields.properties) and files <= each.media.files:
             return each
     return plain[0]
 
 
 def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
     """Return the fields whose values are files: content of this process, or described ones where a kind accepts a file."""
-    possible = frozenset().union(*(each.fields.parts.files for each in plain if each.fields is not None))
+    possible = frozenset().union(*(each.media.files for each in plain))
     listed = {name: value if isinstance(value, list) else [value] for name, value in given.items() if name in possible}
     described = {name for name, values in listed.items() if any(map(is_described_file, values))}
     return described | {name for name, value in given.items() if _is_bytes(value)}
