@@ -2,7 +2,7 @@
 
 import asyncio
 
-from enfold import OperationRegistry
+from enfold import App, OperationRegistry
 
 ops = OperationRegistry("shop")
 stock: dict[str, int] = {}
@@ -26,8 +26,8 @@ async def left(item: str) -> int:
 
 
 async def main() -> None:
-    print((await ops.execute("shop.left", {"item": "tea"})).data)
-    await ops.lifetime.stop()
+    async with App(ops):
+        print((await ops.execute("shop.left", {"item": "tea"})).data)
 
 
 if __name__ == "__main__":

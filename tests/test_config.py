@@ -291,7 +291,7 @@ async def test_policies_and_access_rules_of_a_file_are_in_the_specs(everything: 
 
 
 async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(everything: OperationRegistry) -> None:
-    states = {state.name: state for state in everything.sources}
+    states = {state.name: state for state in everything.services.sources}
     found = {name: (each.kind, each.state, each.operations, each.required) for name, each in states.items()}
     assert found["little"] == ("mcp", "up", 3, False)
     assert found["shop"] == ("functions", "up", 1, True)
@@ -302,14 +302,14 @@ async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(every
 async def test_a_source_that_was_down_appears_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '{"mcpServers": {"late": {"command": "PYTHON", "args": ["late.py"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}) as registry:
-        assert [state.state for state in registry.sources] == ["down"]
+        assert [state.state for state in registry.services.sources] == ["down"]
         changed = asyncio.Event()
         stop = registry.watch(changed.set)
         write(tmp_path, "late.py", LITTLE.read_text())
         await asyncio.wait_for(changed.wait(), PATIENCE)
         stop()
         assert (await registry.execute("late.add", {"x": 1, "y": 2})).data == {"sum": 3}
-        assert [state.state for state in registry.sources] == ["up"]
+        assert [state.state for state in registry.services.sources] == ["up"]
 
 
 async def test_a_source_that_recovers_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -327,7 +327,9 @@ async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.Log
     caplog.set_level("INFO", "enfold")
     text = '{"mcpServers": {"slow": {"command": "sleep", "args": ["600"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}, patience=0.1) as registry:
-        assert [(each.name, each.state, each.kind) for each in registry.sources] == [("slow", "starting", "mcp")]
+        assert [(each.name, each.state, each.kind) for each in registry.services.sources] == [
+            ("slow", "starting", "mcp")
+        ]
     assert caplog.messages == ["slow has not answered yet"]
 
 

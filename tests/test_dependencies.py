@@ -661,7 +661,7 @@ async def test_dependencies_are_closed_also_while_all_threads_are_busy(shop: Sho
 
     @ops.query
     async def use(connection: Annotated[Connection, Depends(shop.connect)]) -> None:
-        await until(lambda: ops.threads().busy == 0)
+        await until(lambda: ops.services.threads.busy == 0)
         blocked.append(asyncio.ensure_future(ops.execute("busy.block")))
         await until(has_begun.is_set)
 

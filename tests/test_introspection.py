@@ -60,11 +60,11 @@ async def test_the_states_of_sources_are_sent_now_and_after_every_change() -> No
     alone = (await ops.execute("enfold.sources")).data
     assert [(each["name"], each["state"], each["operations"]) for each in alone] == [("functions", "up", 2)]
     assert alone[0]["tokens"] > 10
-    ops.sources.enter("upstream", "mcp")
+    ops.services.sources.enter("upstream", "mcp")
     stream = ops.subscribe("enfold.sources.watch")
     seen: list[Any] = [(await anext(stream)).data[0]["state"]]
     for state, why in (("up", ""), ("down", "refused")):
-        ops.sources.enter("upstream", "mcp", state, why=why)  # type: ignore[arg-type]
+        ops.services.sources.enter("upstream", "mcp", state, why=why)  # type: ignore[arg-type]
         seen.append((await anext(stream)).data[0]["state"])
     await stream.aclose()
     assert seen == ["starting", "up", "down"]
@@ -262,9 +262,9 @@ async def test_no_call_pays_for_introspection_that_is_not_used() -> None:
     ops = shop()
     introduce(ops, {})
     tool_names(ops)  # which looks at the names of all operations, those about the program too
-    assert ops.observers.end is None
+    assert ops.services.observers.end is None
     await anext(ops.subscribe("enfold.calls", {"follow": False}), None)
-    assert ops.observers.end is not None
+    assert ops.services.observers.end is not None
 
 
 async def test_a_source_is_reconnected_at_once_by_an_administrator(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ async def test_a_source_is_reconnected_at_once_by_an_administrator(tmp_path: Pat
     file.write_text(f'[sources.box]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n')
     async with open_config(file, {}, patience=30) as registry:
         introduce(registry, {})
-        assert registry.sources["box"].state == "down"
+        assert registry.services.sources["box"].state == "down"
         server.write_text(SERVER)
         guarded = registry.guarded()
         with pytest.raises(CallError) as refused:

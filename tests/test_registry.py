@@ -224,9 +224,9 @@ def test_a_short_name_never_changes_its_source_while_one_is_down() -> None:
     ops = OperationRegistry()
     ops.query(namespace="b", name="search")(lambda: 1)
     assert ops.find("search").id == "b.search"
-    ops.sources.away["a"] = frozenset({"search"})
+    ops.services.sources.away["a"] = frozenset({"search"})
     with pytest.raises(CallError, match="use the full id"):
         ops.guarded().find("search")
     assert ops.find("b.search").id == "b.search"
-    ops.sources.remove("a")
+    ops.services.sources.remove("a")
     assert ops.find("search").id == "b.search"

@@ -67,7 +67,7 @@ async def until_changed(registry: OperationRegistry, is_true: Callable[[], bool]
     def hear(*_: SourceState | None) -> None:
         changed.set()
 
-    ends = [registry.sources.watch(hear), registry.watch(changed.set)]
+    ends = [registry.services.sources.watch(hear), registry.watch(changed.set)]
     while not is_true():
         changed.clear()
         await asyncio.wait_for(changed.wait(), PATIENCE)
@@ -85,7 +85,7 @@ async def test_only_changed_sources_are_reopened_and_their_running_calls_finish(
         await until((tmp_path / "begun").exists)
         write(f"# a line more\n{same}[sources.other]\ncommand = {little()}\n")
         await until_changed(registry, lambda: "other.add" in registry and "shop.slow" not in registry)
-        assert [source.name for source in registry.sources] == ["same", "other"]
+        assert [source.name for source in registry.services.sources] == ["same", "other"]
         assert not running.done()
         (tmp_path / "go").touch()
         assert (await running).data == "finished"
@@ -131,12 +131,12 @@ async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_
                         failures.append(error)
                 await asyncio.sleep(0)
 
-        calling = asyncio.create_task(call())
+        calling, sources = asyncio.create_task(call()), registry.services.sources
         for number in range(3):
             names = [f"program{number}", f"server{number}"]
             write(program.format(names[0]) + server.format(names[1]))
-            await until_changed(registry, lambda names=names: sorted(each.name for each in registry.sources) == names)  # type: ignore[misc]
-            await until_changed(registry, lambda: all(each.state == "up" for each in registry.sources))
+            await until_changed(registry, lambda names=names: sorted(each.name for each in sources) == names)  # type: ignore[misc]
+            await until_changed(registry, lambda: all(each.state == "up" for each in sources))
         calling.cancel()
         assert failures == []
         assert registry.find("price").id == "shop.price"  # by its short name, which no other operation has
@@ -168,7 +168,7 @@ async def test_an_invalid_file_leaves_the_previous_configuration_active(
 async def test_a_successor_that_cannot_be_opened_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     async with served(tmp_path, f"[sources.a]\ncommand = {little()}\n") as (registry, write):
         write('[sources.a]\ncommand = "no-such-program"\n')
-        await until_changed(registry, lambda: registry.sources["a"].state == "down")
+        await until_changed(registry, lambda: registry.services.sources["a"].state == "down")
         with pytest.raises(CallError, match="Operation not found"):
             await registry.execute("a.add", {"x": 1, "y": 2})
 

@@ -214,7 +214,7 @@ async def test_a_full_pool_answers_resource_exhausted_and_recovers() -> None:
     assert await code_of(ops, "t.hold", {}) == "RESOURCE_EXHAUSTED"
     release.set()
     assert (await first).data == 1
-    await until(lambda: ops.threads().busy == 0)  # the thread steps back a moment after its answer is there
+    await until(lambda: ops.services.threads.busy == 0)  # the thread steps back a moment after its answer is there
     assert (await ops.execute("t.hold", {})).data == 1
 
 

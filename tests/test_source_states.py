@@ -54,16 +54,16 @@ class Changes:
 
 async def test_a_process_that_dies_is_reported_at_once_and_a_call_restarts_it() -> None:
     registry = OperationRegistry()
-    changes = Changes(registry.sources)
+    changes = Changes(registry.services.sources)
     async with from_mcp(LITTLE, namespace="little") as operations:
         registry.register_all(operations)
-        up = registry.sources["little"]
+        up = registry.services.sources["little"]
         pid = (await registry.execute("little.told")).data["pid"]
         os.kill(pid, signal.SIGKILL)
         await changes.until("down")
-        down = registry.sources["little"]
+        down = registry.services.sources["little"]
         await registry.execute("little.add", {"x": 1, "y": 2})
-        back = registry.sources["little"]
+        back = registry.services.sources["little"]
     assert (up.kind, up.operations > 3, up.required) == ("mcp", True, False)
     assert "little" in down.why
     assert down.since >= up.since
@@ -73,7 +73,7 @@ async def test_a_process_that_dies_is_reported_at_once_and_a_call_restarts_it() 
 
 async def test_peers_are_down_while_their_transport_is_cut_and_sources_of_one_name_are_distinguished() -> None:
     registry = OperationRegistry()
-    changes = Changes(registry.sources)
+    changes = Changes(registry.services.sources)
     wire = FaultyTransport(MemoryTransport("edge"), Faults(), 1)
     async with (
         from_calls(wire, discovery=Discovery(patience=0.01)) as one,
@@ -86,8 +86,8 @@ async def test_peers_are_down_while_their_transport_is_cut_and_sources_of_one_na
         await changes.until("down")
         wire.mend()
         await changes.until("up")
-        assert [source.name for source in registry.sources] == ["peers", "peers 2"]
-    assert registry.sources["peers"].why == "it has been closed"
+        assert [source.name for source in registry.services.sources] == ["peers", "peers 2"]
+    assert registry.services.sources["peers"].why == "it has been closed"
 
 
 def test_a_document_shows_what_was_left_out_of_it() -> None:
@@ -99,7 +99,7 @@ def test_a_document_shows_what_was_left_out_of_it() -> None:
     }
     registry = OperationRegistry()
     registry.register_all(from_openapi(document))
-    shown = registry.sources["Shop"]
+    shown = registry.services.sources["Shop"]
     assert (shown.kind, shown.state, shown.operations, len(shown.skipped)) == ("openapi", "up", 1, 1)
 
 
@@ -149,17 +149,17 @@ async def test_a_service_that_cannot_be_reached_is_down_until_it_answers_again(
         registry = await opening.__aenter__()
         assert (await registry.execute("api.a")).data == 1
     try:
-        changes = Changes(registry.sources)
+        changes = Changes(registry.services.sources)
         for _ in range(2):
             with pytest.raises(CallError, match="cannot be reached"):
                 await registry.execute("api.a")
-        (missing,) = registry.sources.missing
+        (missing,) = registry.services.sources.missing
         assert (missing.name, missing.state) == ("api", "down")
         assert "cannot be reached" in missing.why
         with service(port):
             await changes.until("up")  # although it is not called
-            assert registry.sources.missing == []
-        assert [each.state for each in registry.sources.history("api")][-3:] == ["up", "down", "up"]
+            assert registry.services.sources.missing == []
+        assert [each.state for each in registry.services.sources.history("api")][-3:] == ["up", "down", "up"]
     finally:
         await opening.__aexit__(None, None, None)
     lines = [each for each in caplog.messages if each.startswith("api is")]
@@ -172,7 +172,7 @@ async def test_the_loss_and_return_of_a_process_is_a_line_each(
     config = tmp_path / "enfold.toml"
     config.write_text(f"[sources.little]\ncommand = {json.dumps(LITTLE)}\n")
     async with open_config(config, {}) as registry:
-        changes = Changes(registry.sources)
+        changes = Changes(registry.services.sources)
         for number in (1, 2):
             os.kill((await registry.execute("little.told")).data["pid"], signal.SIGKILL)
             await changes.until("down")
@@ -180,7 +180,7 @@ async def test_the_loss_and_return_of_a_process_is_a_line_each(
             lines = [each for each in caplog.messages if each.startswith("little is")]
             assert len(lines) == 2 * number
             assert lines[-2].startswith("little is down: little ")
-            assert lines[-1] == f"little is up: {registry.sources['little'].operations} operations"
+            assert lines[-1] == f"little is up: {registry.services.sources['little'].operations} operations"
 
 
 async def test_the_loss_and_return_of_a_server_at_an_address_is_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,8 +207,8 @@ async def test_the_loss_and_return_of_a_server_at_an_address_is_a_line_each(capl
 
 def test_a_status_for_everyone_and_reasons_for_authorized_readers() -> None:
     ops = OperationRegistry()
-    ops.sources.enter("shop.py", "functions", "down", why="There is no file shop.py")
-    ops.sources.enter("tickets", "mcp", "down", why="it is not required")
+    ops.services.sources.enter("shop.py", "functions", "down", why="There is no file shop.py")
+    ops.services.sources.enter("tickets", "mcp", "down", why="it is not required")
     tokens = Tokens(
         {
             "reader": Identity("ann", frozenset({"enfold:read"})),
@@ -223,7 +223,7 @@ def test_a_status_for_everyone_and_reasons_for_authorized_readers() -> None:
         }
         anonymous = client.get("/readyz")
         alive = client.get("/healthz")
-        ops.sources.enter("shop.py", "functions", "up")
+        ops.services.sources.enter("shop.py", "functions", "up")
         ready = client.get("/readyz")
     assert [{**each, "since": 0} for each in told["reader"]["missing"]] == [{**reason, "since": 0}]
     assert told["owner"] == told["reader"]
@@ -245,5 +245,5 @@ async def test_functions_are_required_and_other_sources_where_the_file_says_so(
 ) -> None:
     (tmp_path / "enfold.toml").write_text(f"[sources.a]\n{lines}\n")
     async with open_config(tmp_path / "enfold.toml", {}) as registry:
-        missing: Any = [source.name for source in registry.sources.missing]
+        missing: Any = [source.name for source in registry.services.sources.missing]
     assert missing == expected

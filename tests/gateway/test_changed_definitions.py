@@ -55,7 +55,7 @@ class Shifting:
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until the registry has changed as a test wants it."""
         changed = asyncio.Event()
-        stop, end = self.registry.watch(changed.set), self.registry.sources.watch(lambda *_: changed.set())
+        stop, end = self.registry.watch(changed.set), self.registry.services.sources.watch(lambda *_: changed.set())
         async with asyncio.timeout(20):
             while not is_so():
                 changed.clear()
@@ -88,7 +88,7 @@ async def test_a_changed_definition_is_logged_counted_and_shown(
     async with shifting(tmp_path, PAY) as gateway:
         gateway.define({**PAY, **change})
         await gateway.call("reload")
-        await gateway.until(lambda: gateway.registry.sources["s"].changes == 1)
+        await gateway.until(lambda: gateway.registry.services.sources["s"].changes == 1)
         (warning,) = [
             record.getMessage() for record in caplog.records if "changed the definition" in record.getMessage()
         ]
@@ -135,7 +135,7 @@ async def test_a_mutation_stays_one_over_a_change_a_reconnection_and_its_return(
         gateway.define({**harmless, "description": "z"})
         await gateway.call("reload")
         await gateway.until(lambda: "s.pay" in gateway.registry)
-        assert (spec_of("s.pay").type.value, gateway.registry.sources["s"].changes) == ("mutation", 3)
+        assert (spec_of("s.pay").type.value, gateway.registry.services.sources["s"].changes) == ("mutation", 3)
 
 
 async def test_a_mutation_stays_one_when_the_configuration_of_its_source_changes(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_mutation_stays_one_when_the_configuration_of_its_source_changes
         entry["mcpServers"]["s"]["timeout"] = 5
         config.write_text(json.dumps(entry))
         gateway.reconciler.apply(read_config(config, {}))
-        await gateway.until(lambda: gateway.registry.sources["s"].changes == 1)
+        await gateway.until(lambda: gateway.registry.services.sources["s"].changes == 1)
         assert gateway.registry.get_spec("s.pay").type.value == "mutation"
 
 
@@ -158,7 +158,7 @@ async def test_an_unchanged_query_and_a_new_tool_are_not_changes(
         gateway.define(look, PAY)
         await gateway.call("reload")
         await gateway.until(lambda: "s.pay" in gateway.registry)
-        assert (await gateway.get_status("look"), gateway.registry.sources["s"].changes) == (200, 0)
+        assert (await gateway.get_status("look"), gateway.registry.services.sources["s"].changes) == (200, 0)
     assert "changed the definition" not in caplog.text
 
 
@@ -180,9 +180,9 @@ async def test_a_document_that_is_read_again_is_compared(tmp_path: Path, caplog:
         config.write_text('[sources.pets]\nopenapi = "pets.json"\ntimeout = 5\n')
         reconciler.apply(read_config(config, {}))
         changed = asyncio.Event()
-        stop = registry.sources.watch(lambda *_: changed.set())
+        stop = registry.services.sources.watch(lambda *_: changed.set())
         async with asyncio.timeout(20):
-            while registry.sources["pets"].changes != 1:
+            while registry.services.sources["pets"].changes != 1:
                 changed.clear()
                 await changed.wait()
         stop()

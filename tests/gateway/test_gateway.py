@@ -36,7 +36,7 @@ async def test_every_tool_of_every_server_is_an_http_operation_with_its_document
 
 async def test_a_server_that_is_down_is_shown_and_does_not_stop_the_others(gateway: Open) -> None:
     async with gateway() as open_gateway:
-        assert {state.name: state.state for state in open_gateway.registry.sources} == {
+        assert {state.name: state.state for state in open_gateway.registry.services.sources} == {
             "old": "up",
             "new": "up",
             "both": "up",

@@ -35,7 +35,9 @@ async def test_short_names_are_unavailable_until_every_source_has_been_read_once
             assert (await client.post(f"{url}/functions/other.add", json={})).status_code == 200
 
             come = asyncio.Event()
-            stop = registry.sources.watch(lambda *_: come.set() if registry.sources["owner"].state == "up" else None)
+            stop = registry.services.sources.watch(
+                lambda *_: come.set() if registry.services.sources["owner"].state == "up" else None
+            )
             owner.write_text(
                 f"import runpy, sys\nsys.argv = ['x', 'plain']\nrunpy.run_path({SERVER!r}, run_name='__main__')"
             )

@@ -385,7 +385,7 @@ async def test_a_handle_that_is_changed_expired_or_anothers_is_not_a_task() -> N
         assert effects == []
         # The handle itself is good: while a server is unreachable it may be that one.
         away = signed(handle, SECRET, b"task ", operation="late.slow")
-        talk.registry.sources.enter("late", "mcp", "down")
+        talk.registry.services.sources.enter("late", "mcp", "down")
         assert (await talk.ask("tasks/get", {"taskId": away}))["code"] == -32603
         assert (await talk.ask("tasks/get", {"taskId": handle}, "root"))["status"] == "working"  # who sees all
 

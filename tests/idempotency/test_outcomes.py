@@ -209,7 +209,7 @@ async def test_a_call_that_reaches_its_store_too_late_is_not_started(shop: Shop)
 
 async def test_a_process_that_ends_waits_for_calls_whose_callers_have_left(shop: Shop) -> None:
     await shop.leave("slow")
-    closing = asyncio.create_task(shop.registries[0].lifetime.stop())
+    closing = asyncio.create_task(shop.registries[0].services.lifetime.stop())
     await asyncio.sleep(0)
     assert not closing.done()
     shop.go_on.set()
@@ -223,7 +223,7 @@ async def test_a_call_that_a_process_cancels_at_its_end_has_an_unknown_outcome(
     shop: Shop, name: str, again: str
 ) -> None:
     await shop.leave(name)
-    await shop.registries[0].lifetime.stop(grace=0.0)
+    await shop.registries[0].services.lifetime.stop(grace=0.0)
     assert shop.left == 1
     shop.go_on.set()
     assert await shop.call(name, process=1) == again

@@ -48,7 +48,7 @@ def shop() -> OperationRegistry:
     @ops.subscription
     async def count(to: int) -> AsyncIterator[int]:
         for _ in range(to):
-            yield ops.observers.streams
+            yield ops.services.observers.streams
 
     @ops.query
     async def outer(context: Context) -> Any:

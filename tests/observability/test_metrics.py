@@ -47,14 +47,14 @@ async def got(app: Any, headers: dict[str, str] | None = None, method: str = "GE
 
 def served(ops: OperationRegistry, tokens: Tokens | None = None) -> tuple[Any, CallCounts]:
     counts = CallCounts(ops)
-    ops.observers.add(counts.count)
+    ops.services.observers.add(counts.count)
     mounts = {"/metrics": to_metrics(counts, has_identities=tokens is not None)}
     return to_http(ops, tokens=tokens, allow_anonymous=True, mounts=mounts), counts
 
 
 async def test_calls_refusals_sources_and_what_runs_now_are_counted() -> None:
     ops = shop()
-    ops.sources.enter("github", "openapi", "down")
+    ops.services.sources.enter("github", "openapi", "down")
     ops.services.gauges["sessions"] = lambda: {"mcp": 2}
     ops.services.gauges["tasks"] = lambda: {"working": 3, "done": 1}
     app, _ = served(ops)

@@ -109,10 +109,10 @@ async def test_readiness_distinguishes_a_dead_server_from_one_that_rejects_the_c
     server = Server(nats_server_program(), tmp_path, USERS.format("right"))
     server.wait_until_ready()
     registry, changed = OperationRegistry(), asyncio.Event()
-    registry.sources.watch(lambda *_: changed.set())
+    registry.services.sources.watch(lambda *_: changed.set())
 
     async def until(why: str) -> None:
-        while registry.sources["nats"].why != why:
+        while registry.services.sources["nats"].why != why:
             changed.clear()
             await asyncio.wait_for(changed.wait(), PATIENCE)
 

@@ -50,7 +50,7 @@ async def test_each_call_is_recorded_once_with_its_code_and_never_its_values(sur
     assert len({each.request_id for each in seen}) == len(seen)
     assert "123456" not in str(seen)
     assert "secret" not in str(seen)
-    assert ops.observers.running == 0
+    assert ops.services.observers.running == 0
 
 
 @pytest.mark.parametrize("surface", ["direct", "http", "command_line", "calls"])
@@ -60,7 +60,7 @@ async def test_a_stream_is_recorded_at_its_end_with_the_number_of_its_items(surf
     async with testing.open_client(surface, ops) as client:
         assert [each.data async for each in client.subscribe("shop.count", {"to": 3})] == [1, 1, 1]
     assert [(each.operation, each.code, each.items) for each in seen] == [("shop.count", "OK", 3)]
-    assert (ops.observers.streams, ops.observers.running) == (0, 0)
+    assert (ops.services.observers.streams, ops.services.observers.running) == (0, 0)
 
 
 @pytest.mark.parametrize("operation", ["shop.outer", "shop.from_thread"])
@@ -116,7 +116,7 @@ async def test_a_request_refused_before_the_call_is_recorded_with_its_code(name:
     await answer.body()
     assert answer.status == status
     assert [each.code for each in seen] == ([] if code is None else [code])
-    assert ops.observers.running == 0
+    assert ops.services.observers.running == 0
 
 
 async def test_a_client_that_disconnects_is_recorded_as_aborted() -> None:
@@ -156,4 +156,4 @@ async def test_a_failing_observer_affects_no_call_and_an_unsubscribed_one_is_not
     end_seeing()
     await ops.execute("shop.add", {"x": 1, "y": 2})
     assert len(seen) == 1
-    assert not ops.observers.is_on
+    assert not ops.services.observers.is_on

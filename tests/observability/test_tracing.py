@@ -44,7 +44,7 @@ class Spans:
         self._registries: list[OperationRegistry] = []
 
     def of(self, registry: OperationRegistry) -> OperationRegistry:
-        registry.observers.trace(self._provider)
+        registry.services.observers.trace(self._provider)
         self._registries.append(registry)
         return registry
 
@@ -53,7 +53,7 @@ class Spans:
 
     def close(self) -> None:
         for registry in self._registries:
-            registry.observers.trace(None)
+            registry.services.observers.trace(None)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ async def main():
         provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")))
         trace.set_tracer_provider(provider)
     await ops.execute("shop.add", {{"x": 1, "y": 2}})
-    print(ops.observers.is_on, any(name.startswith("opentelemetry") for name in sys.modules))
+    print(ops.services.observers.is_on, any(name.startswith("opentelemetry") for name in sys.modules))
 
 asyncio.run(main())
 """

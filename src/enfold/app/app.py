@@ -79,6 +79,7 @@ class App:
             mcp: Settings of the MCP server.
         """
         self.registry = registry
+        self.services = services = registry.services
         self.limits = limits
         self.tasks = tasks
         self.recorder = recorder
@@ -95,9 +96,9 @@ class App:
         self._counts = CallCounts(registry)
         self._surfaces: list[HTTPApp | MCPApp] = []
         if tasks is not None:
-            registry.services.gauges["tasks"] = lambda: {"working": tasks.runner.working}
+            services.gauges["tasks"] = lambda: {"working": tasks.runner.working}
             if not tasks.runner.is_running:
-                registry.lifetime.add(tasks.begin, tasks.close)
+                services.lifetime.add(tasks.begin, tasks.close)
 
     # surfaces
 
@@ -130,7 +131,7 @@ class App:
             "tasks": self.tasks,
         }
         app = to_mcp(self._served, expose_errors=self._exposes_errors, **self._access, **{**chosen, **options})
-        self.registry.services.gauges["sessions"] = lambda: {"mcp": app.sessions}
+        self.services.gauges["sessions"] = lambda: {"mcp": app.sessions}
         self._surfaces.append(app)
         return app
 
@@ -145,8 +146,8 @@ class App:
         from importlib.util import find_spec
 
         if find_spec("prometheus_client") is not None:
-            self.registry.observers.add(self._counts.count)
-        siblings = self.registry.services.siblings
+            self.services.observers.add(self._counts.count)
+        siblings = self.services.siblings
 
         async def others() -> list[CountsSnapshot]:
             return [] if siblings is None else msgspec.convert(await siblings.ask("counts"), list[CountsSnapshot])
@@ -156,12 +157,12 @@ class App:
     # start and stop
 
     async def __aenter__(self) -> Self:
-        await self.registry.lifetime.start()
+        await self.services.lifetime.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.end_streams()
-        await self.registry.lifetime.stop()
+        await self.services.lifetime.stop()
 
     def end_streams(self) -> None:
         """End open streams and sessions, which would otherwise stay open after the last request."""
@@ -210,7 +211,7 @@ class App:
             grace.begin()  # what is left of it when the calls have ended is for tasks
             self.end_streams()
 
-        self.registry.services.grace = lambda: grace.left
+        self.services.grace = lambda: grace.left
         log = keep_calls(self.registry, self.payloads)  # from the start, not from the first time that it is read
         start_listening(listening)
         if worker is None:

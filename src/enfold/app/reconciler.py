@@ -1,6 +1,6 @@
 """Keeps a registry in step with a configuration: opens its sources, retries those that are down, replaces changed ones.
 
-A source that is down does not stop the others; `registry.sources` shows the state of each.
+A source that is down does not stop the others; `registry.services.sources` shows the state of each.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Reconciler:
         supervisor = SourceSupervisor(source, self.config, self, predecessor)
         self._supervisors[source.name] = supervisor
         if source.kind != "functions":
-            self.registry.sources.reopen[source.name] = partial(self._reopen, source.name)
+            self.registry.services.sources.reopen[source.name] = partial(self._reopen, source.name)
         return supervisor
 
     async def _reopen(self, name: str) -> None:
@@ -159,16 +159,16 @@ class Reconciler:
             raise CallError("UNAVAILABLE", f"{name} is down: {supervisor.failure}")
 
     def _close(self, name: str) -> None:
-        self.registry.sources.reopen.pop(name, None)
+        self.registry.services.sources.reopen.pop(name, None)
         supervisor = self._supervisors.pop(name).hand_over()
-        self.registry.sources.remove(name)
+        self.registry.services.sources.remove(name)
         if supervisor is not None:
             self.drain(supervisor)
 
     def drain(self, supervisor: SourceSupervisor) -> None:
         """Close a source in the background, after its in-flight calls."""
         if supervisor.name not in self._supervisors:
-            self.registry.sources.remove(supervisor.name)
+            self.registry.services.sources.remove(supervisor.name)
         task = asyncio.get_running_loop().create_task(supervisor.drain())
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
@@ -249,7 +249,7 @@ class SourceSupervisor:
         self._is_drained = asyncio.Event()  # no longer wanted
         self._is_closing = False
         if predecessor is None:
-            self._registry.sources.unread.add(self.name)
+            self._registry.services.sources.unread.add(self.name)
             self._enter("starting")
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -349,13 +349,13 @@ class SourceSupervisor:
         replaced = [] if self._predecessor is None else self._predecessor.stop_updates()
         self._enter("starting")
         self._registry.register_all(opened.operations, instead_of=replaced)
-        self._registry.sources.away.pop(self.name, None)
-        self._registry.sources.unread.discard(self.name)
+        self._registry.services.sources.away.pop(self.name, None)
+        self._registry.services.sources.unread.discard(self.name)
         self._opened = opened
         if opened.source is None:
             self._enter("up", operations=len(opened.operations))
         elif opened.source is not opened.operations:  # otherwise it reports its state itself
-            self._stop_following = self._registry.sources.follow(self.name, self.source.kind, opened.source)
+            self._stop_following = self._registry.services.sources.follow(self.name, self.source.kind, opened.source)
         self._drain_predecessor()
         self._log_unused_options(opened.operations)
         self.attempted.set()
@@ -402,10 +402,10 @@ class SourceSupervisor:
 
     def _remember_unavailable(self, operations: Iterable[Operation]) -> None:
         """Let calls of these operations fail as UNAVAILABLE instead of OPERATION_NOT_FOUND."""
-        self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in operations)
+        self._registry.services.sources.away[self.name] = frozenset(operation.spec.name for operation in operations)
 
     def _enter(self, state: Any, **more: Any) -> None:
-        self._registry.sources.enter(self.name, self.source.kind, state, required=self.is_required, **more)
+        self._registry.services.sources.enter(self.name, self.source.kind, state, required=self.is_required, **more)
 
     def _log_unused_options(self, operations: Iterable[Operation]) -> None:
         """Warn about patterns and new names that match no operation: most are mistakes."""

@@ -151,13 +151,13 @@ async def _open_functions(source: SourceEntry, config: Config, _: DefinitionLedg
     wrapped = [each.replace(middleware=(*around, *each.middleware)) for each in placed]
     operations = [_with_file_policy(operation, source) for operation in wrapped]
     running = RunningCalls()
-    if found.lifetime.needs_stop:  # otherwise nothing is closed while calls run
+    if found.services.lifetime.needs_stop:  # otherwise nothing is closed while calls run
         operations = [_with_counted_calls(operation, running) for operation in operations]
-    await found.lifetime.start()
+    await found.services.lifetime.start()
     try:
         yield OpenSource(operations, lambda: bool(running))
     finally:
-        await found.lifetime.stop()
+        await found.services.lifetime.stop()
 
 
 def load_middleware(targets: Iterable[str], config: Config) -> list[Middleware]:

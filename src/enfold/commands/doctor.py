@@ -122,7 +122,7 @@ async def _findings(target: Target) -> AsyncIterator[Finding]:
 
 def _sources(registry: Registry) -> Iterator[Finding]:
     """Whether each source is up, what it left out, and which credentials it lacks."""
-    for source in registry.sources:
+    for source in registry.services.sources:
         if source.state != "up":
             yield Finding("error", source.name, f"{source.state}: {source.why}" if source.why else source.state)
         else:

@@ -68,7 +68,7 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
 
     tasks = open_tasks(registry, task_settings(target), recorder=settings.get("recorder"))
     if tasks is not None:
-        registry.lifetime.add(tasks.begin, tasks.close)
+        registry.services.lifetime.add(tasks.begin, tasks.close)
     return tasks
 
 

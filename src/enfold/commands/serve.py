@@ -252,7 +252,7 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
     async with opening as own:
         target = terms.options.target
         if terms.is_primary and target is not None and target.kind == "configuration":
-            announce(map(_state_line, own.sources))
+            announce(map(_state_line, own.services.sources))
         write_calls(own, terms.options)
         settings, grace = _task_settings(terms.options), Grace(terms.options.grace)
         how = {"recorder": terms.recorder, "current": current_rights(terms.tokens), **_division(settings, own)}
@@ -321,8 +321,8 @@ async def _with_peers(own: Registry, terms: Terms, settings: TaskSettings) -> As
     if not isinstance(registry, OperationRegistry):  # a view, in which others cannot be registered
         application = own.application()
         registry = OperationRegistry(title=application.name, version=application.version)
+        registry.services.sources, registry.services.observers = own.services.sources, own.services.observers
         registry.register_all(own)
-        registry.sources, registry.observers = own.sources, own.observers
     how = {"insecure": options.insecure, "durable": settings.of_peers or options.nats is None}
     if terms.is_primary:  # only the first start reports problems; a restarted worker continues without
         peers = with_peers(registry, address, required=True, **how)
@@ -454,9 +454,9 @@ async def _joining_peers(
         if line != logged and not joined.is_set():
             logged = line
             _log.warning("%s", line)
-            registry.sources.enter(name, "calls", "down", why=why)
+            registry.services.sources.enter(name, "calls", "down", why=why)
 
-    registry.sources.enter(name, "calls", required=True)
+    registry.services.sources.enter(name, "calls", required=True)
     task = asyncio.get_running_loop().create_task(join())
     try:
         try:

@@ -110,13 +110,15 @@ class CallCounts:
         registry, operation, origin = self._registry, record.operation, record.origin
         if operation in registry and registry.get_spec(operation).declared_row(record.code) is not None:
             self._rows.declare(record.code)
-        row = self._rows.find(operation, _label(registry.sources.name_of(origin.kind, origin.name)), record.code)
+        row = self._rows.find(
+            operation, _label(registry.services.sources.name_of(origin.kind, origin.name)), record.code
+        )
         if len(self._found) < MAX_KEYS:
             self._found[operation, record.code] = row
         return row
 
     def snapshot(self) -> CountsSnapshot:
-        observers, sources = self._registry.observers, list(self._registry.sources)[:MAX_SOURCES]
+        observers, sources = self._registry.services.observers, list(self._registry.services.sources)[:MAX_SOURCES]
         own: dict[str, Mapping[str, float]] = {
             "calls_in_flight": {"": observers.running},
             "streams_open": {"": observers.streams},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from enfold.operations.idempotency import IdempotencyStore
     from enfold.runtime.dependencies import AppDependencies
     from enfold.runtime.env import Env
+    from enfold.runtime.source_states import SourceTable
     from enfold.runtime.threads import Threads
 
 DEFAULT_NAME: Final = "enfold"
@@ -104,28 +106,14 @@ class OtherProcesses(Protocol):
 
 
 class Services:
-    """The services of one registry and its views. The registry makes them and passes them on; it uses none itself."""
+    """What the calls and surfaces of one registry share. An `App` owns and fills them; without one, the defaults do."""
 
-    __slots__ = (
-        "admits_anonymous",
-        "dependencies",
-        "gauges",
-        "grace",
-        "has_identities",
-        "idempotency_store",
-        "lifetime",
-        "listed_tool",
-        "make_env",
-        "new_idempotency_store",
-        "siblings",
-        "surfaces",
-        "tasks",
-        "threads",
-    )
+    def __init__(self, make_env: Callable[[Context, Policy], Env], thread_limit: int) -> None:
+        from enfold.observability.observers import Observers  # with the first registry: many only import us
 
-    def __init__(self, threads: Callable[[], Threads], make_env: Callable[[Context, Policy], Env]) -> None:
-        self.threads = threads
         self.make_env = make_env
+        self._thread_limit = thread_limit
+        self.observers = Observers()  # each gets a record of every call
         self.lifetime = Lifetime(self._close_idempotency_store, self._close_dependencies)
         self.dependencies: AppDependencies | None = None  # those with scope `app`, made with the first of them
         self.grace: Callable[[], float] = lambda: GRACE  # the seconds left of it when the last call has ended
@@ -140,6 +128,20 @@ class Services:
         self.has_identities = False  # whether a surface has callers with identities
         self.admits_anonymous = True  # whether callers without one may call more than what is declared public
         self.gauges: dict[str, Callable[[], Mapping[str, float]]] = {}  # numbers of this moment, such as tasks by state
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The worker threads for `def` handlers."""
+        from enfold.runtime.threads import Threads  # which needs asyncio
+
+        return Threads(self._thread_limit)
+
+    @cached_property
+    def sources(self) -> SourceTable:
+        """The sources of the operations, and the current state of each."""
+        from enfold.runtime.source_states import SourceTable  # a program without sources starts without
+
+        return SourceTable()
 
     def open_idempotency_store(self) -> IdempotencyStore:
         """Return the configured idempotency store, or one in memory that all surfaces share."""

@@ -36,12 +36,11 @@ Exit: TypeAlias = "Callable[[BaseException | None], Awaitable[object]]"
 class DependentHandler(Handler):
     """A handler with dependencies. Its result is finished before they are closed: one that does not fit is an error to them."""
 
-    __slots__ = ("_dependencies", "_results", "_runs_on_loop", "_services")
+    __slots__ = ("_dependencies", "_results", "_runs_on_loop")
 
     def __init__(self, operation: Operation, services: Services, results: Results) -> None:
-        super().__init__(operation, services.threads)
+        super().__init__(operation, services)
         self._dependencies = operation.dependencies
-        self._services = services
         self._results = results
         self._runs_on_loop = self.is_async
         self.needs_loop = self.is_async or any(each.is_async for _, each in operation.dependencies)

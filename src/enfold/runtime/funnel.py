@@ -59,7 +59,7 @@ class Funnel:
         self.arguments = Arguments(operation, policy, is_remote=self.is_remote)
         self.results = Results(operation, policy, for_writing=for_writing, are_finished=self.is_remote)
         self.failures = Failures(operation.spec, policy, is_remote=self.is_remote)
-        self._handler, self._results = Handler(operation, services.threads), self.results
+        self._handler, self._results = Handler(operation, services), self.results
         if operation.dependencies:
             from enfold.runtime.dependencies import DependentHandler  # which few programs need
 

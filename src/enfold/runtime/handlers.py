@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from enfold.operations import Context, Operation
+    from enfold.runtime.application import Services
     from enfold.runtime.threads import RunsThreads, Threads
     from enfold.schema.signature import Signature
 
@@ -34,17 +35,17 @@ class Handler:
     __slots__ = (
         "_call",
         "_is_inline",
-        "_threads",
+        "_services",
         "is_async",
         "needs_loop",
         "start",
         "takes_context",
     )
 
-    def __init__(self, operation: Operation, threads: Callable[[], Threads]) -> None:
+    def __init__(self, operation: Operation, services: Services) -> None:
         signature = operation.signature
         self._call = _caller(operation.handler or _no_handler, signature)
-        self._threads = threads
+        self._services = services
         self._is_inline = operation.inline
         self.is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self.is_async
@@ -61,14 +62,14 @@ class Handler:
             self._call, {**arguments}, context
         )  # a copy: the caller may change theirs before a thread is free
         if context is None or not (self.takes_context or context.task):
-            return self._threads().run(own)
+            return self._services.threads.run(own)
         return self._run_in_thread(own, context)
 
     async def _run_in_thread(self, function: Callable[[], Any], context: Context) -> Any:
         from enfold.runtime.threads import NestedCalls  # which needs asyncio
 
         nested = NestedCalls(context) if self.takes_context else None
-        pending = await take_thread(self._threads(), function, context)
+        pending = await take_thread(self._services.threads, function, context)
         try:
             result = await pending
             return await result if hasattr(result, "__await__") else result
@@ -83,7 +84,7 @@ class Handler:
 
     def _threads_for(self, context: Context) -> Threads | None:
         """Return the worker threads; None for a call that runs on its caller's thread."""
-        return None if self._is_inline or context.inline else self._threads()
+        return None if self._is_inline or context.inline else self._services.threads
 
     async def _open_items(self, opened: Any, context: Context, threads: RunsThreads | None) -> AsyncIterator[Any]:
         stream = await opened if hasattr(opened, "__await__") else opened

@@ -25,7 +25,6 @@ from enfold.runtime.application import Services
 from enfold.runtime.funnel import Funnel
 
 if TYPE_CHECKING:
-    from enfold.observability.observers import Observers
     from enfold.operations.outcomes import Outcome
 
 
@@ -69,7 +68,6 @@ class PreparedOperation:
         operation: Operation,
         policy: Policy,
         services: Services,
-        observers: Observers,
         user: tuple[Middleware, ...] = (),
         ingress: Ingress = Ingress(),  # noqa: B008  # frozen
     ) -> None:
@@ -81,7 +79,7 @@ class PreparedOperation:
         self.id = operation.spec.id
         self._policy = policy
         self._services = services
-        self._observers = observers
+        self._observers = services.observers
         self._user = user
         self._ingress = ingress
         self._funnel = funnel = Funnel(operation, policy, services, for_writing=ingress.for_writing)
@@ -100,7 +98,6 @@ class PreparedOperation:
             self.operation if spec is None else self.operation.replace(spec=spec),
             policy.over(self._policy),
             self._services,
-            self._observers,
             self._user,
             msgspec.structs.replace(self._ingress, **ingress) if ingress else self._ingress,
         )

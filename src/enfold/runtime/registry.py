@@ -56,15 +56,12 @@ from enfold.runtime.application import DEFAULT_NAME, NO_VERSION, Application, Se
 from enfold.runtime.reserved import Reserved, check_namespace, is_reserved
 
 if TYPE_CHECKING:
-    from enfold.observability.observers import Observer, Observers
+    from enfold.observability.observers import Observer
     from enfold.operations.call import Middleware
     from enfold.operations.http_route import HTTPRoute
     from enfold.operations.spec import OperationOptions
-    from enfold.runtime.application import Lifetime
     from enfold.runtime.env import Env
     from enfold.runtime.prepared import PreparedOperation
-    from enfold.runtime.source_states import SourceTable
-    from enfold.runtime.threads import Threads
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Callable[[], Any])
@@ -80,12 +77,10 @@ _SEES_ALL: Final = Identity("", frozenset({EVERYTHING}))
 class Registry(ABC):
     """The interface that a registry and its views share: find operations and run them."""
 
-    services: Services  # passed on to calls and surfaces
-    lifetime: Lifetime
+    services: Services  # what calls and surfaces share; an `App` fills them in
     title = ""  # that the application was given; `application` has a name in any case
     app_version = ""
     reserved: Reserved
-    observers: Observers  # each gets a record of every call
     _may_suggest_any = True  # False for callers from outside: an error must not suggest a name they may not see
 
     @abstractmethod
@@ -99,11 +94,6 @@ class Registry(ABC):
     @abstractmethod
     def application(self, title: str | None = None, version: str | None = None) -> Application:
         """Return the name and version that clients see; a `title` or `version` of a surface takes precedence."""
-
-    @property
-    @abstractmethod
-    def sources(self) -> SourceTable:
-        """The sources of the operations, and the current state of each."""
 
     @property
     @abstractmethod
@@ -175,7 +165,7 @@ class Registry(ABC):
         prepared = self._look_up(name)
         if prepared is not None and not is_hidden(prepared.spec.access_control, identity):
             return prepared.spec
-        if "." not in name and self.sources.unread:
+        if "." not in name and self.services.sources.unread:
             raise CallError(
                 "UNAVAILABLE",
                 f"Some sources have not been read yet, and {name:.100} may be ambiguous: use the full id",
@@ -196,7 +186,7 @@ class Registry(ABC):
 
     def _is_name_of_lost_source(self, name: str) -> bool:
         """Whether a source that is down has an operation of this short name: it must not run another one meanwhile."""
-        away = self.sources.away
+        away = self.services.sources.away
         return bool(away) and any(name in names for names in away.values())
 
     def unknown(self, name: str, identity: Identity | None) -> CallError:
@@ -221,7 +211,7 @@ class Registry(ABC):
 
     def needs_loop(self, operation_id: str) -> bool:
         """Whether running the operation needs an event loop, even if a `def` runs inline."""
-        return self._find(operation_id).needs_loop or self.lifetime.needs_loop
+        return self._find(operation_id).needs_loop or self.services.lifetime.needs_loop
 
     def _look_up(self, operation_id: str) -> PreparedOperation | None:
         found = self._operations().get(operation_id)
@@ -303,7 +293,7 @@ class Registry(ABC):
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Call an observer with a `CallRecord` after every call, on any surface. Returns a function that stops this."""
-        return self.observers.observe(observer)
+        return self.services.observers.observe(observer)
 
     # serving
 
@@ -408,9 +398,6 @@ class OperationRegistry(Registry):
             title: The application's name for clients; by default the namespace, else the name of the calling file.
             version: The application's version for clients; by default that of the distribution of the calling file.
         """
-        # With the first registry: many only import us.
-        from enfold.observability.observers import Observers
-
         if namespace:
             operation_id(namespace, "x")
             check_namespace(namespace)
@@ -419,14 +406,9 @@ class OperationRegistry(Registry):
         self.app_version = version
         self.module = sys._getframe(1).f_globals  # whose file and distribution name the application
         self.reserved = Reserved(self._prepare_reserved, self._changed)
-        self.services = Services(self.threads, self._env)
-        self.lifetime = self.services.lifetime
-        self._sources: SourceTable | None = None
-        self.observers = Observers()
+        self.services = Services(self._env, threads)
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
         self._policy = chosen.over(DEFAULT_POLICY)
-        self._thread_limit = threads
-        self._pool: Threads | None = None
         self._middleware: tuple[Middleware, ...] = ()
         self._entries: dict[str, PreparedOperation] = {}
         self._routes: dict[tuple[str, ...], str] = {}  # the ids of operations with REST routes, by what requests match
@@ -602,27 +584,7 @@ class OperationRegistry(Registry):
         from enfold.runtime.prepared import PreparedOperation  # with the first operation: many only import us
 
         policy = operation.policy.over(self._policy)
-        return PreparedOperation(operation, policy, self.services, self.observers, middleware)
-
-    @property
-    def sources(self) -> SourceTable:
-        from enfold.runtime.source_states import SourceTable  # a program without sources starts without
-
-        if self._sources is None:
-            self._sources = SourceTable()
-        return self._sources
-
-    @sources.setter
-    def sources(self, table: SourceTable) -> None:
-        self._sources = table
-
-    def threads(self) -> Threads:
-        """Return the worker threads for `def` handlers, shared by all operations and created on first use."""
-        if self._pool is None:
-            from enfold.runtime.threads import Threads  # with the first `def` that needs a thread
-
-            self._pool = Threads(self._thread_limit)
-        return self._pool
+        return PreparedOperation(operation, policy, self.services, middleware)
 
     def _env(self, context: Context, policy: Policy) -> Env:
         from enfold.runtime.env import build_env  # most programs start without
@@ -664,12 +626,12 @@ class OperationRegistry(Registry):
 
     def on_start(self, hook: H) -> H:
         """Run a function before the first call, on every surface, to open resources such as connection pools."""
-        self.lifetime.add(start=hook)
+        self.services.lifetime.add(start=hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
         """Run a function after the last call, to close what `on_start` opened."""
-        self.lifetime.add(stop=hook)
+        self.services.lifetime.add(stop=hook)
         return hook
 
     # decorators
@@ -788,11 +750,9 @@ class View(Registry):
         """`map_spec` returns the spec of an operation in this view, or None to leave it out."""
         self._base = base
         self.services = base.services
-        self.lifetime = base.lifetime
         self.title = base.title
         self.app_version = base.app_version
         self.reserved = base.reserved
-        self.observers = base.observers
         self._map_spec = map_spec
         self._policy = policy
         self._guard = guard
@@ -805,10 +765,6 @@ class View(Registry):
 
     def application(self, title: str | None = None, version: str | None = None) -> Application:
         return self._base.application(title, version)
-
-    @property
-    def sources(self) -> SourceTable:
-        return self._base.sources
 
     @property
     def policy(self) -> Policy:

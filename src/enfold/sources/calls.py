@@ -37,7 +37,7 @@ def from_calls(
 ) -> CallOperations:
     """Import the operations of running peers: `async with from_calls(transport) as operations:`.
 
-    `name` identifies the source in `registry.sources`; `namespace` is prepended to every id. `calls` makes the calls; pass
+    `name` identifies the source in `registry.services.sources`; `namespace` is prepended to every id. `calls` makes the calls; pass
     your own to change timeouts, retries or delegation. `selection` filters and renames by id (`shop.*`).
     `timeout` limits a call, and how long a subscription may be idle. With `durable=False` operations that may run as tasks
     are always called directly. `middleware` wraps the calls on this side; a worker has its own.

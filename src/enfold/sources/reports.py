@@ -192,7 +192,7 @@ class SyncedRegistries:
 
     def add(self, registry: OperationRegistry, name: str) -> None:
         """Sync a registry that has the current operations from now on; its table of sources calls the source `name`."""
-        self._kept.append((registry, registry.sources.follow(name, self._kind, self._source)))
+        self._kept.append((registry, registry.services.sources.follow(name, self._kind, self._source)))
 
     def remove(self, registry: OperationRegistry) -> None:
         """Stop syncing a registry; it keeps the operations it has."""
@@ -212,7 +212,7 @@ class SyncedRegistries:
     def log(self, name: str, params: dict[str, Any]) -> None:
         """Pass on a log message that belongs to no call."""
         for registry, _ in self._kept:
-            registry.sources.log(name, params)
+            registry.services.sources.log(name, params)
 
     def update(self, before: ById, after: ById) -> None:
         """Sync all registries, and call the watchers: the operations of the source have changed."""

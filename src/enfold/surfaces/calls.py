@@ -90,7 +90,7 @@ class Serving:
         return self.__aenter__().__await__()
 
     async def start(self) -> None:
-        await self.handler.registry.lifetime.start()
+        await self.handler.registry.services.lifetime.start()
         await self.handler.start()
         self._stop_watching = self.handler.registry.watch(self._change.set)
         await self._offer_all()
@@ -107,7 +107,7 @@ class Serving:
         self._following = None
         await self.handler.close(drain=drain)
         await self._announcer.close()
-        await self.handler.registry.lifetime.stop()
+        await self.handler.registry.services.lifetime.stop()
 
     async def _follow(self) -> None:
         """Offer operations that are registered later, and withdraw those that are removed."""

@@ -76,7 +76,7 @@ def to_cgi(
     guarded = registry.guarded(has_identities=bool(user), surface="cgi")
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT, _choose)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
-    watch = functions.registry.observers.begin(partial(_span, request))
+    watch = functions.registry.services.observers.begin(partial(_span, request))
     request.root = variables.get("SCRIPT_NAME", "")
     with _own_output(stdout) as out:
         answer = _answer(functions, request, lambda: identify(user) if user else None, tasks)
@@ -196,7 +196,7 @@ def _answer(
         hosts.check({}, request.headers)
         request.identity = identify()
         router = Router(functions, operation_pages(functions), hosts, is_closed=False)
-        return _run(router, functions.registry.lifetime, request, tasks)
+        return _run(router, functions.registry.services.lifetime, request, tasks)
     except CallError as error:
         return functions.failure(request, error)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack

@@ -154,7 +154,7 @@ def _kind(spec: OperationSpec, registry: Registry) -> Schema:
         **({} if kind == "tool" else {"x-mcp-kind": kind}),
         "x-enfold-type": spec.type.value,
         "x-enfold-kind": origin.kind,
-        "x-enfold-source": registry.sources.name_of(origin.kind, origin.name),
+        "x-enfold-source": registry.services.sources.name_of(origin.kind, origin.name),
     }
 
 

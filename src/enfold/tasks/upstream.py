@@ -130,7 +130,7 @@ class UpstreamTasks:
     def _begun_with(self, operation: str) -> PreparedOperation | None:
         """Return the operation that started a task, through which its server is asked about it."""
         if operation not in self._registry:
-            if any(source.kind == "mcp" and source.state != "up" for source in self._registry.sources):
+            if any(source.kind == "mcp" and source.state != "up" for source in self._registry.services.sources):
                 raise CallError("UNAVAILABLE", "The server that runs this task may be unavailable: retry later")
             return None
         found = self._registry.prepared(operation)

@@ -32,11 +32,11 @@ Join: TypeAlias = Callable[[Identity | None], Transport]
 @asynccontextmanager
 async def direct(registry: Registry) -> AsyncIterator[DirectClient]:
     """Open a client of the registry itself, with its access rules; `on_stop` runs when it is closed."""
-    await registry.lifetime.start()
+    await registry.services.lifetime.start()
     try:
         yield DirectClient(registry)
     finally:
-        await registry.lifetime.stop()
+        await registry.services.lifetime.stop()
 
 
 class DirectClient(SurfaceClient):

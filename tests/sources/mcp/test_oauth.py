@@ -673,7 +673,7 @@ async def test_a_configured_source_comes_up_when_its_user_has_logged_in(vault: V
     path.write_text(f'[sources.vault]\nurl = "{vault.url}/mcp"\nauth = {{scopes = "read"}}\n')
     for _ in range(2):
         async with open_config(path, {}, logins=Logins(browser, str(tmp_path / "logins"))) as registry:
-            assert [source.state for source in registry.sources] == ["up"]
+            assert [source.state for source in registry.services.sources] == ["up"]
             await registry.execute("vault.read", {})
     assert len(vault.authority.asked) == 1
 
@@ -682,7 +682,7 @@ async def test_a_configured_source_that_cannot_ask_says_so(vault: Vault, tmp_pat
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"vault": {"url": f"{vault.url}/mcp", "oauth": {"clientId": "known"}}}}))
     async with open_config(path, {}) as registry:
-        [source] = registry.sources
+        [source] = registry.services.sources
     assert source.state == "down"
     assert "log in once with the enfold command" in source.why
 

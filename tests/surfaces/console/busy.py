@@ -147,12 +147,14 @@ def shop() -> OperationRegistry:
         await context.env.shop.items()
         return 0 if not depth else (await context.env.shop.audit(depth=depth - 1)).data + 1
 
-    made.sources.enter("shop", "functions", "up", operations=15)
+    made.services.sources.enter("shop", "functions", "up", operations=15)
     skipped = (Problem("POST /uploads", "its body is multipart/related, which no client here can write"),)
     wording = ("Get orders.", "Get orders of all customers.")
     change = DefinitionChange("billing.orders.get_orders_0", "wording", round(time.time() * 1000), *wording)
-    made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped, changed=(change,), changes=1)
-    made.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")
+    made.services.sources.enter(
+        "billing", "openapi", "up", operations=140, skipped=skipped, changed=(change,), changes=1
+    )
+    made.services.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")
     return made
 
 

@@ -111,16 +111,16 @@ def test_a_stream_runs_live_is_paused_stopped_and_resumed(visit: Page, place: st
 
 @in_full
 def test_a_source_goes_down_and_recovers_while_the_page_is_open(visit: Page, place: str) -> None:
-    ops.sources.enter("warehouse", "mcp", "up", operations=3)
+    ops.services.sources.enter("warehouse", "mcp", "up", operations=3)
     go(visit, place, "sources")
     card = visit.get_by_role("article", name="warehouse")
     expect(card.locator(".bar .chip")).to_have_text("up")
-    ops.sources.enter("warehouse", "mcp", "down", why="Connection refused <b>by</b> 127.0.0.1")
+    ops.services.sources.enter("warehouse", "mcp", "down", why="Connection refused <b>by</b> 127.0.0.1")
     expect(card.locator(".bar .chip")).to_have_text("down")
     expect(card.locator(".why")).to_have_text("Connection refused <b>by</b> 127.0.0.1")
-    ops.sources.enter("warehouse", "mcp", "up", operations=4)
+    ops.services.sources.enter("warehouse", "mcp", "up", operations=4)
     expect(card.locator(".bar .chip")).to_have_text("up")
-    ops.sources.enter(
+    ops.services.sources.enter(
         "warehouse",
         "mcp",
         "up",
@@ -133,7 +133,7 @@ def test_a_source_goes_down_and_recovers_while_the_page_is_open(visit: Page, pla
     expect(card.locator("pre").first).to_have_text("old <i>")
     expect(card.locator("pre").nth(1)).to_have_text("new <i>")
     expect(card).to_contain_text("down 1 time")
-    ops.sources.remove("warehouse")
+    ops.services.sources.remove("warehouse")
     expect(card).to_have_count(0)
 
 

@@ -243,8 +243,8 @@ def test_a_durable_operation_is_run_as_a_task_and_its_answers_are_checked(browse
 
 def test_pages_of_a_dead_server_keep_the_last_state_and_say_so(browser: Browser) -> None:
     made = many(3)
-    made.sources.enter("shelf", "functions", "up", operations=3)
-    made.sources.enter("cellar", "mcp", "down", why="dark")
+    made.services.sources.enter("shelf", "functions", "up", operations=3)
+    made.services.sources.enter("cellar", "mcp", "down", why="dark")
     keep_calls(made)
     pages = [Visit(browser), Visit(browser)]
     with served(to_http(made)) as address:
@@ -393,8 +393,8 @@ def test_on_a_narrow_screen_long_names_hide_neither_a_call_nor_a_state_nor_who_i
     name = "a_name_that_somebody_generated_from_a_column_of_a_database_table"
     ops = OperationRegistry("warehouse_of_the_north", title="A title much longer than any header has room for")
     ops.register(lambda: 1, name=name)
-    ops.sources.enter("a-service-with-a-name-that-needs-two-lines", "openapi", "up", operations=1)
-    ops.sources.enter("slow", "mcp", "starting", why="it is being fetched")
+    ops.services.sources.enter("a-service-with-a-name-that-needs-two-lines", "openapi", "up", operations=1)
+    ops.services.sources.enter("slow", "mcp", "starting", why="it is being fetched")
     keep_calls(ops)
     with served(to_http(ops)) as address:
         opened = Visit(browser, viewport={"width": 360, "height": 800})

@@ -87,7 +87,7 @@ class CallHandler:
         self.registry = registry
         self._guarded = registry.guarded(surface="calls")
         self._store = store
-        self._observers = registry.observers
+        self._observers = registry.services.observers
         self.counts = Counts()
         self.operations: dict[str, OperationCounts] = {}
         self.boot = new_boot()

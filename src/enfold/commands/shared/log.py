@@ -112,7 +112,7 @@ def write_calls(registry: Registry, options: Namespace) -> None:
         log.setLevel(logging.INFO)
     elif options.access_log is False or not log.isEnabledFor(logging.INFO):
         return
-    registry.observers.add(lambda record: log.info("%s", record.operation, extra={"call": record}))
+    registry.services.observers.add(lambda record: log.info("%s", record.operation, extra={"call": record}))
 
 
 def _bounded(text: str) -> str:

@@ -157,7 +157,7 @@ def load_program(target: Target) -> Registry:
 
 def served_program(registry: Registry, name: str) -> Registry:
     """Return the registry of a program, which is listed among its own sources."""
-    registry.sources.enter(name, "functions", "up", operations=len(registry))
+    registry.services.sources.enter(name, "functions", "up", operations=len(registry))
     return registry
 
 
@@ -225,7 +225,7 @@ def in_loop(
             with _shown_opening(target):
                 opening = opened(target, operation=operation, login_patience=LOGIN_PATIENCE)
                 registry = await stack.enter_async_context(opening)
-            if len(registry.sources) and all(source.state != "up" for source in registry.sources):
+            if len(registry.services.sources) and all(source.state != "up" for source in registry.services.sources):
                 raise CallError("UNAVAILABLE", f"Could not open any source of {target.text}")
             return await command(registry)
 
@@ -359,7 +359,7 @@ async def with_peers(
 
     name = address_name(address)
     if required:
-        registry.sources.enter(name, "calls", required=True)
+        registry.services.sources.enter(name, "calls", required=True)
     async with (
         reached(address, token=os.environ.get(TOKEN), insecure=insecure) as transport,
         from_calls(transport, name=name, durable=durable) as found,

@@ -60,7 +60,7 @@ def from_mcp(
     """Import the operations of an MCP server: `async with from_mcp(target) as operations`.
 
     The target is a command (a list, or a string as in a shell), the URL of a server, or an `mcpServers` configuration,
-    in which each server's name is its namespace. `name` is shown in messages and in `registry.sources`. `auth` is a
+    in which each server's name is its namespace. `name` is shown in messages and in `registry.services.sources`. `auth` is a
     bearer token, a (user, password), a function that returns the value of `Authorization`, or an OAuth login
     (`enfold.sources.mcp.oauth`).
 

@@ -106,7 +106,7 @@ class ImportedOperations(msgspec.Struct, frozen=True, eq=False):
 
     def keep_current(self, registry: OperationRegistry) -> None:
         """List this source in a registry that has its operations; they never change."""
-        registry.sources.follow(self.name, "openapi", self)
+        registry.services.sources.follow(self.name, "openapi", self)
 
     async def aclose(self) -> None:
         """Close the connections; a client passed by the user stays open."""

@@ -57,7 +57,7 @@ def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unp
             return call
         call.context.inline = True  # A `def` runs in this thread, and without an event loop.
         code: int = drive(
-            registry.lifetime.during(shell.run(call)), call.needs_loop or registry.needs_loop(call.spec.id)
+            registry.services.lifetime.during(shell.run(call)), call.needs_loop or registry.needs_loop(call.spec.id)
         )
     except (CallError, KeyboardInterrupt) as error:
         return shell.tell(error)
@@ -69,7 +69,7 @@ async def run_command_line(registry: Registry, arguments: Sequence[str], **optio
     shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
-        return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
+        return call if isinstance(call, int) else await registry.services.lifetime.during(shell.run(call))
     except CallError as error:
         return shell.tell(error)
 
@@ -114,7 +114,7 @@ class Shell:
             return self._read(arguments)
         except CallError as error:
             caller = None if self._identity is None else self._identity.id
-            self._registry.observers.refused("shell", error.code, caller=caller)
+            self._registry.services.observers.refused("shell", error.code, caller=caller)
             raise
 
     def _read(self, arguments: Sequence[str]) -> PreparedCall | int:
@@ -228,7 +228,7 @@ class Shell:
 
         A failure is reported at once; what runs on under an idempotency key is awaited afterwards.
         """
-        observers = self._registry.observers
+        observers = self._registry.services.observers
         watch = observers.begin(lambda: SpanStart(f"call {call.spec.id}", "internal")) if observers.is_on else None
         try:
             return await self._run(call, watch)

@@ -101,7 +101,7 @@ def to_http(
         registry.require_authentication(allow_anonymous=allow_anonymous)
     hosts = Hosts(allowed_hosts, allowed_origins)
     authentication = Authentication(registry, tokens, hosts, allow_anonymous=allow_anonymous)
-    streams = Streams(authentication, registry.observers, settings.heartbeat)
+    streams = Streams(authentication, registry.services.observers, settings.heartbeat)
     chosen = FunctionSettings(
         settings.format,
         settings.max_body,
@@ -156,13 +156,13 @@ class HTTPApp:
         self._endings = endings
         self._mounts = mounts
         self._body_timeout = body_timeout
-        self._observers = functions.registry.observers
+        self._observers = functions.registry.services.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the startup and shutdown of the server."""
         if scope["type"] == "lifespan":
             apps = [mount.app for mount in self._mounts]
-            await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
+            await run_lifespan(scope, receive, send, self._functions.registry.services.lifetime, self.stop, apps)
             return
         request = self._read(scope, receive, send)
         if self._mounts and (mount := self._find_mount(request)) is not None:

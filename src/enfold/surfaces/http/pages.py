@@ -57,7 +57,7 @@ class _Readiness:
         self._streams = streams
 
     async def answer(self, request: HTTPRequest) -> Response:
-        missing = self._authentication.registry.sources.missing
+        missing = self._authentication.registry.services.sources.missing
         word = "stopping" if self._streams.is_stopping else "waiting" if missing else "ready"
         shown: dict[str, Any] = {"status": word}
         if self._authentication.authenticator is None or may_list(READERS, request.identity):

@@ -113,7 +113,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
         def tell(before: SourceState | None, after: SourceState | None) -> None:  # noqa: ARG001  # every watcher gets both
             loop.call_soon_threadsafe(changed.set)
 
-        stop = registry.sources.watch(tell)
+        stop = registry.services.sources.watch(tell)
         before: list[SourceSummary] | None = None
         try:
             while True:
@@ -135,7 +135,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
         Args:
             name: The name of the source, as `enfold.sources` has it.
         """
-        await registry.sources.reconnect(name)
+        await registry.services.sources.reconnect(name)
         return next(each for each in _summaries(registry) if each.name == name)
 
     yield reserved_operation(sources, "enfold.sources")
@@ -164,16 +164,16 @@ def source_summaries(registry: Registry) -> Any:
 
 
 def _summaries(registry: Registry) -> list[SourceSummary]:
-    operations, states = list(registry), list(registry.sources)
+    operations, states = list(registry), list(registry.services.sources)
     if not states:  # a registry that was served as it is
         tokens = _tokens(each.spec for each in operations)
         return [SourceSummary("functions", "functions", "up", None, "", len(operations), [], True, tokens)]
     if len(states) == 1:
-        return [_summary(states[0], operations, registry.sources)]
+        return [_summary(states[0], operations, registry.services.sources)]
     by_source: dict[str, list[Operation]] = {}
     for each in operations:
-        by_source.setdefault(registry.sources.name_of(each.origin.kind, each.origin.name), []).append(each)
-    return [_summary(state, by_source.get(state.name, []), registry.sources) for state in states]
+        by_source.setdefault(registry.services.sources.name_of(each.origin.kind, each.origin.name), []).append(each)
+    return [_summary(state, by_source.get(state.name, []), registry.services.sources) for state in states]
 
 
 def _summary(state: SourceState, operations: list[Operation], table: SourceTable) -> SourceSummary:

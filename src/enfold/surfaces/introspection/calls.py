@@ -75,7 +75,7 @@ class CallLog:
         """Keep calls from now on: before the first request, this costs nothing."""
         if not self._has_begun:
             self._has_begun = True
-            self._registry.observers.add(self._keep)
+            self._registry.services.observers.add(self._keep)
 
     def _keep(self, record: CallRecord) -> None:
         payload = None if self._payloads is None else self._payloads.of(record)
@@ -109,7 +109,7 @@ class CallLog:
             while True:
                 for call in arrivals:
                     if call.key not in shown and sees(call.record):
-                        yield _summary(call, self._registry.sources)
+                        yield _summary(call, self._registry.services.sources)
                     shown[call.key] = None
                     if len(shown) > MAX_WAITING:
                         del shown[next(iter(shown))]

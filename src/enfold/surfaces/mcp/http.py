@@ -95,12 +95,12 @@ class MCPApp:
     def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
         self._authentication = endpoint.authentication
-        self._observers = endpoint.server.registry.observers
+        self._observers = endpoint.server.registry.services.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: hosts -> authentication -> method."""
         if scope["type"] != "http":
-            await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
+            await answer_other(scope, receive, send, self._endpoint.server.registry.services.lifetime, self.stop)
             return
         method, identity = scope["method"], scope.get(IDENTITY)
         request = MCPRequest(

@@ -150,7 +150,7 @@ class MCPServer:
         if self.settings.instructions is not None:
             return self.settings.instructions
         told = [] if self._search is None else [self._search.instructions()]
-        sources = [source for source in self.registry.sources if source.instructions]
+        sources = [source for source in self.registry.services.sources if source.instructions]
         if sources and self.settings.max_instructions:
             told += [
                 f"## {source.name}\n\n{source.instructions}"
@@ -162,11 +162,11 @@ class MCPServer:
     @property
     def has_private_instructions(self) -> bool:
         """Whether clients of different rights may be told different things."""
-        return self.knows_callers and any(source.instructions for source in self.registry.sources)
+        return self.knows_callers and any(source.instructions for source in self.registry.services.sources)
 
     def _sees_source(self, identity: Identity | None, name: str) -> bool:
         """Whether a caller may use at least one operation of a source."""
-        name_of = self.registry.sources.name_of
+        name_of = self.registry.services.sources.name_of
         return any(
             may_list(operation.spec.access_control, identity)
             for operation in self.registry
@@ -283,7 +283,7 @@ class MCPServer:
             if is_wanted and self._sees_source(identity, source):
                 send(RPCNotification("notifications/message", {"logger": source, **params}))
 
-        return _call_all(self.changes.listen(listener), self.registry.sources.watch_logs(pass_on))
+        return _call_all(self.changes.listen(listener), self.registry.services.sources.watch_logs(pass_on))
 
     async def follow(self, match: ResourceMatch, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there reports its changes; what is returned ends it."""
@@ -381,7 +381,7 @@ class MCPServer:
 
     async def respond(self, exchange: ClientExchange) -> AnyResponse:
         """The message that answers any request: its result, an error, or questions that the client must answer first."""
-        observers, watch = self.registry.observers, None
+        observers, watch = self.registry.services.observers, None
         if observers.is_on and exchange.method in OBSERVED:
             watch = observers.begin(partial(_span, exchange))
         try:

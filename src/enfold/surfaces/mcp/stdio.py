@@ -112,7 +112,7 @@ class StdioChannel:
         loop = self._loop = asyncio.get_running_loop()
         self._server.changes.schedule = loop.call_soon_threadsafe
         self._streams.use_loop(loop)
-        lifetime = self._server.registry.lifetime
+        lifetime = self._server.registry.services.lifetime
         await lifetime.start()
         try:
             self._handle_lines(lines)
