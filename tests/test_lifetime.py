@@ -1,10 +1,13 @@
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO, StringIO
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE, wait_for
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.memory import MemoryTransport
@@ -43,6 +46,53 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 async def test_resources_are_opened_once_before_the_first_call(shop: Shop) -> None:
     await asyncio.gather(*(shop.ops.execute("shop.stock") for _ in range(3)))
     assert shop.events == ["open", "call", "call", "call"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_resources_are_opened_once_for_calls_of_several_threads(is_async: bool) -> None:
+    ops, events, may_open = OperationRegistry("shop"), list[str](), threading.Event()
+
+    def open_slowly() -> None:
+        events.append("opening")
+        assert may_open.wait(PATIENCE)
+        events.append("open")
+
+    async def open_later() -> None:
+        await asyncio.to_thread(open_slowly)
+
+    ops.on_start(open_later if is_async else open_slowly)
+
+    @ops.query
+    def stock() -> list[str]:
+        return [*events]
+
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(ops.execute_now, "shop.stock") for _ in range(4)]
+        wait_for(lambda: "opening" in events)
+        may_open.set()
+        assert [call.result(PATIENCE).data for call in calls] == [["opening", "open"]] * 4
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+async def test_on_start_and_on_stop_may_call_operations(is_async: bool) -> None:
+    ops, seen = OperationRegistry("shop"), list[Any]()
+
+    @ops.query
+    def stock() -> int:
+        return len(seen)
+
+    async def call_later() -> None:
+        seen.append((await ops.execute("shop.stock")).data)
+
+    def call() -> None:
+        seen.append(ops.execute_now("shop.stock").data)
+
+    ops.on_start(call_later if is_async else call)
+    ops.on_stop(call_later if is_async else call)
+    for expected in ([0, 1], [0, 1, 2, 3]):
+        async with asyncio.timeout(PATIENCE):
+            await live(to_http(ops), ["startup", "shutdown"])
+        assert seen == expected
 
 
 def test_a_command_opens_and_closes(shop: Shop) -> None:

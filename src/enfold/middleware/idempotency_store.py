@@ -8,6 +8,7 @@ The number of keys per identity is limited.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -160,7 +161,7 @@ class BaseIdempotencyStore(ABC, Generic[C]):
             outcome = CANCELLED if task.cancelled() else task.result()
             if outcome is not None:
                 return result_of(outcome) if isinstance(outcome, Outcome) else outcome
-            if call.key not in self._first_calls:  # another process runs it
+            if self._first_call_here(call.key) is None:  # another process or thread runs it
                 left = call.waits_until - time.monotonic()
                 if left <= 0:
                     raise in_progress()
@@ -178,12 +179,17 @@ class BaseIdempotencyStore(ABC, Generic[C]):
         await _end([task for task in self._tasks if task.get_loop() is loop], min(grace, RECORDING))
 
     def _first_call(self, call: KeyedCall) -> asyncio.Task[Outcome | NeedsInput | Deferred | None]:
-        """Return the first call with this key if it runs in this process, else try to become the first."""
-        running = self._first_calls.get(call.key)
+        """Return the first call with this key if it runs on this loop, else try to become the first."""
+        running = self._first_call_here(call.key)
         if running is None:
             return self._in_background(self._attempt(call))
         refuse_other_input(running.digest, call.digest)
         return running.task
+
+    def _first_call_here(self, key: EntryKey) -> _FirstCall | None:
+        """Return the first call with this key if it runs on this event loop: only there can it be awaited."""
+        running = self._first_calls.get(key)
+        return running if running is not None and running.task.get_loop() is asyncio.get_running_loop() else None
 
     async def _attempt(self, call: KeyedCall) -> Outcome | NeedsInput | Deferred | None:
         """Claim the key and run the call; or the outcome there is; None while another process runs it."""
@@ -368,8 +374,13 @@ class MemoryIdempotencyStore(BaseIdempotencyStore[_MemoryEntry]):
         self._bytes_per_identity = bytes_per_identity
         self._owners: dict[Owner, _Entries] = {}
         self._sweep_at = 0.0
+        self._lock = threading.Lock()  # several threads may call, each on its own event loop
 
     async def _claim(self, call: KeyedCall) -> Outcome | _MemoryEntry | None:
+        with self._lock:
+            return self._take(call)
+
+    def _take(self, call: KeyedCall) -> Outcome | _MemoryEntry | None:
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep(now)
@@ -390,12 +401,15 @@ class MemoryIdempotencyStore(BaseIdempotencyStore[_MemoryEntry]):
         return entry
 
     async def _keep(self, key: EntryKey, claim: _MemoryEntry, outcome: Outcome) -> None:
-        claim.outcome, claim.expires_at = _write(outcome), time.monotonic() + self._seconds
-        self._owners[key.owner].keep(key, claim)
+        written = _write(outcome)
+        with self._lock:
+            claim.outcome, claim.expires_at = written, time.monotonic() + self._seconds
+            self._owners[key.owner].keep(key, claim)
 
     async def _release(self, key: EntryKey, claim: _MemoryEntry) -> None:
         del claim
-        self._owners[key.owner].pop(key, None)
+        with self._lock:
+            self._owners[key.owner].pop(key, None)
 
     def _sweep(self, now: float) -> None:
         """Drop expired entries of all identities, also of those that do not come back."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os.path
+from _thread import allocate_lock, get_ident  # `threading` takes longer to import, and few programs need it
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from enfold.operations import is_coroutine_function
+from enfold.runtime.handlers import loop_is_running
 
 if TYPE_CHECKING:
-    import asyncio
+    from concurrent.futures import Future
     from importlib.metadata import Distribution
 
     from enfold.middleware.tasks import DurableCalls
@@ -114,6 +116,7 @@ class Services:
         self.make_env = make_env
         self._thread_limit = thread_limit
         self.observers = Observers()  # each gets a record of every call
+        self._lock = allocate_lock()  # calls of several threads share what the first of them makes
         self.lifetime = Lifetime(self._close_idempotency_store, self._close_dependencies)
         self.dependencies: AppDependencies | None = None  # those with scope `app`, made with the first of them
         self.grace: Callable[[], float] = lambda: GRACE  # the seconds left of it when the last call has ended
@@ -146,7 +149,9 @@ class Services:
     def open_idempotency_store(self) -> IdempotencyStore:
         """Return the configured idempotency store, or one in memory that all surfaces share."""
         if self.idempotency_store is None:
-            self.idempotency_store = self.new_idempotency_store() or _memory_store()
+            with self._lock:
+                if self.idempotency_store is None:
+                    self.idempotency_store = self.new_idempotency_store() or _memory_store()
         return self.idempotency_store
 
     async def _close_idempotency_store(self, grace: float | None) -> None:
@@ -158,7 +163,9 @@ class Services:
         if self.dependencies is None:
             from enfold.runtime.dependencies import AppDependencies  # loaded with the first dependency
 
-            self.dependencies = AppDependencies()
+            with self._lock:
+                if self.dependencies is None:
+                    self.dependencies = AppDependencies()
         return self.dependencies
 
     async def _close_dependencies(self) -> None:
@@ -182,7 +189,9 @@ class Lifetime:
     __slots__ = (
         "_after_stop",
         "_before_stop",
+        "_hooks_run_in",
         "_is_open",
+        "_lock",
         "_on_start",
         "_on_stop",
         "_opening",
@@ -203,7 +212,9 @@ class Lifetime:
         self._on_stop: list[Hook] = []
         self._users = 0
         self._is_open = False
-        self._opening: asyncio.Future[None] | None = None
+        self._opening: Future[None] | None = None  # callers on other threads and loops wait for it, too
+        self._hooks_run_in: object = None  # the task or thread
+        self._lock = allocate_lock()
         self._stop_watching: Callable[[], None] | None = None
         self.is_ready = True  # as long as there is nothing to run
 
@@ -240,17 +251,32 @@ class Lifetime:
             raise
 
     async def make_ready(self) -> None:
-        """Run the `on_start` hooks unless they have run; callers at the same time wait for one run."""
-        if self.is_ready:
+        """Run the `on_start` hooks unless they have run; callers at the same time wait for one run.
+
+        Calls that a hook makes do not wait for it.
+        """
+        if self.is_ready or self._hooks_run_in == _here():
             return
-        if not self.needs_loop:
-            await self._open()
+        opening, is_own = self._begin_opening()
+        if is_own and not self.needs_loop:
+            await self._open(opening)
+            return
+        if not is_own and not loop_is_running():
+            opening.result()
             return
         import asyncio  # slow to import: without hooks that wait no loop is needed
 
-        if self._opening is None:
-            self._opening = asyncio.ensure_future(self._open())
-        await asyncio.shield(self._opening)
+        # A task continues if the caller who started it leaves.
+        await asyncio.shield(asyncio.ensure_future(self._open(opening)) if is_own else asyncio.wrap_future(opening))
+
+    def _begin_opening(self) -> tuple[Future[None], bool]:
+        """Return a future that all callers wait for, and whether this caller is the first and runs the hooks."""
+        from concurrent.futures import Future  # only programs with hooks need it
+
+        with self._lock:
+            is_own = self._opening is None
+            self._opening = opening = self._opening or Future()
+        return opening, is_own
 
     async def stop(self, grace: float | None = None) -> None:
         """Remove a user; the last one runs the `on_stop` hooks in reverse order.
@@ -264,10 +290,12 @@ class Lifetime:
             await self._before_stop(grace)
         try:
             if self._is_open:
-                self._is_open = self.is_ready = False
+                self._is_open, self.is_ready, self._opening = False, False, None
+                self._hooks_run_in = _here()
                 for hook in reversed(self._on_stop):
                     await _run(hook)
         finally:
+            self._hooks_run_in = None
             if self._after_stop is not None:
                 await self._after_stop()
 
@@ -284,13 +312,29 @@ class Lifetime:
         finally:
             await self.stop()
 
-    async def _open(self) -> None:
+    async def _open(self, opening: Future[None]) -> None:
+        self._hooks_run_in = _here()
         try:
             for hook in self._on_start:
                 await _run(hook)
             self._is_open = self.is_ready = True
-        finally:
+            opening.set_result(None)
+        except BaseException as error:
             self._opening = None
+            is_plain = isinstance(error, Exception)
+            opening.set_exception(error if is_plain else RuntimeError("The start was cancelled"))
+            raise
+        finally:
+            self._hooks_run_in = None
+
+
+def _here() -> object:
+    """Return the asyncio task that runs, or the thread where there is none."""
+    if not loop_is_running():
+        return get_ident()
+    import asyncio  # loaded already
+
+    return asyncio.current_task()
 
 
 async def _run(hook: Hook) -> None:

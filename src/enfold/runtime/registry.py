@@ -271,8 +271,9 @@ class Registry(ABC):
 
         context = context or Context()
         context.inline = True
-        call = self.execute(operation_id, input, context)
-        result: ResponseEnvelope[Any] = drive(call, operation_id in self and self.needs_loop(operation_id))
+        # The stores of idempotency keys wait, whatever the handler does.
+        needs_loop = context.unused_key is not None or (operation_id in self and self.needs_loop(operation_id))
+        result: ResponseEnvelope[Any] = drive(self.execute(operation_id, input, context), needs_loop)
         return result
 
     def subscribe(
