@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.operations.call import Call, StreamMiddleware
-from enfold.operations.outcomes import Suspension
+from enfold.operations.outcomes import NeedsInput, Suspension, outcome_in
+from enfold.operations.questions import Question
 from enfold.runtime.handlers import go_on
 
 if TYPE_CHECKING:
+    from enfold.operations import Context
     from enfold.operations.call import Middleware, Next, NextStream
     from enfold.operations.outcomes import Outcome
     from enfold.runtime.funnel import Funnel
@@ -56,13 +58,15 @@ class UserMiddleware:
                         outcome = await go_on(running, waits_for)
             known = None if context.call is None else context.call.result
             if known is None or outcome is not known:
-                outcome = context.note(await self._finished(outcome))
+                is_asked = isinstance(outcome, NeedsInput) and _is_answerable(outcome, context)
+                outcome = context.note(outcome if is_asked else await self._finished(outcome))
         except CallError as error:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__
-        except Suspension as suspension:  # it has asked the caller itself
-            return context.note(suspension.outcome)
         except BaseException as error:
-            raise self._funnel.failures.failure_of(error, context) from error
+            asked = outcome_in(error)  # the middleware has asked the caller itself
+            if asked is None:
+                raise self._funnel.failures.failure_of(error, context) from error
+            return context.note(asked)
         return outcome
 
     def _begun(self, call: Call) -> Call:
@@ -94,10 +98,13 @@ class UserMiddleware:
                     yield envelope if wrap is None else await self._finished(envelope)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, call.context) from error.__cause__
-        except (GeneratorExit, Suspension):
+        except GeneratorExit:
             raise
         except BaseException as error:
-            raise self._funnel.failures.failure_of(error, call.context) from error
+            asked = outcome_in(error)
+            if asked is None:
+                raise self._funnel.failures.failure_of(error, call.context) from error
+            raise Suspension(asked) from None
         finally:
             for each in opened:
                 await each.aclose()
@@ -109,6 +116,13 @@ class UserMiddleware:
             what = f"returned {type(outcome).__name__}"
             raise TypeError(f"the middleware {name} {what}: return what next(call) gives, or local_envelope(data, id)")
         return await self._funnel.results.finish(outcome)
+
+
+def _is_answerable(asked: NeedsInput, context: Context) -> bool:
+    """Whether a middleware gave questions, such as those of an earlier `next`, or what a detached handler gives."""
+    if not asked.questions:
+        return context.accepts_task
+    return all(isinstance(each, Question) for each in asked.questions.values())
 
 
 async def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T]:

@@ -48,6 +48,21 @@ class Suspension(BaseException):
         self.outcome = outcome
 
 
+def outcome_in(error: BaseException) -> NeedsInput | Deferred | None:
+    """Return the outcome of a handler that was stopped, also inside task groups; None for a failure."""
+    if isinstance(error, Suspension):
+        return error.outcome
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    questions: dict[str, Question] = {}
+    for each in error.exceptions:
+        outcome = outcome_in(each)
+        if not isinstance(outcome, NeedsInput):
+            return outcome
+        questions.update(outcome.questions)
+    return NeedsInput(questions)
+
+
 def envelope_of(outcome: Outcome, *, is_nested: bool = False) -> ResponseEnvelope[Any]:
     """Return the result, for a caller that can neither answer questions by calling again nor follow a task.
 

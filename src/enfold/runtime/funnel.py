@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError, DecodeError, LargeMisfitError
 from enfold.operations import Context, Operation, OperationType, Policy
-from enfold.operations.outcomes import Suspension
+from enfold.operations.outcomes import Suspension, outcome_in
 from enfold.runtime.application import Services
 from enfold.runtime.arguments import Arguments
 from enfold.runtime.failures import Failures
@@ -121,10 +121,11 @@ class Funnel:
             return envelope if context is None else context.note(envelope)
         except CallError as error:
             raise self.failures.with_ids(error, own) from error.__cause__
-        except Suspension as suspension:
-            return suspension.outcome if context is None else context.note(suspension.outcome)
         except BaseException as error:
-            raise self.failures.failure_of(error, own) from error
+            outcome = outcome_in(error)
+            if outcome is None:
+                raise self.failures.failure_of(error, own) from error
+            return outcome if context is None else context.note(outcome)
 
     async def follow(self, input: Any, context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription: each item is finished by itself; the producer is closed with the consumer."""
@@ -147,10 +148,11 @@ class Funnel:
                 yield await self.results.finish(item)
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
-        except Suspension:
-            raise  # items have no place for an outcome: `collect` returns it
         except BaseException as error:
-            raise self.failures.failure_of(error, context) from error
+            outcome = outcome_in(error)
+            if outcome is None:
+                raise self.failures.failure_of(error, context) from error
+            raise Suspension(outcome) from None  # items have no place for an outcome: `collect` returns it
         finally:
             context.cancel()
             close = getattr(items, "aclose", None)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
-from enfold import Call, Context, Deferred, NeedsInput, Next, OperationRegistry, Outcome, ResponseEnvelope
+from enfold import (
+    Call,
+    Context,
+    Deferred,
+    Middleware,
+    NeedsInput,
+    Next,
+    OperationRegistry,
+    Outcome,
+    ResponseEnvelope,
+)
 from enfold.mcp.tasks import TASKS
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -148,3 +160,110 @@ async def test_middleware_never_sees_the_task_that_a_handler_detaches_to(
     assert detached.questions == {}
     assert isinstance(done, ResponseEnvelope)
     assert not any(isinstance(each, Deferred) for each in outcomes.seen)
+
+
+async def first_of_two(call: Call, next: Next) -> Outcome:
+    first = await next(call)
+    await next(call)
+    return first
+
+
+async def first_of_two_at_once(call: Call, next: Next) -> Outcome:
+    return (await asyncio.gather(next(call), next(call)))[0]
+
+
+async def copied(call: Call, next: Next) -> Outcome:
+    outcome = await next(call)
+    return NeedsInput(outcome.questions) if isinstance(outcome, NeedsInput) else outcome
+
+
+async def asks_in_a_task_group(call: Call, next: Next) -> Outcome:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call.context.ask("Log it?", key="log"))  # type: ignore[arg-type]  # a coroutine
+    return await next(call)
+
+
+@pytest.mark.parametrize("middleware", [first_of_two, first_of_two_at_once, copied, asks_in_a_task_group])
+async def test_questions_reach_the_client_through_middleware(
+    make_client: MakeClient, ops: OperationRegistry, middleware: Middleware
+) -> None:
+    @ops.mutation(middleware=[Outcomes(), middleware])
+    async def clean(context: Context) -> str:
+        return (await context.ask("Sure?")).action
+
+    assert await answer_all(make_client(ops), "shop.clean") == "accept"
+
+
+@pytest.mark.parametrize("questions", [{}, {"sure": "yes?"}])
+async def test_questions_that_nobody_can_answer_are_an_error_of_the_middleware(
+    make_client: MakeClient, ops: OperationRegistry, questions: Any
+) -> None:
+    @ops.middleware
+    async def made_up(call: Call, next: Next) -> Outcome:
+        return NeedsInput(questions)
+
+    @ops.query
+    async def stock() -> int:
+        return 3
+
+    result = await make_client(ops).call("shop.stock")
+    assert "the middleware made_up returned NeedsInput" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("group", ["asyncio", "anyio", "nested calls"])
+async def test_questions_in_a_task_group_are_asked_together(
+    make_client: MakeClient, ops: OperationRegistry, group: str
+) -> None:
+    @ops.mutation
+    async def inner(number: int, context: Context) -> str:
+        return (await context.ask(f"Sure of {number}?", key=f"sure{number}")).action
+
+    @ops.mutation
+    async def outer(context: Context) -> list[str]:
+        answers: list[str] = []
+
+        async def ask(number: int) -> None:
+            if group == "nested calls":
+                answers.append((await context.env.shop.inner(number=number)).data)
+            else:
+                answers.append((await context.ask(f"Sure of {number}?", key=f"sure{number}")).action)
+
+        if group == "anyio":
+            async with anyio.create_task_group() as tasks:
+                for number in range(3):
+                    tasks.start_soon(ask, number)
+        else:
+            async with asyncio.TaskGroup() as running:
+                for number in range(3):
+                    running.create_task(ask(number))
+        return answers
+
+    questions, result = await ask_twice(make_client(ops), "shop.outer")
+    assert sorted(questions["inputRequests"]) == ["sure0", "sure1", "sure2"]
+    assert result["structuredContent"] == {"result": ["accept"] * 3}
+
+
+async def test_a_stream_may_ask_in_a_task_group(make_client: MakeClient, ops: OperationRegistry) -> None:
+    @ops.subscription
+    async def steps(context: Context) -> AsyncIterator[str]:
+        async def ask() -> str:
+            return (await context.ask("Sure?", key="sure")).action
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(ask())
+        yield asked.result()
+
+    _, result = await ask_twice(make_client(ops), "shop.steps")
+    assert result["structuredContent"]["result"] == ["accept"]
+
+
+async def answer_all(client: Client, tool: str) -> Any:
+    """What a tool gives when all its questions, in as many rounds as it needs, are answered with yes."""
+    client.capabilities = ASKED
+    result = await client.call(tool)
+    for _ in range(4):
+        if result["resultType"] != "input_required":
+            break
+        answers = dict.fromkeys(result["inputRequests"], YES)
+        result = await client.call(tool, inputResponses=answers, requestState=result["requestState"])
+    return result["structuredContent"]["result"]
