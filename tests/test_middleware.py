@@ -644,6 +644,31 @@ async def test_a_configuration_names_middleware_for_all_calls_and_for_one_source
         assert (await registry.execute("shop.hello")).data == "all(one(hello))"
 
 
+SHARED = """
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+calls = []
+
+@ops.query
+async def count() -> int:
+    return len(calls)
+
+async def counting(call, next):
+    calls.append(call)
+    return await next(call)
+"""
+
+
+@pytest.mark.parametrize("place", ["registry", "source"])
+async def test_middleware_and_operations_of_one_file_share_its_state(tmp_path: Path, place: str) -> None:
+    (tmp_path / "counter.py").write_text(SHARED)
+    whole, own = '[[middleware]]\nuse = "counter.py:counting"\n', 'middleware = "counter.py:counting"\n'
+    source = '[sources.own]\nfunctions = "counter.py:ops"\n'
+    (tmp_path / "enfold.toml").write_text(whole + source if place == "registry" else source + own)
+    async with open_config(tmp_path / "enfold.toml", os.environ) as registry:
+        assert [(await registry.execute("shop.count")).data for _ in range(2)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [

@@ -115,6 +115,54 @@ async def test_a_changed_source_continues_until_its_successor_is_there(tmp_path:
         assert len(calls) > 3
 
 
+async def test_a_changed_program_is_read_with_its_middleware_when_its_source_is_reopened(tmp_path: Path) -> None:
+    program = """
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+
+@ops.query
+async def version() -> list[int]:
+    return [{version}]
+
+async def add(call, next):
+    envelope = await next(call)
+    return envelope.replace(data=[*envelope.data, {version}])
+"""
+    text = '[sources.own]\nfunctions = "versions.py:ops"\nmiddleware = "versions.py:add"\ntimeout = {}\n'
+    (tmp_path / "versions.py").write_text(program.format(version=1))
+    async with served(tmp_path, text.format(1)) as (registry, write):
+        for version in (2, 30):
+            (tmp_path / "versions.py").write_text(program.format(version=version))
+            write(text.format(version))
+            await until_changed(registry, lambda version=version: registry.get_spec("shop.version").timeout == version)  # type: ignore[misc]
+            assert (await registry.execute("shop.version")).data == [version, version]
+
+
+async def test_changed_middleware_wraps_calls_before_the_successor_is_there(tmp_path: Path) -> None:
+    (tmp_path / "tenants.py").write_text(TENANTS)
+    text = f"[sources.a]\ncommand = {little()}\n"
+    slow = f"[sources.a]\ncommand = {little('--slow', '60')}\n"
+    async with served(tmp_path, text) as (registry, write):
+        assert (await registry.execute("a.add", {"x": 1, "y": 2})).data == {"sum": 3}
+        write(slow + 'middleware = "tenants.py:refuse"\n')
+        await until_changed(registry, lambda: bool(registry.get("a.add").middleware))
+        with pytest.raises(CallError, match="of another tenant"):
+            await registry.execute("a.add", {"x": 1, "y": 2})
+        write(slow)
+        await until_changed(registry, lambda: not registry.get("a.add").middleware)
+        assert (await registry.execute("a.add", {"x": 1, "y": 2})).data == {"sum": 3}
+        write(slow + 'middleware = "tenants.py:missing"\n')
+        await until_changed(registry, lambda: "a.add" not in registry)
+
+
+TENANTS = """
+from enfold import CallError
+
+async def refuse(call, next):
+    raise CallError("ACCESS_DENIED", "of another tenant")
+"""
+
+
 async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_step(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     program = '[sources.{}]\nfunctions = "shop.py:ops"\n'

@@ -281,7 +281,7 @@ class SourceSupervisor:
         if self._opened is None or not changed:
             return
         gone = self.stop_updates()
-        kept = list(under_rules(gone, source, changed))
+        kept = list(under_rules(gone, source, self._reconciler.config, changed))
         if not kept:
             self._remember_unavailable(gone)
         self._registry.register_all(kept, instead_of=gone)

@@ -44,24 +44,32 @@ def open_source(
 
 
 # The keys that decide what callers may do; those in _CHOICE can be applied to open operations.
-_CHOICE: Final = frozenset({"access", "include", "exclude"})
+_CHOICE: Final = frozenset({"access", "include", "exclude", "middleware"})
 RIGHTS: Final = _CHOICE | {"fix", "rename", "kinds", "reads", "private_headers"}
 
 
-def under_rules(operations: Iterable[Operation], source: SourceEntry, changed: set[str]) -> Iterator[Operation]:
+def under_rules(
+    operations: Iterable[Operation], source: SourceEntry, config: Config, changed: set[str]
+) -> Iterator[Operation]:
     """Return the operations that stay valid under the changed rules of an entry."""
     from enfold.sources.options import Selection  # where a configuration changes
 
-    entry = source.entry
-    # Without rules in the file, those of the functions apply, which are unknown here.
-    falls_back = "access" not in entry and source.kind == "functions"
-    if changed - _CHOICE or ("access" in changed and falls_back):
+    entry, is_program = source.entry, source.kind == "functions"
+    # The rules and the middleware that functions have of their own are unknown here.
+    falls_back = is_program and (("access" in changed and "access" not in entry) or "middleware" in changed)
+    if changed - _CHOICE or falls_back:
         return
+    middleware: dict[str, Any] = {}
+    if "middleware" in changed:
+        try:
+            middleware["middleware"] = tuple(load_middleware(patterns_of(entry.get("middleware")), config))
+        except CallError:  # which its successor reports
+            return
     selection = Selection(entry.get("include"), entry.get("exclude"))
     access = {"access_control": read_access(entry.get("access"))} if "access" in changed else {}
     for operation in operations:
         if selection.takes(operation.spec):
-            yield operation.replace(spec=operation.spec.replace(**access))
+            yield operation.replace(spec=operation.spec.replace(**access), **middleware)
 
 
 def _read(options: type[T], entry: Mapping[str, Any], **more: Any) -> T:

@@ -6,7 +6,7 @@ import os.path
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.operations import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
 from enfold.runtime.registry import OperationRegistry, Registry
@@ -123,9 +123,15 @@ def load_object(target: str) -> Any:
     place, name = _split_target(target)
     if not name:
         raise TargetError(f"{target} must name an object of a program, as in app.py:name or module:name")
+    return _attribute(_imported(place) or _load(place), name, target)
+
+
+def _imported(place: str) -> ModuleType | None:
+    """Return the module of a file that a program has imported under a name of its own."""
     path = os.path.realpath(place)
-    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == path)
-    return _attribute(next(loaded, None) or _load(place), name, target)
+    own = {id(module) for _, module in _loaded.values()}
+    modules = (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == path)
+    return next((each for each in modules if id(each) not in own), None)
 
 
 def _load(place: str) -> ModuleType:
@@ -133,27 +139,45 @@ def _load(place: str) -> ModuleType:
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours."""
+    """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours.
+
+    A file that has not changed since is not run again: everything that names it gets the same module.
+    """
     from importlib.util import module_from_spec, spec_from_file_location
 
     if not os.path.isfile(path):
         raise TargetError(f"There is no file {path}")
-    folder = os.path.dirname(os.path.realpath(path))
+    place, found = os.path.realpath(path), os.stat(path)
+    version = found.st_mtime_ns, found.st_size, found.st_ino
+    before, module = _loaded.get(place, (None, None))
+    if module is not None and before == version:
+        return module
+    folder = os.path.dirname(place)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    stem = os.path.basename(path).removesuffix(".py")
-    name = stem if stem.isidentifier() and stem not in sys.modules else f"enfold_target_{stem}"
+    name = _new_name(path) if module is None else module.__name__
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} is not a Python file")
-    module = module_from_spec(spec)
+    replaced, module = sys.modules.get(name), module_from_spec(spec)
     sys.modules[name] = module  # before it runs: type hints and dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
+        if replaced is not None:
+            sys.modules[name] = replaced
         raise
+    _loaded[place] = version, module
     return module
+
+
+_loaded: Final[dict[str, tuple[tuple[int, int, int], ModuleType]]] = {}  # what has been run, by the real path
+
+
+def _new_name(path: str) -> str:
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem.isidentifier() and stem not in sys.modules else f"enfold_target_{stem}"
 
 
 def _split_target(target: str) -> tuple[str, str]:
