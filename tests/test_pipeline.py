@@ -51,6 +51,12 @@ async def test_a_valid_result_is_returned_as_the_same_object() -> None:
     assert envelope.warnings == ()
 
 
+async def test_a_valid_result_of_an_mcp_server_is_returned_as_the_same_object() -> None:
+    data = {"id": 1, "note": "x"}
+    result = mcp_envelope(data, structured_content={**data, "more": 1}, _meta={"com.example/server": {"name": "s"}})
+    assert await finish(result) is result
+
+
 async def test_repair_strips_fills_and_converts_and_says_so() -> None:
     envelope = await finish({"id": "42", "secret": "s3cret"})
     assert envelope.data == {"id": 42, "note": "-"}

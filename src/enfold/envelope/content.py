@@ -1,4 +1,4 @@
-"""MCP content blocks, and the JSON Schemas of blocks, metas and the envelope. Imported on demand."""
+"""MCP content blocks, and the JSON Schemas of blocks, metas and the envelope."""
 
 from __future__ import annotations
 

@@ -23,14 +23,15 @@ from typing import (
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from enfold.envelope.content import TextContent, content_block, json_text
 from enfold.errors import CallError, FormatError
 
 if TYPE_CHECKING:
     from enfold.envelope.content import ContentBlock
 else:
-    ContentBlock = Any  # for msgspec, which reads these annotations at run time
+    ContentBlock = Any  # for msgspec, which reads these annotations at run time: a meta may hold blocks of new kinds
 
-# Imports inside functions: needed only for content blocks or rare cases.
+# Imports inside functions: needed only in rare cases.
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -167,7 +168,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return False
         if meta.is_error if isinstance(meta, MCPResponseMeta) else meta.status_code >= 400:
             return True
-        return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
+        return bool(self.warnings) and any(warning.code == ROOT_MISMATCH for warning in self.warnings)
 
     def replace(self, **changes: Any) -> ResponseEnvelope[Any]:
         """Return a copy with some fields changed, such as `data` or `warnings`."""
@@ -189,8 +190,6 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return self.data.decode("utf-8", "replace")
         if isinstance(self.data, str):
             return self.data
-        from enfold.envelope.content import json_text
-
         return json_text(self.data)
 
     def json(self) -> Any:
@@ -207,7 +206,6 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
     """Return the text blocks without the encoded block of a ToolEnvelope."""
-    from enfold.envelope.content import TextContent
     from enfold.envelope.foreign import is_encoded_block
 
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
@@ -279,24 +277,19 @@ def mcp_envelope(
     _meta: dict[str, Any] | UnsetType = UNSET,
 ) -> ResponseEnvelope[T]:
     """Wrap the result of an MCP tool; blocks may be typed or in wire form."""
-    from enfold.envelope.content import content_block
-
     given = content if isinstance(content, list) else list(content)
     blocks = tuple(map(content_block, given))
     meta = MCPResponseMeta(is_error, blocks, structured_content, _meta)
-    return ResponseEnvelope(_mapped_data(data, given, blocks), meta)
+    return ResponseEnvelope(_mapped_data(data, given, blocks) if isinstance(data, list) else data, meta)
 
 
-def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
+def _mapped_data(data: list[Any], given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
     """Return the data; if it is the content list itself, return the blocks of the meta."""
-    return [block.to_wire() for block in blocks] if blocks and _is_same(data, given) else data
-
-
-def _is_same(data: Any, given: list[Any]) -> bool:
     try:
-        return data is given or (isinstance(data, list) and data == given)
+        is_content = bool(blocks) and data == given
     except RecursionError:  # too deep to be content
-        return False
+        return data
+    return [block.to_wire() for block in blocks] if is_content else data
 
 
 def has_no_content(envelope: ResponseEnvelope[Any]) -> bool:
@@ -357,7 +350,6 @@ def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
 
 
 def _failed_tool(meta: MCPResponseMeta) -> CallError:
-    from enfold.envelope.content import TextContent
     from enfold.envelope.foreign import described_failure
 
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
@@ -457,7 +449,7 @@ def _parse(text: bytes | str) -> Any:
 
 def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned: list[ResultWarning]) -> Any:
     if isinstance(meta, MCPResponseMeta):
-        return _mapped_data(data, fields.get("content", []), meta.content)
+        return _mapped_data(data, fields.get("content", []), meta.content) if isinstance(data, list) else data
     if meta.source != "http" or fields.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
     import binascii
@@ -486,8 +478,6 @@ def _read_meta(given: Mapping[str, Any]) -> tuple[ResponseMeta, list[ResultWarni
     elif kind is HTTPResponseMeta:
         fields["headers"] = _join_headers(fields.get("headers", {}).items())
     else:
-        from enfold.envelope.content import content_block
-
         fields["content"] = tuple(map(content_block, fields.get("content", ())))
     beside = ("source", "dataEncoding") if kind is HTTPResponseMeta else ("source",)
     warned += [_warning_at("meta_extra", "meta", name) for name in given if name not in known and name not in beside]

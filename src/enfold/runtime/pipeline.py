@@ -307,10 +307,11 @@ def _has_plain_meta(envelope: ResponseEnvelope[Any]) -> bool:
     meta = envelope.meta
     if not isinstance(meta, MCPResponseMeta):
         return True
-    structured = meta.structured_content
+    structured, extensions = meta.structured_content, meta._meta
     if type(structured) is dict and structured.keys() == {"result"}:
         structured = structured["result"]  # the wrapper of data that is no object
-    return meta._meta is UNSET and (structured is UNSET or structured is envelope.data)
+    is_seen = structured is UNSET or structured is envelope.data
+    return (is_seen or is_plain(structured)) and (extensions is UNSET or is_plain(extensions))
 
 
 def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:

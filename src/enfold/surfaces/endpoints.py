@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import JSON, Format, find_format
-from enfold.observability.records import code_of
+from enfold.observability.records import OK, code_of
 from enfold.operations import Context, Identity, OperationSpec, OperationType
 from enfold.operations.access import check_access, may_list
 from enfold.operations.http_route import WITH_BODY
@@ -291,7 +291,8 @@ class Functions:
             text = encode(write(envelope, route.spec))
         except UNWRITABLE as error:
             raise unwritable(envelope.data, error) from error
-        is_bare = not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None
+        is_success = type(envelope.meta) is LocalResponseMeta or not envelope.is_error
+        is_bare = is_success and not envelope.warnings and request.recording is None
         has_no_headers = (context is None or context.reply_headers is None) and not route.file_types
         if is_bare and has_no_headers and request.format.shape is None:
             return Response(text)
@@ -314,13 +315,14 @@ class Functions:
 
     def _answer_with_headers(self, text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Response:
         """An answer whose headers report its run and warnings; where the format cannot report an error result, the status does."""
-        request.code, request.warnings = code_of(envelope), envelope.warnings
+        error = error_of(envelope) if envelope.is_error else None
+        request.code, request.warnings = OK if error is None else safe_code(error.code), envelope.warnings
         headers = request.reply_headers()
         if envelope.warnings:
             first = safe_code(envelope.warnings[0].code)
             headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
-        if envelope.is_error and not request.format.holds_errors:
-            error, writer = error_of(envelope), self._failure_format(request)
+        if error is not None and not request.format.holds_errors:
+            writer = self._failure_format(request)
             if writer.error_media_type != JSON:
                 text = self._failure_text(writer, request, error, 502)
             headers.append((b"enfold-code", safe_code(error.code).encode()))
