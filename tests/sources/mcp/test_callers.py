@@ -50,11 +50,13 @@ async def test_after_too_many_cancelled_calls_questions_are_declined() -> None:
 
 async def test_a_client_with_calls_side_by_side_does_not_keep_another_waiting_forever() -> None:
     ann, bob, turns = object(), object(), Turns()
-    await turns.take(ann, ("call", 1))
-    await turns.take(ann, ("call", 2))
-    bobs = asyncio.create_task(turns.take(bob, ("call", 3)))
+    assert turns.take(ann, ("call", 1))
+    assert turns.take(ann, ("call", 2))
+    assert not turns.take(bob, ("call", 3))
+    bobs = asyncio.create_task(turns.wait(bob, ("call", 3)))
     await asyncio.sleep(0)
-    anns = asyncio.create_task(turns.take(ann, ("call", 4)))
+    assert not turns.take(ann, ("call", 4))
+    anns = asyncio.create_task(turns.wait(ann, ("call", 4)))
     await asyncio.sleep(0)
     turns.release(("call", 1))
     turns.release(("call", 2))

@@ -69,8 +69,9 @@ class MCPCaller:
         self.context = context
         self.peer = peer = context.invocation.client
         self.is_heard = context.is_heard
+        task = context.invocation.task
         self.task = (
-            None if context.is_nested else context.invocation.task
+            None if task is None or context.is_nested else task
         )  # the durable task here whose work this call does
         self.take_task = context.take_task  # makes a task of the server's for a caller that follows tasks
         self.client: object | None = None
@@ -216,6 +217,9 @@ class SuspendedCalls:
             raise Suspension(result)
         return result
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def close(self) -> None:
         for key in list(self._calls):
             self._expire(key)
@@ -314,7 +318,6 @@ class PossibleCallers(msgspec.Struct, eq=False):
     _abandoned: dict[object, _Abandoned] = {}  # by the ids of their requests
     _tasks: dict[object, MCPCaller] = {}  # by the id that the server gave the task
     _has_overflown: bool = False
-    _ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def note_abandoned(self, call: OutgoingCall) -> None:
         """Note that a caller gave up a call which the server has not answered."""
@@ -337,15 +340,6 @@ class PossibleCallers(msgspec.Struct, eq=False):
     def note_task_end(self, task_id: object) -> None:
         """Note that the result of a task has come, or that it was cancelled."""
         self._tasks.pop(task_id, None)
-
-    def note_end(self) -> None:
-        """Wake those that wait for a call to end."""
-        self._ended.set()
-        self._ended.clear()
-
-    async def call_ended(self) -> None:
-        """Wait until a call has ended."""
-        await self._ended.wait()
 
     def keys(self, calls: Iterable[OutgoingCall]) -> frozenset[CallKey]:
         """The calls and tasks that can have caused a message which comes now."""
@@ -396,12 +390,14 @@ class Turns(msgspec.Struct, eq=False):
     _held: set[CallKey] = set()  # the calls and tasks of that client
     _is_asked: bool = False  # that client, at this moment or before in its turn
     _waiting: deque[_Waiting] = msgspec.field(default_factory=deque)
+    _released: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
-    async def take(self, client: object | None, key: CallKey) -> None:
-        """Wait for a turn, which `release` ends; what `close` is given is raised where the connection is lost first."""
-        if not self._waiting and (not self._held or client is self._client):
-            self._begin(client, key)
-            return
+    def take(self, client: object | None, key: CallKey) -> bool:
+        """Take a turn, which `release` ends; False where it has to be waited for."""
+        return not self._waiting and self._begin(client, key)
+
+    async def wait(self, client: object | None, key: CallKey) -> None:
+        """Wait for a turn that cannot be taken; what `close` is given is raised where the connection is lost first."""
         if client is None and self._is_asked:
             return
         loop = asyncio.get_running_loop()
@@ -433,8 +429,14 @@ class Turns(msgspec.Struct, eq=False):
     def release(self, key: CallKey) -> None:
         """End the turn of a call; one that has none, or has ended, changes nothing."""
         self._held.discard(key)
+        self._released.set()
+        self._released.clear()
         if self._waiting:
             self._advance()
+
+    async def next_release(self) -> None:
+        """Wait until a call has ended, whether or not it had a turn."""
+        await self._released.wait()
 
     def close(self, error: Exception) -> None:
         """Fail the waiting calls: the connection is lost."""
@@ -443,17 +445,20 @@ class Turns(msgspec.Struct, eq=False):
             if not waiting.turn.done():
                 waiting.turn.set_exception(error)
 
-    def _begin(self, client: object | None, key: CallKey) -> None:
+    def _begin(self, client: object | None, key: CallKey) -> bool:
+        """Give a turn to a client, unless another one has it."""
+        if self._held and client is not self._client:
+            return False
         if client is not self._client:
             self._client, self._is_asked = client, False
         self._held.add(key)
+        return True
 
     def _advance(self) -> None:
-        while self._waiting and (not self._held or self._waiting[0].client is self._client):
-            waiting = self._waiting.popleft()
-            if not waiting.turn.done():
-                self._begin(waiting.client, waiting.key)
-                waiting.turn.set_result(None)
+        while self._waiting and self._begin(self._waiting[0].client, self._waiting[0].key):
+            turn = self._waiting.popleft().turn
+            if not turn.done():  # else given up just now: `wait` releases it
+                turn.set_result(None)
         if self._waiting and self._client is None:
             asyncio.get_running_loop().call_later(PATIENCE, self._lose_patience, self._waiting[0])
 

@@ -140,8 +140,10 @@ class Dispatcher:
         if meta:
             params = msgspec.structs.replace(params, meta=meta)
         call = OutgoingCall(request_id, method, params, caller, answer, headers or {}, begun)
-        if self.takes_turns and caller is not None and not call.method.startswith("tasks/"):
-            await self._turns.take(caller.client if caller.can_be_asked else None, ("call", call.id))
+        if self.takes_turns and caller is not None and not method.startswith("tasks/"):
+            client, key = caller.client if caller.can_be_asked else None, ("call", request_id)
+            if not self._turns.take(client, key):
+                await self._turns.wait(client, key)
         self._waiting[call.id] = call
         try:
             await self.connection.send_call(call)
@@ -166,11 +168,7 @@ class Dispatcher:
             self._possible_callers.note_abandoned(call)
             asyncio.get_running_loop().call_later(TURN_SECONDS, self._turns.release, ("call", call.id))
             return
-        self._end_turn(("call", call.id))
-
-    def _end_turn(self, key: CallKey) -> None:
-        self._turns.release(key)
-        self._possible_callers.note_end()
+        self._turns.release(("call", call.id))
 
     def withdraw(self, call: OutgoingCall) -> None:
         """Forget a call that the server has never seen, or has refused without an answer."""
@@ -246,28 +244,33 @@ class Dispatcher:
     def _take_answer(self, message: RPCMessage) -> None:
         result = {} if message.result is UNSET or message.error is not UNSET else message.result
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
-        self._possible_callers.note_answer(message.id)
-        if call is None:
-            self._end_turn(("call", message.id))  # of a call that is waited for, `_close` ends the turn
+        if call is None:  # an abandoned one; of a call that is waited for, `_close` ends the turn
+            self._possible_callers.note_answer(message.id)
+            self._turns.release(("call", message.id))
             return
-        if isinstance(call.params, AboutTask | CallTool):
-            self._note_task(call, call.params, result)
+        if isinstance(call.params, CallTool) and call.params.task is not None:
+            self._note_begun_task(call, result)
+        elif isinstance(call.params, AboutTask) and call.method in ("tasks/result", "tasks/cancel"):
+            self._note_task_end(call.params.task_id)
         if call.answer.done():
             return
-        if message.error is UNSET:
-            call.answer.set_result(result)
-        else:
+        if message.error is not UNSET:
             call.answer.set_exception(read_error(message.error))
+        elif self.is_stateless and (fault := _fault_of_kind(call.method, result)) is not None:
+            call.answer.set_exception(fault)
+        else:
+            call.answer.set_result(result)
 
-    def _note_task(self, call: OutgoingCall, params: AboutTask | CallTool, result: dict[str, Any]) -> None:
-        """Note that a task of the revision 2025-11-25 has begun or ended, which can ask something meanwhile."""
-        if isinstance(params, AboutTask):
-            if call.method in ("tasks/result", "tasks/cancel"):
-                self._possible_callers.note_task_end(params.task_id)
-                self._end_turn(("task", params.task_id))
-        elif params.task is not None and call.caller is not None and (begun := read_loosely(result, BegunTask)):
+    def _note_begun_task(self, call: OutgoingCall, result: dict[str, Any]) -> None:
+        """Note the task of the revision 2025-11-25 that a call has begun, and that can ask something from now on."""
+        begun = read_loosely(result, BegunTask)
+        if begun is not None and call.caller is not None:
             self._possible_callers.note_task(begun.task.task_id, call.caller)
             self._turns.pass_on(("call", call.id), ("task", begun.task.task_id))
+
+    def _note_task_end(self, task_id: str) -> None:
+        self._possible_callers.note_task_end(task_id)
+        self._turns.release(("task", task_id))
 
     def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
         if method == "notifications/progress":
@@ -328,7 +331,7 @@ class Dispatcher:
                         return caller
                     if self._possible_callers.are_all_unaskable(self._open_calls(), among):
                         return self._source
-                    await self._possible_callers.call_ended()
+                    await self._turns.next_release()
         except TimeoutError:
             return None
 
@@ -428,6 +431,15 @@ def closed_connection(name: str) -> CallError:
 
 def message_too_large(limit: int) -> CallError:
     return CallError("PAYLOAD_TOO_LARGE", f"The response exceeds the limit of {limit} bytes", {"limit": limit})
+
+
+def _fault_of_kind(method: str, result: dict[str, Any]) -> CallError | None:
+    """The error for a result of an unknown kind, which would be taken for an empty one."""
+    kind = result.get("resultType", "complete")
+    if kind in ("complete", "input_required") or (kind == "task" and method == "tools/call"):
+        return None
+    message = f"The server answered {method} with a result of the kind {kind!r:.40}"
+    return CallError("EXECUTION_ERROR", message, {"reason": "protocol"})
 
 
 def protocol_failure(error: ProtocolError) -> CallError:

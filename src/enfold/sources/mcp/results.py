@@ -85,15 +85,21 @@ class _UnwrappedResult(msgspec.Struct, frozen=True):
 def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
     """The envelope of a tool's result; its meta keeps the result as received."""
     read = read_loosely(result, ToolResult) or ToolResult()
-    content, content_warnings = _content(read.content)
+    is_list = isinstance(read.content, list)
+    content, content_warnings = (read.content, ()) if is_list else _as_blocks(read.content)
     structured, is_error = read.structured_content, read.is_error
     told = fields_of(read.meta).get(SHAPE_KEY) if shape.is_plain else None
     if told is not None:  # where the schema says nothing, each result does
         shape = msgspec.structs.replace(shape, is_wrapped=told != "object")
-    is_bare = told == "text" and structured is UNSET and len(content) == 1 and not is_error
-    payload = (
-        _UnwrappedResult(_text(content[0])) if is_bare else _payload(content, structured, shape, is_error=is_error)
-    )
+    has_structure = structured is not UNSET and (structured is not None or shape.null_is_data)
+    if is_error:
+        payload = _UnwrappedResult(structured if has_structure else content)
+    elif has_structure:
+        payload = _unwrapped(structured, shape)
+    elif told == "text" and structured is UNSET and len(content) == 1:
+        payload = _UnwrappedResult(_text(content[0]))
+    else:
+        payload = _block_payload(content) or _text_payload(content, shape) or _UnwrappedResult(content)
     warnings = (*content_warnings, *payload.warnings)
     if isinstance(result, RepairedResult):
         in_data = "/content" if payload.data is content else "/structuredContent"
@@ -110,14 +116,14 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
     return msgspec.structs.replace(envelope, warnings=warnings, provenance=payload.provenance)
 
 
-def _content(blocks: Any) -> tuple[list[Any], tuple[ResultWarning, ...]]:
-    """The content blocks; anything else than a list becomes one block, with a warning."""
-    if isinstance(blocks, list) or blocks is None:
-        return blocks or [], ()
-    warning = ResultWarning(CONTENT_BLOCK, "", type=json_type(blocks))
-    if isinstance(blocks, dict):
-        return [blocks], (warning,)
-    text = blocks if isinstance(blocks, str) else msgspec.json.encode(blocks).decode()
+def _as_blocks(content: Any) -> tuple[list[Any], tuple[ResultWarning, ...]]:
+    """Content that is no list as one block, with a warning; none for null."""
+    if content is None:
+        return [], ()
+    warning = ResultWarning(CONTENT_BLOCK, "", type=json_type(content))
+    if isinstance(content, dict):
+        return [content], (warning,)
+    text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
     return [{"type": "text", "text": text}], (warning,)
 
 
@@ -125,15 +131,6 @@ def _repairs(result: RepairedResult, in_data: str) -> Iterator[ResultWarning]:
     """What was replaced when the result was read; of its data by the place in the data."""
     for warning in result.warnings:
         yield msgspec.structs.replace(warning, path=warning.path.removeprefix(in_data))
-
-
-def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_error: bool) -> _UnwrappedResult:
-    has_structure = structured is not UNSET and (structured is not None or shape.null_is_data)
-    if is_error:
-        return _UnwrappedResult(structured if has_structure else content)
-    if has_structure:
-        return _unwrapped(structured, shape)
-    return _block_payload(content) or _text_payload(content, shape) or _UnwrappedResult(content)
 
 
 def _text_payload(content: list[Any], shape: ResultShape) -> _UnwrappedResult | None:

@@ -73,7 +73,7 @@ class UpstreamSession:
         """Call back with the reason when the connection is lost."""
         self._dispatcher.on_loss = callback
 
-    async def request(
+    def request(
         self,
         method: str,
         params: Params,
@@ -83,22 +83,16 @@ class UpstreamSession:
         capabilities: Mapping[str, Any] | None = None,
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
-    ) -> dict[str, Any]:
+    ) -> Awaitable[dict[str, Any]]:
         """The result of a request; where its caller listens, the server is asked for progress and log messages.
 
         `meta` is passed on; `capabilities` are what the server may ask, in a revision in which each request says so.
         """
-        log_level = None if caller is None else caller.log_level
-        if log_level is not None:
-            await self.set_log_level(log_level)
-        if not self.revision.is_stateless:
-            return await self._dispatcher.call(method, params, caller, meta=meta, headers=headers, begun=begun)
-        own = _stateless_meta(self.revision, capabilities or {})
-        if log_level is not None:
-            own[LOG_LEVEL_KEY] = log_level
-        result = await self._dispatcher.call(method, params, caller, meta={**meta, **own}, headers=headers, begun=begun)
-        _check_kind(method, result)
-        return result
+        if self.revision.is_stateless:
+            meta = {**meta, **_stateless_meta(self.revision, capabilities or {})}
+            if caller is not None and caller.log_level is not None:
+                meta[LOG_LEVEL_KEY] = caller.log_level
+        return self._dispatcher.call(method, params, caller, meta=meta, headers=headers, begun=begun)
 
     async def set_log_level(self, level: str) -> None:
         """Set the log level of an older server; in the newest revision each request names it."""
@@ -159,14 +153,6 @@ class UpstreamSession:
     async def close(self) -> None:
         self._dispatcher.close_turns(closed_connection(self._dispatcher.name))
         await self.connection.close()
-
-
-def _check_kind(method: str, result: dict[str, Any]) -> None:
-    """Refuse a result of an unknown kind: it would be taken for an empty one."""
-    kind = result.get("resultType", "complete")
-    if kind not in ("complete", "input_required") and (kind != "task" or method != "tools/call"):
-        message = f"The server answered {method} with a result of the kind {kind!r:.40}"
-        raise CallError("EXECUTION_ERROR", message, {"reason": "protocol"})
 
 
 class PooledSession:

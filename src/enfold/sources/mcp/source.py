@@ -209,7 +209,7 @@ class _Server:
 
     @property
     def is_busy(self) -> bool:
-        return self._upstream.running > 0
+        return self._upstream.is_busy
 
     @property
     def skipped(self) -> list[Problem]:

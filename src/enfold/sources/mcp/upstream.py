@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -58,6 +58,7 @@ class Upstream:
         is_shared_process = isinstance(settings.server, Command) and settings.connection.per == "source"
         self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
         self._terms = settings.connection
+        self._limits = settings.limits
         self._on_change = on_change
         self._on_state = on_state
         self._on_log = on_log
@@ -70,7 +71,7 @@ class Upstream:
         self._has_older_era = self._terms.protocol == "auto"  # as far as is known
         self._client_pools: dict[object | None, PooledSession] = {}  # with `per = "session"`
         self._closing: set[asyncio.Task[None]] = set()
-        self.running = 0  # calls made for callers
+        self._running = 0  # calls made for callers
 
     def _new_pool(self, settings: ServerSettings, *, shows_output: bool = False) -> PooledSession:
         return PooledSession(settings, self._notice, self._reconnected, self._on_state, shows_output=shows_output)
@@ -78,6 +79,11 @@ class Upstream:
     @property
     def name(self) -> str:
         return self._settings.name
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are running, other than those that wait for their client to come back."""
+        return self._running > len(self._suspended)
 
     async def close(self) -> None:
         self._suspended.close()
@@ -115,42 +121,47 @@ class Upstream:
 
     # --- calls
 
-    async def call(self, request: ServerRequest, context: Context) -> dict[str, Any]:
+    def call(self, request: ServerRequest, context: Context) -> Awaitable[Object]:
         """The result of a request; its caller receives progress, and the questions of the server."""
         caller = MCPCaller(context, self._terms)
         if context.task_question is not None:  # a task that was handed over to its caller
-            return await ask_about_task(partial(self._send_about_task, caller), self.name, context.task_question)
+            return ask_about_task(partial(self._send_about_task, caller), self.name, context.task_question)
         converse = self._run_as_task if request.runs_as_task else self._converse
-        self.running += 1
-        try:
-            if caller.peer is None:
-                return await converse(request, caller)
-            return await self._suspended.run(caller, caller.peer, partial(converse, request))
-        finally:
-            self.running -= 1
+        if caller.peer is None:
+            return converse(request, caller)
+        return self._suspended.run(caller, caller.peer, partial(converse, request))
 
-    async def _converse(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
+    async def _converse(self, request: ServerRequest, caller: MCPCaller) -> Object:
         """Send a request, and again with the answers for as long as the server needs more of them."""
         begun = caller.server_task if caller.task is not None and request.method == "tools/call" else None
-        result: Object = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
-        for _ in range(self._settings.limits.rounds):
-            kind = result.get("resultType")
-            if kind == "task":
-                taken = None if caller.take_task is None or self._terms.answers else caller.take_task(result)
-                if taken is not None:  # a source that answers questions could not, once the caller follows the task
-                    raise Suspension(Deferred(taken))
-                return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
-            if kind != "input_required" or not isinstance(request.params, Resumable):
-                return result
-            again = await self._with_answers(request.params, result, caller)
-            result = await self._send(msgspec.structs.replace(request, params=again), caller)
+        self._running += 1
+        try:
+            result: Object = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
+            for _ in range(self._limits.rounds):
+                kind = result.get("resultType")
+                if kind == "task":
+                    return await self._result_of_task(result, caller)
+                if kind != "input_required" or not isinstance(request.params, Resumable):
+                    return result
+                again = await self._with_answers(request.params, result, caller)
+                result = await self._send(msgspec.structs.replace(request, params=again), caller)
+        finally:
+            self._running -= 1
         raise CallError(
             "EXECUTION_ERROR",
             f"{self.name} asked questions in too many rounds of one call (rounds)",
             {"reason": "rounds"},
         )
 
-    async def _run_as_task(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
+    def _result_of_task(self, begun: Object, caller: MCPCaller) -> Awaitable[Object]:
+        """Wait for a task, unless the caller follows it."""
+        # A source that answers questions could not, once the caller follows the task.
+        taken = None if caller.take_task is None or self._terms.answers else caller.take_task(begun)
+        if taken is not None:
+            raise Suspension(Deferred(taken))
+        return wait_for_task(partial(self._send_about_task, caller), self.name, begun, caller)
+
+    async def _run_as_task(self, request: ServerRequest, caller: MCPCaller) -> Object:
         """Begin a task and wait for its result; a caller who gives up cancels it."""
         task_id = caller.server_task
         if task_id is None:
@@ -190,6 +201,8 @@ class Upstream:
         for is_last in (False, True):
             pool = self.pool if caller.session is None else await self._pool_for(caller, caller.session)
             session = await pool.session()
+            if caller.log_level is not None:
+                await session.set_log_level(caller.log_level)
             offered = self._offered(request, caller, session) if session.revision.is_stateless else None
             try:
                 return await session.request(
@@ -255,7 +268,7 @@ class Upstream:
 
     async def list_all(self, method: str, type: type[AnyList]) -> tuple[list[Any], Problem | None]:
         """The items of a paged list, and the limit that cut it; a server that has no such list has no items."""
-        session, limits = await self.pool.session(), self._settings.limits
+        session, limits = await self.pool.session(), self._limits
         items: list[Any] = []
         size, cursor = 0, None
         for _ in range(limits.pages):
@@ -278,7 +291,7 @@ class Upstream:
         return items, _cut_by(method, "pages", limits.pages)
 
     async def _page(self, session: UpstreamSession, method: str, params: Page) -> Object:
-        limit = self._settings.limits.connect
+        limit = self._limits.connect
         try:
             async with asyncio.timeout(limit):
                 return await session.request(method, params)
