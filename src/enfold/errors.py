@@ -196,9 +196,23 @@ class DecodeError(ValueError):
 
     def __init__(self, path: str, expected: str, reason: Reason = "type") -> None:
         super().__init__(path, expected, reason)
-        self.path = path
-        self.expected = expected
-        self.reason: Reason = reason
+        self._fault = path, expected, reason
+
+    def explained(self) -> tuple[str, str, Reason]:
+        """Return the path, what is expected, and the reason."""
+        return self._fault
+
+    @property
+    def path(self) -> str:
+        return self.explained()[0]
+
+    @property
+    def expected(self) -> str:
+        return self.explained()[1]
+
+    @property
+    def reason(self) -> Reason:
+        return self.explained()[2]
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""

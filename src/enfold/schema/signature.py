@@ -23,7 +23,14 @@ from enfold.schema.types.callables import (
     read_shape,
 )
 from enfold.schema.types.docstring import parse_docstring
-from enfold.schema.types.engine_msgspec import MakeSchema, Read, rewritten, whole_number
+from enfold.schema.types.engine_msgspec import (
+    MakeSchema,
+    Read,
+    RefusedError,
+    refused_by_schema,
+    rewritten,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from enfold.schema.compiled import Schema
@@ -282,10 +289,7 @@ def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSche
         value = read(data)
         if compiled().check(data):
             return value
-        from enfold.schema.arguments import faults
-
-        fault = faults(schema(), data)[0]
-        raise DecodeError(fault.argument, fault.expected or "", fault.reason)
+        raise RefusedError(functools.partial(refused_by_schema, data, schema))
 
     return read_matching
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import cached_property, partial
 from operator import is_
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union
 
@@ -20,6 +20,29 @@ MakeSchema: TypeAlias = Callable[[], dict[str, Any]]
 Read: TypeAlias = Callable[[Any], Any]  # JSON data to a value; raises DecodeError
 
 KEY: Final = "[key]"  # a path segment for the keys of an object
+
+
+class RefusedError(DecodeError):
+    """An error that is explained on first access: most refused input is converted and read again."""
+
+    def __init__(self, explain: Callable[[], DecodeError]) -> None:
+        super().__init__("", "")
+        self._explain = explain
+
+    def explained(self) -> tuple[str, str, Reason]:
+        return self._explained
+
+    @cached_property
+    def _explained(self) -> tuple[str, str, Reason]:
+        return self._explain().explained()
+
+
+def refused_by_schema(data: Any, schema: MakeSchema) -> DecodeError:
+    """Return the error for data that its schema rejects."""
+    from enfold.schema.arguments import faults  # few arguments are refused
+
+    fault = faults(schema(), data)[0]
+    return DecodeError(fault.argument, fault.expected or "", fault.reason)
 
 
 def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
@@ -211,7 +234,7 @@ def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> 
         try:
             return convert(data, annotation, **_OPTIONS)
         except _REFUSALS as error:
-            raise _refused(error, data, annotation, schema) from error
+            raise RefusedError(partial(_refused, error, data, annotation, schema)) from error
 
     return _with_finite_decimals(read, shape, definitions)
 
@@ -393,7 +416,7 @@ def _checking_reader(struct: type[msgspec.Struct], schema: MakeSchema) -> Read:
         try:
             convert(arguments, struct)
         except _REFUSALS as error:
-            raise _refused(error, arguments, struct, schema) from error
+            raise RefusedError(partial(_refused, error, arguments, struct, schema)) from error
         return arguments
 
     return read
@@ -411,7 +434,7 @@ def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema
             # Options are costly and rarely needed.
             given = to_dict(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
         except _REFUSALS as error:
-            raise _refused(error, arguments, struct, schema) from error
+            raise RefusedError(partial(_refused, error, arguments, struct, schema)) from error
         if len(arguments) == count:
             return given
         # Omitted arguments are not passed, so that the function's own defaults apply.

@@ -7,9 +7,9 @@ by text are read by msgspec, so that dates are the same in both engines.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,10 +26,12 @@ from enfold.schema.types.engine_msgspec import (
     MakeSchema,
     Path,
     Read,
+    RefusedError,
     explain_refusal,
     is_of_user,
     read_hook,
     refusal,
+    refused_by_schema,
     sentence,
     to_annotation,
 )
@@ -52,7 +54,7 @@ def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Re
         try:
             return validator.validate_json(text, strict=True)
         except ValidationError as error:
-            return _read_again(validator, text, data, schema(), error)
+            return _read_again(validator, text, data, schema, error)
 
     return read
 
@@ -65,17 +67,14 @@ def _json_text(data: Any) -> bytes:
         raise refusal([], "JSON data") from error
 
 
-def _read_again(
-    validator: SchemaValidator, text: bytes, data: Any, schema: dict[str, Any], first: ValidationError
-) -> Any:
+def _read_again(validator: SchemaValidator, text: bytes, data: Any, schema: MakeSchema, first: ValidationError) -> Any:
     """Read data that fits the schema in lax mode: strict mode rejects valid input such as 1.0 for an integer."""
-    if not compile_schema(schema).check(data):
-        too_many = first.error_count() > _MAX_EXPLAINED
-        raise _refused_by_schema(data, schema) if too_many else _refused(first, data, schema) from first
+    if not compile_schema(schema()).check(data):
+        raise RefusedError(partial(_refused, first, data, schema)) from first
     try:
         return validator.validate_json(text)
     except ValidationError as error:
-        raise _refused(error, data, schema) from error
+        raise RefusedError(partial(_refused, error, data, schema)) from error
 
 
 def _make_core(part: Part, definitions: Definitions) -> Core:
@@ -117,13 +116,13 @@ class _CoreBuilder:
             case shapes.Scalar():
                 return _scalar(shape)
             case shapes.Text():
-                return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
+                return core_schema.no_info_plain_validator_function(partial(_read_text, shape))
             case shapes.Enumeration() if shape.is_plain and all(type(value) is str for value in shape.values):
                 return core_schema.literal_schema(list(shape.values))
             case shapes.Enumeration():
-                return core_schema.no_info_plain_validator_function(functools.partial(_read_member, shape))
+                return core_schema.no_info_plain_validator_function(partial(_read_member, shape))
             case shapes.Flags():
-                return _then_build(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
+                return _then_build(partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
             case shapes.Items():
                 limits = shape.limits
                 items = core_schema.list_schema(
@@ -350,19 +349,14 @@ def _precedence(shape: Shape) -> int:
 _MAX_EXPLAINED: Final = 200
 
 
-def _refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
-    from enfold.schema.arguments import faults
-
-    fault = faults(schema, data)[0]
-    return DecodeError(fault.argument, fault.expected or "", fault.reason)
-
-
-def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> DecodeError:
+def _refused(error: ValidationError, data: Any, schema: MakeSchema) -> DecodeError:
+    if error.error_count() > _MAX_EXPLAINED and not compile_schema(schema()).check(data):
+        return refused_by_schema(data, schema)
     fault = min(error.errors(include_url=False, include_input=False), key=_rank)
     path = _path(fault["loc"], data)
     if fault["type"] in _FIELD_FAULTS:
         return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
-    return explain_refusal(path, schema, _cause(fault), fault["msg"])
+    return explain_refusal(path, schema(), _cause(fault), fault["msg"])
 
 
 _FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
