@@ -289,7 +289,7 @@ def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSche
         value = read(data)
         if compiled().check(data):
             return value
-        raise RefusedError(functools.partial(refused_by_schema, data, schema))
+        raise RefusedError(functools.partial(refused_by_schema, data, schema()))
 
     return read_matching
 

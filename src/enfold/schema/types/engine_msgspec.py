@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable
 from functools import cached_property, partial
 from operator import is_
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, Union
 
 import msgspec
 from msgspec import UNSET, ValidationError
@@ -37,11 +37,11 @@ class RefusedError(DecodeError):
         return self._explain().explained()
 
 
-def refused_by_schema(data: Any, schema: MakeSchema) -> DecodeError:
+def refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
     """Return the error for data that its schema rejects."""
     from enfold.schema.arguments import faults  # few arguments are refused
 
-    fault = faults(schema(), data)[0]
+    fault = faults(schema, data)[0]
     return DecodeError(fault.argument, fault.expected or "", fault.reason)
 
 
@@ -53,14 +53,18 @@ def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
 
 
 def explain_refusal(
-    path: Path, schema: dict[str, Any], cause: BaseException | None, message: str, reason: Reason = "constraint"
+    data: Any, schema: dict[str, Any], path: Path, cause: BaseException | None, message: str
 ) -> DecodeError:
-    """Return the error with the message of the user's validator, the schema's format, or the engine."""
+    """Return the error with the message of the user's validator, the schema's explanation or format, or the engine's."""
+    from enfold.schema.compiled import compile_schema  # few arguments are refused
+
     if cause is not None and is_of_user(cause):
         return refusal(path, sentence(cause), "constraint")
+    if not compile_schema(schema).check(data):
+        return refused_by_schema(data, schema)
     if formats := _expected_formats(schema, path):
         return refusal(path, formats)
-    return refusal(path, message, reason)
+    return refusal(path, message, "constraint")
 
 
 def is_of_user(cause: BaseException | None) -> bool:
@@ -207,10 +211,6 @@ _UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
 _WHERE: Final = r"(?s) - at `(key` in `)?\$(.*)`$"
 _STEP: Final = r"\.([^.\[]+|\[key\])|\[(\d+|\.\.\.)\]"
 _UNNAMED_KEY: Final = "..."
-_FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
-    (r"(?s)Object missing required field `(.*)`", "missing"),
-    (r"(?s)Object contains unknown field `(.*)`", "unknown"),
-]
 
 
 def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeSchema) -> Read:
@@ -475,13 +475,7 @@ def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -
 
         return refusal(find_unpaired_surrogate(data) or [], "it contains an unpaired surrogate", "constraint")
     message, where = _split_message(str(error))
-    path = _exact_path(_steps(where), data, annotation)
-    for pattern, reason in _FIELD_FAULTS:
-        if fault := re.fullmatch(pattern, message):
-            return refusal([*path, fault[1]], "", reason)
-    if message.startswith("Expected "):
-        return explain_refusal(path, schema(), error.__cause__, message.removeprefix("Expected "), "type")
-    return explain_refusal(path, schema(), error.__cause__, message)
+    return explain_refusal(data, schema(), _exact_path(_steps(where), data, annotation), error.__cause__, message)
 
 
 def _split_message(text: str) -> tuple[str, str]:

@@ -351,21 +351,14 @@ _MAX_EXPLAINED: Final = 200
 
 def _refused(error: ValidationError, data: Any, schema: MakeSchema) -> DecodeError:
     if error.error_count() > _MAX_EXPLAINED and not compile_schema(schema()).check(data):
-        return refused_by_schema(data, schema)
+        return refused_by_schema(data, schema())
     fault = min(error.errors(include_url=False, include_input=False), key=_rank)
-    path = _path(fault["loc"], data)
-    if fault["type"] in _FIELD_FAULTS:
-        return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
-    return explain_refusal(path, schema(), _cause(fault), fault["msg"])
+    return explain_refusal(data, schema(), _path(fault["loc"], data), _cause(fault), fault["msg"])
 
 
-_FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
-
-
-def _rank(fault: Any) -> tuple[bool, bool, int]:
-    """Rank errors, of which a union has one per member: user validators first, then the deepest; missing arguments last."""
-    is_missing = fault["type"] == "missing" and len(fault["loc"]) == 1
-    return is_missing, not is_of_user(_cause(fault)), -len(fault["loc"])
+def _rank(fault: Any) -> tuple[bool, int]:
+    """Rank errors, of which a union has one per member: user validators first, then the deepest."""
+    return not is_of_user(_cause(fault)), -len(fault["loc"])
 
 
 def _cause(fault: Any) -> BaseException | None:
