@@ -31,7 +31,7 @@ from enfold.envelope.content import ImageContent, TextContent
 from enfold.errors import DecodeError
 from enfold.schema.arguments import faults
 from enfold.schema.plain import to_plain
-from enfold.schema.signature import Signature, as_type, read_signature
+from enfold.schema.signature import Signature, read_signature
 
 T = TypeVar("T")
 Bounded = TypeVar("Bounded", bound=int)
@@ -667,18 +667,9 @@ def test_classes_of_the_same_name_are_distinguished() -> None:
     assert not jsonschema_rs.is_valid(schema, {"value": [{"x": 1}, {"z": ""}, {"z": ""}, []]})
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
-def test_data_has_typed_access(case: Case) -> None:
-    for data, expected in case.good:
-        assert as_type(data, case.annotation) == expected
-    for data in case.bad:
-        with pytest.raises(DecodeError):
-            as_type(data, case.annotation)
-
-
 def test_data_that_is_not_of_a_type_is_an_error_that_says_where() -> None:
-    with pytest.raises(ValueError, match=r"^\[1\]\.children\[0\]\.value: missing$"):
-        as_type([{"value": 1}, {"value": 1, "children": [{}]}], list[Tree])
+    with pytest.raises(ValueError, match=r"^value\[1\]\.children\[0\]\.value: missing$"):
+        takes(list[Tree]).decode({"value": [{"value": 1}, {"value": 1, "children": [{}]}]})
 
 
 class Mark(msgspec.Struct, array_like=True, tag="mark"):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections import abc
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Never, NoReturn, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Never, NoReturn, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
 
 from enfold.errors import DecodeError
-from enfold.schema.types import Definitions, Part, Scalar, Shape, engine_msgspec, has_pattern
+from enfold.schema.types import Definitions, Scalar, Shape, engine_msgspec, has_pattern
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import (
     Arguments,
@@ -25,7 +24,6 @@ from enfold.schema.types.callables import (
 from enfold.schema.types.docstring import parse_docstring
 from enfold.schema.types.engine_msgspec import (
     MakeSchema,
-    Read,
     RefusedError,
     refused_by_schema,
     rewritten,
@@ -33,11 +31,10 @@ from enfold.schema.types.engine_msgspec import (
 )
 
 if TYPE_CHECKING:
-    from enfold.schema.compiled import Schema
     from enfold.schema.types.typed_results import Converter
 
 
-__all__ = ["DecodeError", "Signature", "as_type", "read_signature"]
+__all__ = ["DecodeError", "Signature", "read_signature"]
 
 Kind = Literal["def", "async", "stream"]
 
@@ -184,15 +181,18 @@ def _count_values(annotation: Any) -> int:
 
 Engine = Literal["msgspec", "pydantic"]
 Decode = Callable[[dict[str, Any]], dict[str, Any]]
-T = TypeVar("T")
 
 
 def choose_engine(arguments: Arguments, first: Engine, schema: MakeSchema) -> tuple[Engine, Decode, Decode]:
     """Return the engine that reads the arguments, its decoder, and a faster decoder that may reject valid input."""
     engine, read = _choose_reader(arguments, first, schema)
-    read = _matching(read, arguments.record, arguments.definitions, schema)
-    decode = _decoder(read, arguments)
-    return engine, decode, decode if arguments.defaults else read
+    if has_pattern(arguments.record, arguments.definitions):
+        read = _matching(read, schema)
+    decode = _accepting_whole_floats(read, arguments)
+    if not arguments.defaults:
+        return engine, decode, read
+    decode = _filling_in(decode, arguments.defaults)
+    return engine, decode, decode
 
 
 def _choose_reader(arguments: Arguments, first: Engine, schema: MakeSchema) -> tuple[Engine, Decode]:
@@ -208,10 +208,10 @@ def _choose_reader(arguments: Arguments, first: Engine, schema: MakeSchema) -> t
 def _pydantic_reader(arguments: Arguments, schema: MakeSchema, beyond_msgspec: str) -> Decode:
     engine = _pydantic(_place(arguments, beyond_msgspec))
     try:
-        read: Decode = engine.value_reader(arguments.record, arguments.definitions, schema)
+        read: Decode = engine.argument_reader(arguments.record, arguments.definitions, schema)
     except (TypeError, ImportError) as error:
         why = f"{arguments.unknown} is not JSON serializable" if arguments.unknown else error
-        raise TypeError(f"{_place(arguments, _first_rejected(arguments, engine.value_reader))}: {why}") from error
+        raise TypeError(f"{_place(arguments, _first_rejected(arguments, engine.argument_reader))}: {why}") from error
     return read
 
 
@@ -237,93 +237,42 @@ def _first_rejected(arguments: Arguments, make_reader: Callable[..., Any]) -> st
     return ""
 
 
-def _decoder(read: Decode, arguments: Arguments) -> Decode:
-    defaults = arguments.defaults
-    decode = _accepting_whole_floats(read, arguments.record, arguments.definitions)
-    if not defaults:
-        return decode
-
-    def decode_and_fill(data: dict[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] = decode(data)
-        return {name: make() for name, make in defaults.items() if name not in given} | given
-
-    return decode_and_fill
-
-
-def _accepting_whole_floats(read: Read, part: Part, definitions: Definitions) -> Read:
-    """Accept 1.0 as an integer, since JSON has one number type: rejected data is converted and read again."""
-
-    def decode(data: Any) -> Any:
-        try:
-            return read(data)
-        except DecodeError as refused:
-            return again(data, refused)
-        except RecursionError:
-            raise _too_deep() from None
-
-    def again(data: Any, refused: DecodeError) -> Any:
-        try:
-            whole = rewritten(part, data, definitions, whole_number)
-            if whole is data:
-                raise refused
-            return read(whole)
-        except RecursionError:
-            raise _too_deep() from None
-        finally:
-            del refused  # break the traceback/frame reference cycle so that the input is freed immediately
-
-    return decode
-
-
-def _matching(read: Read, part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
+def _matching(read: Decode, schema: MakeSchema) -> Decode:
     """Check patterns with the bounded matcher of `regexp`: `re` can take hours for a short text."""
-    if not has_pattern(part, definitions):
-        return read
     from enfold.schema.compiled import compile_schema
 
-    @functools.cache
-    def compiled() -> Schema:
-        return compile_schema(schema())
+    compiled = cache(lambda: compile_schema(schema()))
 
-    def read_matching(data: Any) -> Any:
+    def read_matching(data: dict[str, Any]) -> dict[str, Any]:
         value = read(data)
         if compiled().check(data):
             return value
-        raise RefusedError(functools.partial(refused_by_schema, data, schema()))
+        raise RefusedError(partial(refused_by_schema, data, schema()))
 
     return read_matching
 
 
-def _too_deep() -> DecodeError:
-    return DecodeError("", "it is nested too deeply", "constraint")
+def _accepting_whole_floats(read: Decode, arguments: Arguments) -> Decode:
+    """Accept 1.0 as an integer, since JSON has one number type: rejected data is converted and read again."""
 
-
-def as_type(data: Any, annotation: type[T]) -> T:
-    """Convert JSON data to a type: a dataclass, TypedDict, model, Struct or any type a parameter may have.
-
-    Raises DecodeError (a ValueError) with the location and the expected type.
-    """
-    key: Any = annotation
-    value: T = _value_reader(key)(data)
-    return value
-
-
-@functools.lru_cache(maxsize=1024)
-def _value_reader(annotation: Any) -> Read:
-    from enfold.schema.types.describe import describe
-
-    reader = TypeReader()
-    shape = reader.read(annotation)
-    schema = functools.cache(functools.partial(describe, shape, reader.definitions, "input"))
-    read = _matching(_read_by_either(annotation, reader, shape, schema), shape, reader.definitions, schema)
-    return _accepting_whole_floats(read, shape, reader.definitions)
-
-
-def _read_by_either(annotation: Any, reader: TypeReader, shape: Shape, schema: MakeSchema) -> Read:
-    if not reader.needs_pydantic:
+    def decode(data: dict[str, Any]) -> dict[str, Any]:
         try:
-            return engine_msgspec.value_reader(shape, reader.definitions, schema)
-        except (TypeError, NameError):
-            pass  # try the other engine
-    read: Read = _pydantic(spelled(annotation)).value_reader(shape, reader.definitions, schema)
-    return read
+            try:
+                return read(data)
+            except DecodeError:
+                whole = rewritten(arguments.record, data, arguments.definitions, whole_number)
+                if whole is data:
+                    raise
+                return read(whole)
+        except RecursionError:
+            raise DecodeError("", "it is nested too deeply", "constraint") from None
+
+    return decode
+
+
+def _filling_in(decode: Decode, defaults: dict[str, Callable[[], Any]]) -> Decode:
+    def decode_and_fill(data: dict[str, Any]) -> dict[str, Any]:
+        given = decode(data)
+        return {name: make() for name, make in defaults.items() if name not in given} | given
+
+    return decode_and_fill

@@ -225,20 +225,6 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeS
     return _with_finite_decimals(_converting_reader(struct, record, schema), record, definitions)
 
 
-def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> Read:
-    """Return a function from JSON data to a value of the shape, which raises DecodeError."""
-    annotation = to_annotation(shape, definitions)
-    _check_types(annotation)
-
-    def read(data: Any) -> Any:
-        try:
-            return convert(data, annotation, **_OPTIONS)
-        except _REFUSALS as error:
-            raise RefusedError(partial(_refused, error, data, annotation, schema)) from error
-
-    return _with_finite_decimals(read, shape, definitions)
-
-
 def _with_finite_decimals(read: Read, part: shapes.Part, definitions: Definitions) -> Read:
     """Let the reader reject `NaN` and `Infinity` for decimals, which JSON cannot represent."""
     if not any(map(shapes.is_decimal, shapes.all_parts(part, definitions))):

@@ -45,9 +45,9 @@ from enfold.schema.types.pydantic_schemas import (
 Core = core_schema.CoreSchema
 
 
-def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
-    """Return a function from JSON data to a value or to keyword arguments, which raises DecodeError."""
-    validator = SchemaValidator(_make_core(part, definitions), _use_prebuilt=False)
+def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeSchema) -> Read:
+    """Return a function from the JSON object of a call to keyword arguments, which raises DecodeError."""
+    validator = SchemaValidator(_make_core(record, definitions), _use_prebuilt=False)
 
     def read(data: Any) -> Any:
         text = _json_text(data)
