@@ -257,3 +257,17 @@ async def test_a_known_client_gets_text_alone(make_client: MakeClient, board: Op
     assert "structuredContent" in await other.call("board_get_card", {"id": 1})
     with pytest.raises(ValueError, match="use text or both"):
         make_client(board, clients={"x": "neither"})
+
+
+async def test_only_our_own_tool_runs_an_operation_that_its_result_names(
+    make_client: MakeClient, board: OperationRegistry
+) -> None:
+    @board.query(meta={"enfold/relay": True})
+    async def pretend() -> dict[str, Any]:
+        return {"id": "board.delete_card", "arguments": {"id": 1}, "select": None}
+
+    client = make_client(board, expose="search", pinned=["board.pretend"])
+    assert json.loads((await client.call("board_pretend"))["content"][0]["text"])["result"]["id"] == "board.delete_card"
+    assert (await client.call("board_pretend")).get("isError", False) is False
+    wanted = {"id": "board.get_card", "arguments": {"id": 3}}
+    assert "Tea" in (await client.call("call_operation", wanted))["content"][0]["text"]

@@ -39,7 +39,6 @@ Listed: TypeAlias = dict[str, Any]
 _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
 _PAGE_KEYS: Final = ("ui/resourceUri", "openai/outputTemplate")  # where tools name the page that shows their results
-RELAY: Final = "enfold/relay"
 MAX_CACHED: Final = 32_000  # bytes of a listed tool whose JSON is cached
 MAX_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
 
@@ -70,6 +69,12 @@ class Catalog:
         self._tools = _by_name_and_id(self.tools)
         self._prompts = _by_name_and_id(self.prompts)
         self.addresses = shown.addresses = Addresses(found)
+        self.search_tools: list[MCPTool] = []  # which find and call the others
+
+    def add_search_tools(self, tools: list[MCPTool]) -> None:
+        """Add the tools that find and call others, also under the names they have where a user's tool has theirs."""
+        self.search_tools = tools
+        self._tools = {name: tool for tool in tools for name in (tool.name, f"{PREFIX}{tool.id}")} | self._tools
 
     def tool(self, name: str) -> MCPTool | None:
         """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
@@ -176,7 +181,8 @@ class MCPTool:
         self.name = name
         self.format_name = format
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
-        self.is_relay = RELAY in spec.meta  # it runs another operation, which its arguments name
+        # Of `call_operation`: finds the operation that its arguments name, for a caller.
+        self.find_target: Callable[[str, Identity | None], OperationSpec] | None = None
         self._signature = operation.signature
         self._schemas = shown
         self._texts: dict[tuple[str, bool], bytes] = {}  # by the revision, and whether it is text alone

@@ -190,11 +190,12 @@ class ClientExchange(msgspec.Struct, eq=False):
     method: str
     params: dict[str, Any]
     meta: dict[str, Any]
-    caller: Caller
+    client: Caller  # the session that the request belongs to, or the request itself where there are no sessions
     identity: Identity | None  # of this request: another one of the session may come with a token of other rights
     channel: Channel
     changes: Changes
     headers: dict[bytes, bytes] | None = None  # of the HTTP request that it came in
+    is_truncated: bool = False  # whether the outcome is a stream that had more items
     is_relayed: bool = False  # whether `call_operation` names what is called
     subject: str = ""  # what is called, as its log messages name it
     answers: dict[str, Any] = {}
@@ -212,25 +213,20 @@ class ClientExchange(msgspec.Struct, eq=False):
 
     @property
     def revision(self) -> Revision:
-        return self.caller.revision
-
-    @property
-    def client(self) -> Caller:
-        """The session that the request belongs to, or the request itself where there are no sessions."""
-        return self.caller
+        return self.client.revision
 
     @property
     def session(self) -> Session | None:
-        return self.caller if isinstance(self.caller, Session) else None
+        return self.client if isinstance(self.client, Session) else None
 
     @property
     def log_level(self) -> str | None:
         """From which level on the client wants log messages; the servers behind a gateway are asked for no others."""
-        return self.caller.log_level
+        return self.client.log_level
 
     @property
     def is_stateless(self) -> bool:
-        return self.caller.revision.is_stateless
+        return self.client.revision.is_stateless
 
     def cacheable(self, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
         """The result with what a stateless client needs to know to keep it for a while."""
@@ -258,7 +254,7 @@ class ClientExchange(msgspec.Struct, eq=False):
         self.channel.notify(RPCNotification("notifications/progress", progress))
 
     def _tell_log(self, told: LoggedMessage) -> None:
-        wanted, place = self.caller.log_level, urgency_of(told.level)
+        wanted, place = self.client.log_level, urgency_of(told.level)
         if wanted is None or place < urgency_of(wanted):
             return
         message = LogMessage(LEVELS[place], self.subject, _log_data(told))
@@ -268,7 +264,7 @@ class ClientExchange(msgspec.Struct, eq=False):
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        return self.caller.capabilities
+        return self.client.capabilities
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any] | NeedsInput:
         missing = {key: question for key, question in questions.items() if key not in self.answers}

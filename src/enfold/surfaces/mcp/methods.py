@@ -57,7 +57,7 @@ MAX_COMPLETIONS: Final = 100
 
 
 def _initialize(server: MCPServer, exchange: ClientExchange, params: Initialize) -> Result:
-    revision, session = negotiate(params.protocol_version), exchange.caller
+    revision, session = negotiate(params.protocol_version), exchange.client
     if isinstance(session, Session):
         session.revision = revision_for(revision, params.client_info, server.text_clients)
         session.capabilities = params.capabilities or {}
@@ -83,9 +83,9 @@ def _ping(server: MCPServer, exchange: ClientExchange, params: Params) -> Result
 
 def _set_level(server: MCPServer, exchange: ClientExchange, params: SetLevel) -> Result:
     del server
-    exchange.caller.log_level = check_level(params.level)
-    if isinstance(exchange.caller, Session):
-        exchange.caller.has_set_level = True
+    exchange.client.log_level = check_level(params.level)
+    if isinstance(exchange.client, Session):
+        exchange.client.has_set_level = True
     return Result()
 
 
@@ -115,7 +115,7 @@ async def _read_resource(server: MCPServer, exchange: ClientExchange, params: Re
 
 
 async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
-    session, uri = exchange.caller, params.uri
+    session, uri = exchange.client, params.uri
     match = server.resource(exchange, uri)
     if isinstance(session, Session) and uri not in session.followed:
         server.check_subscriptions([*session.followed, uri])
@@ -128,7 +128,7 @@ async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscr
 
 
 async def _unsubscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
-    session = exchange.caller
+    session = exchange.client
     if isinstance(session, Session) and params.uri in session.followed:
         session.followed.pop(params.uri)()
     else:

@@ -38,14 +38,13 @@ def write_result(
     tool: MCPTool,
     envelope: ResponseEnvelope[Any],
     asked: Format | None,
-    *,
-    truncated: Any = False,
 ) -> ToolResult:
     """Write the result of a call or task, truncated if the operator limits results and the schema allows it.
 
-    `asked` is the format that the caller asked for, if they did; `truncated` says that items of a stream are missing.
+    `asked` is the format that the caller asked for, if they did.
     """
-    revision, most = exchange.caller.revision, server.settings.max_result_tokens
+    revision, most = exchange.client.revision, server.settings.max_result_tokens
+    truncated: Any = exchange.is_truncated
     if most is not None and not tool.gives_files:
         promised = None if exchange.is_relayed else tool.promised(revision)
         envelope, missing = limit_result(envelope, most, promised)
@@ -95,7 +94,7 @@ def write_result(
 
 
 def _is_advertised(tool: MCPTool, exchange: ClientExchange) -> bool:
-    return not exchange.is_relayed and tool.output_schema_for(exchange.caller.revision) is not None
+    return not exchange.is_relayed and tool.output_schema_for(exchange.client.revision) is not None
 
 
 def _mark(result: ToolResult, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None) -> None:

@@ -13,7 +13,7 @@ from enfold.operations import Context, Identity, OperationSpec
 from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import OperationRegistry, Registry, not_found
 from enfold.search.finder import Description, Finder, Found
-from enfold.surfaces.mcp.catalog import PREFIX, RELAY, Catalog, ListedSchemas, MCPTool
+from enfold.surfaces.mcp.catalog import PREFIX, Catalog, ListedSchemas, MCPTool
 
 INSTRUCTIONS: Final = (
     "Most operations of this server (there are {count}) are not listed as tools. Find one with search_operations,"
@@ -40,7 +40,7 @@ class SearchTools:
         self._own.register(self.search_operations, type="query", meta=facts)
         self._own.register(self.describe_operation, type="query", meta=facts)
         # What it calls may change or destroy something: clients that ask their users before such a tool have to ask here.
-        self._own.register(self.call_operation, type="mutation", destructive=True, meta={**facts, RELAY: True})
+        self._own.register(self.call_operation, type="mutation", destructive=True, meta=facts)
         self._format = format
         self._schemas = ListedSchemas()
 
@@ -49,13 +49,15 @@ class SearchTools:
         served = self._own.guarded()
         names = {each.spec.id: each.spec.name for each in served}
         free = {own: f"{PREFIX}{name}" if catalog.tool(name) is not None else name for own, name in names.items()}
-        return [MCPTool(each, free[each.spec.id], self._format, served, self._schemas) for each in served]
+        tools = [MCPTool(each, free[each.spec.id], self._format, served, self._schemas) for each in served]
+        tools[-1].find_target = self.find_target
+        return tools
 
-    def target(self, asked: CallArguments, identity: Identity | None) -> OperationSpec:
+    def find_target(self, name: str, identity: Identity | None) -> OperationSpec:
         """Find the operation for `call_operation` by id, tool name or short name."""
-        spec = find_by_tool_name(self._registry, asked["id"], identity)
+        spec = find_by_tool_name(self._registry, name, identity)
         if kind_of(spec) != "tool":
-            raise not_found(asked["id"])
+            raise not_found(name)
         return spec
 
     def instructions(self) -> str:

@@ -41,9 +41,8 @@ from enfold.operations.access import check_access, may_call, may_list
 from enfold.operations.context import Invocation
 from enfold.operations.outcomes import NeedsInput, envelope_of
 from enfold.operations.questions import MissingCapabilityError
-from enfold.runtime.registry import Registry, not_found
+from enfold.runtime.registry import Registry
 from enfold.surfaces.mcp.catalog import (
-    PREFIX,
     Catalog,
     MCPTool,
     Prompt,
@@ -59,7 +58,7 @@ from enfold.surfaces.mcp.uris import ResourceMatch
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
-    from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
+    from enfold.surfaces.mcp.search_tools import SearchTools
     from enfold.surfaces.mcp.tasks import TaskUpdates
 
 T = TypeVar("T", MCPTool, Resource, Prompt)
@@ -80,12 +79,9 @@ class MCPServer:
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
         self._search: SearchTools | None = None
         if not self._exposure.is_all:
-            from enfold.surfaces.mcp.search_tools import (
-                SearchTools,  # which a server that lists all its tools can do without
-            )
+            from enfold.surfaces.mcp.search_tools import SearchTools  # where not all are listed
 
             self._search = SearchTools(registry, settings.format)
-        self._search_tools: list[MCPTool] = []
         self.text_clients = read_text_clients(settings.clients)
         self._clashes: list[str] = []
         self._catalog = self._new_catalog()
@@ -120,7 +116,8 @@ class MCPServer:
             if clash not in self._clashes:
                 Log("enfold.mcp").warning("%s", clash)
         self._clashes = clashes
-        self._search_tools = [] if self._search is None else self._search.tools(catalog)
+        if self._search is not None:
+            catalog.add_search_tools(self._search.tools(catalog))
         return catalog
 
     def tools_for(self, exchange: ClientExchange) -> list[MCPTool]:
@@ -133,17 +130,7 @@ class MCPServer:
         identity = exchange.identity
         tools = [tool for tool in tools if may_list(tool.spec.access_control, identity)]
         shown = self._exposure.shown(tools, lambda tool: estimate_tokens(tool.text(exchange.revision)))
-        return tools if len(shown) == len(tools) else [*self._search_tools, *shown]
-
-    def search_tool(self, name: str) -> MCPTool | None:
-        """One of the tools that find and call others, where there are such."""
-        return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
-
-    def relay_target(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
-        """The operation that a call of `call_operation` is to run."""
-        if self._search is None:
-            raise not_found(asked["id"])
-        return self._search.target(asked, exchange.identity)
+        return tools if len(shown) == len(tools) else [*self.catalog.search_tools, *shown]
 
     def instructions_for(self, identity: Identity | None) -> str | UnsetType:
         """The instructions for a client: the operator's text, or those of the sources whose operations it sees."""
@@ -359,7 +346,7 @@ class MCPServer:
 
     def _method(self, exchange: ClientExchange) -> Method:
         """The method that a request names, of its revision."""
-        name, is_stateless = exchange.method, exchange.caller.revision.is_stateless
+        name, is_stateless = exchange.method, exchange.client.revision.is_stateless
         method = (STATELESS_ONES if is_stateless else IN_SESSION).get(name)
         if method is None and is_stateless and name in TASK_METHODS:
             from enfold.surfaces.mcp.tasks import METHODS  # which need asyncio
@@ -416,7 +403,7 @@ class MCPServer:
 
     def _response(self, exchange: ClientExchange, result: Result) -> AnyResponse:
         """Wrap a result in a response, with the extra fields for stateless clients."""
-        if exchange.caller.revision.is_stateless:
+        if exchange.client.revision.is_stateless:
             result.add_meta({SERVER_KEY: self.info})
             if result.result_type is UNSET:
                 result.result_type = "complete"

@@ -47,7 +47,7 @@ _log: Final = Log("enfold.mcp")
 
 def check_declared(exchange: ClientExchange) -> None:
     """Refuse a client that has not said with this request that it knows tasks."""
-    if not declares_tasks(exchange.caller.capabilities):
+    if not declares_tasks(exchange.client.capabilities):
         raise MissingCapabilityError(("extensions", TASKS))
 
 

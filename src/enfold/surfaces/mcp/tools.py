@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,7 +13,7 @@ from enfold.mcp.json_rpc import FORMAT_KEY, IDEMPOTENCY_KEY, INTERNAL_ERROR, NAM
 from enfold.mcp.messages import CallTool, Page
 from enfold.mcp.results import Result, ToolList, ToolResult
 from enfold.mcp.tasks import declares_tasks
-from enfold.operations import Context, new_request_id
+from enfold.operations import Context, Identity, OperationSpec, new_request_id
 from enfold.operations.access import is_hidden
 from enfold.operations.outcomes import Deferred, NeedsInput, Outcome, envelope_of
 from enfold.operations.questions import MissingCapabilityError
@@ -23,7 +24,7 @@ from enfold.surfaces.mcp.results import RUN_KEY, failure, write_result
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.server import MCPServer
-    from enfold.tasks import Task, Tasks
+    from enfold.tasks import Tasks
 
 SELECT_KEY: Final = "enfold/select"
 
@@ -40,19 +41,19 @@ async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallToo
     """Run an operation: its result, which may report a failure; a reference to a task; or questions for the client."""
     tool = server.known_tools.get(params.name)
     if tool is None:
-        tool = server.catalog.tool(params.name) or server.search_tool(params.name)
+        tool = server.catalog.tool(params.name)
         if tool is None:
             raise server.unknown_name(exchange, "tool", params.name, server.catalog.tools)
         server.known_tools[params.name] = tool
     exchange.operation = tool.prepared.operation
-    if tool.is_relay:
-        return await _call_operation(server, exchange, tool, params)
+    if tool.find_target is not None:
+        return await _call_operation(server, exchange, tool, tool.find_target, params)
     _check_call(server, exchange, tool, params)
     asked: Format | None = None
     try:
         if FORMAT_KEY in exchange.meta:
             asked = find_format(str(exchange.meta[FORMAT_KEY]))
-        outcome, truncated = await _run(server, exchange, tool, params, asked)
+        outcome = await _run(server, exchange, tool, params, asked)
         if isinstance(outcome, NeedsInput):
             return outcome
         if isinstance(outcome, Deferred):
@@ -60,7 +61,7 @@ async def call_tool(server: MCPServer, exchange: ClientExchange, params: CallToo
 
             return task_reference(server, exchange, outcome.task)
         exchange.envelope = outcome
-        result = write_result(server, exchange, tool, outcome, asked, truncated=truncated)
+        result = write_result(server, exchange, tool, outcome, asked)
     except CallError as error:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
@@ -79,24 +80,24 @@ def _check_call(server: MCPServer, exchange: ClientExchange, tool: MCPTool, para
         check_argument_headers(tool.mirrors, exchange.headers, params.arguments or {})
 
 
-async def _run(
+def _run(
     server: MCPServer, exchange: ClientExchange, tool: MCPTool, params: CallTool, asked: Format | None
-) -> tuple[Outcome, bool]:
-    """The outcome of a call, and whether it is a part of a stream that has more items."""
+) -> Awaitable[Outcome]:
+    """Run an operation as a task, as a stream that is collected, or as a call."""
     prepared = tool.prepared if asked is None else tool.prepared_for(asked)
     arguments, tasks = _arguments(params), server.settings.tasks
     is_task = tool.spec.durable != "never" and tasks is not None and _becomes_task(exchange, tool)
     if is_task and (not tool.spec.asks_first or IDEMPOTENCY_KEY in exchange.meta):
-        return Deferred(await _order_task(server, exchange, tool, arguments)), False
+        return _order_task(server, exchange, tool, arguments)
     if prepared.is_stream:
-        return await _collect(server, exchange, tool, arguments)
+        return _collect(server, exchange, tool, arguments)
     context = None
     if is_task or _needs_context(server, exchange, prepared):
         context = _context(server, exchange, tool)
         context.accepts_task = is_task
         if not is_task and tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
             tasks.offer_to_take(prepared, context)
-    return await prepared.execute(arguments, context), False
+    return prepared.execute(arguments, context)
 
 
 def _needs_context(server: MCPServer, exchange: ClientExchange, prepared: PreparedOperation) -> bool:
@@ -118,29 +119,28 @@ def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
     return _takes_tasks(exchange)
 
 
-async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]) -> Task:
+async def _order_task(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]) -> Outcome:
     """Order a task, which is stored when this returns."""
     answers, capabilities = exchange.answers, exchange.capabilities
     context = _context(server, exchange, tool)
     tasks: Tasks = server.settings.tasks
     handle = await tasks.order(tool.id, arguments, context, answers=answers, capabilities=capabilities)
-    return handle.last or await handle.state()
+    return Deferred(handle.last or await handle.state())
 
 
 def _takes_tasks(exchange: ClientExchange) -> bool:
-    return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
+    return exchange.is_stateless and declares_tasks(exchange.client.capabilities)
 
 
-async def _collect(
-    server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]
-) -> tuple[Outcome, bool]:
+async def _collect(server: MCPServer, exchange: ClientExchange, tool: MCPTool, arguments: dict[str, Any]) -> Outcome:
     """Collect the items of a stream as one result, until its timeout or our default."""
     from enfold.surfaces.collection import collect  # most tools give one result
 
     timeout = server.settings.collect_for if tool.spec.timeout is None else None
     context = _context(server, exchange, tool, timeout)
     collected = await collect(server.registry, tool.id, arguments, context)
-    return collected.outcome, collected.truncated
+    exchange.is_truncated = collected.truncated
+    return collected.outcome
 
 
 def _context(server: MCPServer, exchange: ClientExchange, tool: MCPTool, timeout: float | None = None) -> Context:
@@ -166,14 +166,18 @@ def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
 
 
 async def _call_operation(
-    server: MCPServer, exchange: ClientExchange, relay: MCPTool, params: CallTool
+    server: MCPServer,
+    exchange: ClientExchange,
+    relay: MCPTool,
+    find_target: Callable[[str, Identity | None], OperationSpec],
+    params: CallTool,
 ) -> Result | NeedsInput:
     """Run the operation that `call_operation` names, as if it had been called by its own name."""
     try:
         asked = envelope_of(await relay.prepared.execute(_arguments(params), None)).data
         if isinstance(asked, msgspec.Raw):
             asked = msgspec.json.decode(asked)
-        spec = server.relay_target(asked, exchange)
+        spec = find_target(asked["id"], exchange.identity)
     except CallError as error:
         return _failed(error, relay.format, relay, is_stateless=exchange.is_stateless)
     exchange.meta = {**exchange.meta, SELECT_KEY: asked["select"]}
