@@ -39,8 +39,8 @@ class Authentication:
         self._servers = tuple(authorization_servers)
 
     async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
-        """Return the identity of the request's token, None without one; a rejection may be delayed."""
-        if self.authenticator is None or b"authorization" not in headers:
+        """Return the identity of the request's `Authorization` header; a rejection may be delayed."""
+        if self.authenticator is None:
             return None
         gone = partial(until_disconnected, scope, headers, receive)
         return await self.authenticator.authenticate(

@@ -15,29 +15,27 @@ from enfold.surfaces.router import ALL_METHODS
 class Mount:
     """An app at a path, and the steps before it."""
 
-    __slots__ = ("_authentication", "_below", "_prefix", "app")
+    __slots__ = ("_authentication", "_below", "_prefix", "app", "is_root")
 
     def __init__(self, prefix: str, app: ASGIApp, authentication: Authentication) -> None:
         self.app = app
         self._authentication = authentication
         self._prefix = prefix
         self._below = f"{prefix}/"
-
-    @property
-    def is_root(self) -> bool:
-        return not self._prefix
+        self.is_root = not prefix
 
     def has(self, path: str) -> bool:
         """Whether a path leads to it; an app mounted at `/` gets what is not ours."""
         if path != self._prefix and not path.startswith(self._below):
             return False
-        return self._prefix != "" or not (path.startswith(OWN_PREFIXES) or path in OWN_PATHS)
+        return not self.is_root or not (path.startswith(OWN_PREFIXES) or path in OWN_PATHS)
 
     async def forward(self, request: HTTPRequest) -> Response | None:
         """Let the app answer, after the checks of host, origin and token; its scope says who calls."""
         headers, exchange, hosts = request.headers, request.exchange, self._authentication.hosts
         exchange.extra_headers = hosts.check(exchange.scope, headers)
-        request.identity = await self._authentication.authenticate(exchange.scope, headers, exchange.receive)
+        if b"authorization" in headers:
+            request.identity = await self._authentication.authenticate(exchange.scope, headers, exchange.receive)
         if request.method == "OPTIONS" and (preflight := hosts.preflight_headers(headers, ALL_METHODS)):
             return Response(b"", 204, [(b"allow", ", ".join(ALL_METHODS).encode()), *preflight])
         send = exchange.send if not exchange.extra_headers else with_headers(exchange.send, exchange.extra_headers)

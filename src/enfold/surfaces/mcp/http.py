@@ -117,8 +117,10 @@ class MCPApp:
             needs_token = self._check_hosts(request)
             if method in ("GET", "OPTIONS") and await self._answer_anyone(request):
                 return
-            if identity is None and (needs_token or b"authorization" in request.headers):
-                await self._authenticate(request, needs_token=needs_token)
+            if identity is None and b"authorization" in request.headers:
+                request.identity = await self._authentication.authenticate(scope, request.headers, receive)
+            if request.identity is None and needs_token:
+                request.endpoint = self._public_or_401()
             match method:
                 case "POST":  # carries a message
                     await answer_post(request)
@@ -170,12 +172,6 @@ class MCPApp:
         resource, name = scope["path"].partition(WELL_KNOWN)[2], self._endpoint.server.info["name"]
         await request.answer(200, authentication.metadata(scope, headers, resource, name), [JSON])
         return True
-
-    async def _authenticate(self, request: MCPRequest, *, needs_token: bool) -> None:
-        """Set the identity of the caller; one without a token where one is needed gets the public operations."""
-        request.identity = await self._authentication.authenticate(request.scope, request.headers, request.receive)
-        if request.identity is None and needs_token:
-            request.endpoint = self._public_or_401()
 
     def stop(self) -> None:
         """End every stream and session, so that the program can shut down."""
