@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names]`: make what the races need, then run them one after another, each in its own process."""
+"""`python -m benchmarks [names]`: make what the comparisons need, then run them one after another, each in its own process."""
 
 from __future__ import annotations
 

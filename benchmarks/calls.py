@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks import work
-from benchmarks.harness import DEFAULT_ROUNDS, Contender, Goal, Race, Sample, of_coroutine
-from benchmarks.program import race_all
+from benchmarks.harness import DEFAULT_ROUNDS, Comparison, Contender, Goal, Sample, of_coroutine
+from benchmarks.program import compare_all
 from enfold import OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     rounds = int(arguments[0]) if arguments else DEFAULT_ROUNDS
     with ExitStack() as processes:
         in_memory = [_in_memory("add", "`add`"), _in_memory("wait_and_add", "`add` after a turn of the loop")]
-        races = [*in_memory, *_over_websocket(processes), *_over_nats(processes)]
-        return race_all("calls", races, rounds)
+        comparisons = [*in_memory, *_over_websocket(processes), *_over_nats(processes)]
+        return compare_all("calls", comparisons, rounds)
 
 
 def _registry() -> OperationRegistry:
@@ -70,7 +70,7 @@ async def _wait_and_add(x: int, y: int) -> work.Sum:
 # --- in memory ----------------------------------------------------------------------------------------------------
 
 
-def _in_memory(name: str, title: str) -> Race:
+def _in_memory(name: str, title: str) -> Comparison:
     operation_id = f"bench.{name}"
     ops, bus = _registry(), MemoryTransport("server")
     pending = PendingRequestMap(bus.join("caller"))
@@ -89,17 +89,19 @@ def _in_memory(name: str, title: str) -> Race:
         return (await ops.execute(operation_id, work.ADD_INPUT)).data
 
     contenders = (of_coroutine(EXECUTE, execute, work.ADD_ANSWER), of_coroutine(CALL, call, work.ADD_ANSWER))
-    return Race(f"calls in memory, {title}", contenders, (EXECUTE,))
+    return Comparison(f"calls in memory, {title}", contenders, (EXECUTE,))
 
 
 # --- over a wire --------------------------------------------------------------------------------------------------
 
 
-def _race(title: str, raw: Callable[[], Call], call: Callable[[], Call], in_flight: int, least_rate: float) -> Race:
+def _comparison(
+    title: str, raw: Callable[[], Call], call: Callable[[], Call], in_flight: int, least_rate: float
+) -> Comparison:
     """Both contenders keep the same number of calls in flight; a rate of 0.7 is a time of 1 / 0.7."""
     contenders = (_kept_busy(RAW, raw, in_flight), _kept_busy(CALL, call, in_flight))
     goals = (Goal(CALL, RAW, "at most", round(1 / least_rate, 2)),)
-    return Race(f"{title}, `add`, {in_flight} in flight", contenders, (RAW,), goals, "wall", BATCH_US)
+    return Comparison(f"{title}, `add`, {in_flight} in flight", contenders, (RAW,), goals, "wall", BATCH_US)
 
 
 def _kept_busy(name: str, connect: Callable[[], Call], in_flight: int) -> Contender:
@@ -146,7 +148,7 @@ def nats_server() -> Iterator[str | None]:
         yield f"nats://127.0.0.1:{port}"
 
 
-def _over_nats(processes: ExitStack) -> Iterator[Race]:
+def _over_nats(processes: ExitStack) -> Iterator[Comparison]:
     url = processes.enter_context(nats_server())
     if url is None:
         return
@@ -154,11 +156,11 @@ def _over_nats(processes: ExitStack) -> Iterator[Race]:
     processes.enter_context(_responder("nats-call", url))
     time.sleep(1.0)
     raw, call = _raw_nats(url), _calling(NATSTransport(url, name="caller"))
-    yield from (_race("calls over NATS", raw, call, in_flight, 0.7) for in_flight in IN_FLIGHT)
-    yield from (_keyed_race(url, in_flight) for in_flight in IN_FLIGHT)
+    yield from (_comparison("calls over NATS", raw, call, in_flight, 0.7) for in_flight in IN_FLIGHT)
+    yield from (_keyed_comparison(url, in_flight) for in_flight in IN_FLIGHT)
 
 
-def _keyed_race(url: str, in_flight: int) -> Race:
+def _keyed_comparison(url: str, in_flight: int) -> Comparison:
     """What an idempotency key costs: two writes to the bucket that all workers share."""
     pending, keys = PendingRequestMap(NATSTransport(url, name="caller")), count()
 
@@ -170,7 +172,7 @@ def _keyed_race(url: str, in_flight: int) -> Race:
         return (await pending.call("bench.pay", work.ADD_INPUT, idempotency_key=key)).data
 
     contenders = (_kept_busy(CALL, lambda: call, in_flight), _kept_busy(KEYED, lambda: keyed, in_flight))
-    return Race(f"a mutation over NATS, {in_flight} in flight", contenders, (CALL,), (), "wall", BATCH_US)
+    return Comparison(f"a mutation over NATS, {in_flight} in flight", contenders, (CALL,), (), "wall", BATCH_US)
 
 
 def _raw_nats(url: str) -> Callable[[], Call]:
@@ -209,14 +211,14 @@ async def _respond_nats(url: str) -> None:
 # --- WebSocket ----------------------------------------------------------------------------------------------------
 
 
-def _over_websocket(processes: ExitStack) -> Iterator[Race]:
+def _over_websocket(processes: ExitStack) -> Iterator[Comparison]:
     raw_port, hub_port = _free_port(), _free_port()
     processes.enter_context(_responder("websocket-raw", str(raw_port)))
     processes.enter_context(_responder("websocket-call", str(hub_port)))
     _wait_for(raw_port)
     _wait_for(hub_port)
     raw, call = _raw_websocket(raw_port), _calling(WebSocketTransport(f"ws://127.0.0.1:{hub_port}"))
-    yield from (_race("calls over WebSocket", raw, call, in_flight, 0.6) for in_flight in IN_FLIGHT)
+    yield from (_comparison("calls over WebSocket", raw, call, in_flight, 0.6) for in_flight in IN_FLIGHT)
 
 
 class _RawWebSocket:

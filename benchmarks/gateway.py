@@ -1,6 +1,6 @@
 """One MCP call through a gateway (HTTP in, HTTP upstream): CPU of the gateway beside that of the same call made directly.
 
-`python -m benchmarks.gateway ROUNDS` runs the race; `... serve NAME PORT UPSTREAM` is one of the gateways.
+`python -m benchmarks.gateway ROUNDS` runs the comparison; `... serve NAME PORT UPSTREAM` is one of the gateways.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any, Final
 
 from benchmarks import work
-from benchmarks.harness import Contender, Goal, Race
+from benchmarks.harness import Comparison, Contender, Goal
 from benchmarks.mcp_http import Server, contender, serving
 from benchmarks.mcp_servers import ENFOLD
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 
 DIRECT: Final = "enfold, called directly"
 GATEWAY: Final = "enfold, as a gateway"
@@ -37,7 +37,9 @@ def main(rounds: int) -> int:
         }
         contenders = tuple(_contender(name, server) for name, server in servers.items())
         title = "an MCP call through a gateway, HTTP in and HTTP upstream, `add`"
-        return race_all("gateway", [Race(title, contenders, (DIRECT, GATEWAY), GOALS, "cpu", BATCH_US)], rounds)
+        return compare_all(
+            "gateway", [Comparison(title, contenders, (DIRECT, GATEWAY), GOALS, "cpu", BATCH_US)], rounds
+        )
 
 
 def _contender(name: str, server: Server) -> Contender:

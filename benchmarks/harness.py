@@ -1,4 +1,4 @@
-"""Races between contenders: answers checked first, then interleaved shuffled rounds; no printing, no files."""
+"""Comparisons between contenders: answers checked first, then interleaved shuffled rounds; no printing, no files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Goal(msgspec.Struct, frozen=True):
     limit: float
 
 
-class Race(msgspec.Struct, frozen=True):
+class Comparison(msgspec.Struct, frozen=True):
     """Contenders with the same work; `baselines` are those whose times the others are divided by."""
 
     title: str
@@ -59,7 +59,7 @@ class Race(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """The samples of each contender, one for each round, and how busy the machine was before and after."""
 
-    race: Race
+    comparison: Comparison
     samples: dict[str, list[Sample]]
     load: tuple[float, float]
 
@@ -73,18 +73,18 @@ class WrongAnswerError(Exception):
         super().__init__(f"{name} gives …{got[part]}… instead of …{wanted[part]}…")
 
 
-async def run(race: Race, rounds: int = DEFAULT_ROUNDS) -> Outcome:
+async def run(comparison: Comparison, rounds: int = DEFAULT_ROUNDS) -> Outcome:
     """Every round runs every contender once, in a new order, so that noise falls on all alike."""
-    for contender in race.contenders:
+    for contender in comparison.contenders:
         await _check(contender)
-    sizes = {contender.name: await _batch_size(contender, race.batch_us) for contender in race.contenders}
-    samples: dict[str, list[Sample]] = {contender.name: [] for contender in race.contenders}
+    sizes = {contender.name: await _batch_size(contender, comparison.batch_us) for contender in comparison.contenders}
+    samples: dict[str, list[Sample]] = {contender.name: [] for contender in comparison.contenders}
     load = os.getloadavg()[0]
-    for contender in _in_turns(race.contenders, max(rounds, MIN_ROUNDS)):
+    for contender in _in_turns(comparison.contenders, max(rounds, MIN_ROUNDS)):
         gc.collect()
         gc.freeze()  # exclude modules loaded by all contenders from collections during a measurement
         samples[contender.name].append(await contender.batch(sizes[contender.name]))
-    return Outcome(race, samples, (load, os.getloadavg()[0]))
+    return Outcome(comparison, samples, (load, os.getloadavg()[0]))
 
 
 def of_function(
@@ -107,7 +107,7 @@ def of_function(
 def of_coroutine(
     name: str, call: Callable[[], Awaitable[Any]], expected: Any, read: Callable[[Any], Any] = lambda x: x
 ) -> Contender:
-    """A contender that is awaited, on the loop the race runs on."""
+    """A contender that is awaited, on the loop the comparison runs on."""
 
     async def answer() -> Any:
         return read(await call())
@@ -149,7 +149,7 @@ async def _batch_size(contender: Contender, batch_us: float) -> int:
 
 
 def _in_turns(contenders: tuple[Contender, ...], rounds: int) -> list[Contender]:
-    shuffle = random.Random(rounds).shuffle  # noqa: S311  # the order of a race is no secret, and the same each time
+    shuffle = random.Random(rounds).shuffle  # noqa: S311  # the order of a comparison is no secret, and the same each time
     turns: list[Contender] = []
     for _ in range(rounds):
         order = list(contenders)

@@ -1,6 +1,6 @@
 """POSTs over HTTP at 32 connections: each contender under one uvicorn worker, and the CPU time it takes for a request.
 
-`python -m benchmarks.http ROUNDS` runs the races; `python -m benchmarks.http serve NAME PORT` is one of their servers.
+`python -m benchmarks.http ROUNDS` runs the comparisons; `python -m benchmarks.http serve NAME PORT` is one of their servers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.environments import ROOT
-from benchmarks.harness import Contender, Goal, Race, Sample
+from benchmarks.harness import Comparison, Contender, Goal, Sample
 from benchmarks.http_apps import ENFOLD, FASTAPI, FLOOR, GUARDED, HEADERS, LITESTAR, OPEN, STARLETTE, TASKS
 from benchmarks.http_load import Post, ask, ask_often
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 
 BATCH_US: Final = 400_000.0
 GUARD: Final = " with token, scope and id"
 
-# Every server of the races, by its name.
+# Every server of the comparisons, by its name.
 APPS: Final[dict[str, Callable[[], Any]]] = OPEN | {f"{name}{GUARD}": app for name, app in GUARDED.items()}
 
 
@@ -72,14 +72,14 @@ ROWS: Final = (
 def main(rounds: int) -> int:
     with ExitStack() as stack:
         servers = {name: stack.enter_context(_server(name)) for name in APPS}
-        return race_all("http", [_race(row, servers) for row in ROWS], rounds)
+        return compare_all("http", [_comparison(row, servers) for row in ROWS], rounds)
 
 
-def _race(row: Row, servers: dict[str, Server | None]) -> Race:
+def _comparison(row: Row, servers: dict[str, Server | None]) -> Comparison:
     there = [(name, server) for name in row.servers if (server := servers[name]) is not None]
     contenders = tuple(_contender(name, server, row.task) for name, server in there)
     baselines = tuple(name for name in (FLOOR, ENFOLD, f"{ENFOLD}{GUARD}") if name in dict(there))
-    return Race(f"HTTP POST, {row.title}", contenders, baselines, row.goals, "cpu", BATCH_US)
+    return Comparison(f"HTTP POST, {row.title}", contenders, baselines, row.goals, "cpu", BATCH_US)
 
 
 def _contender(name: str, server: Server, operation: str) -> Contender:

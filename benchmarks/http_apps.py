@@ -1,4 +1,4 @@
-"""The contenders of the HTTP races: each framework as its own documentation would have it, and a floor without any.
+"""The contenders of the HTTP comparisons: each framework as its own documentation would have it, and a floor without any.
 
 `OPEN` apps need no token; `GUARDED` ones require a bearer token with a scope, and return the request id.
 """
@@ -24,9 +24,9 @@ STARLETTE: Final = "Starlette, no validation"
 FASTAPI: Final = "FastAPI"
 LITESTAR: Final = "Litestar"
 
-TOKEN: Final = "a-token-of-the-race"  # noqa: S105  # it opens nothing
+TOKEN: Final = "a-token-of-the-benchmark"  # noqa: S105  # it opens nothing
 SCOPE: Final = "math:add"
-REQUEST_ID: Final = "race-000001"
+REQUEST_ID: Final = "benchmark-000001"
 HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "X-Request-Id": REQUEST_ID}
 
 # What each server keeps of the token, as one would.

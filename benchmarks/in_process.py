@@ -18,8 +18,8 @@ import pydantic
 from mcp.server import MCPServer
 
 from benchmarks import work
-from benchmarks.harness import Contender, Goal, Race, of_coroutine, of_function
-from benchmarks.program import race_all
+from benchmarks.harness import Comparison, Contender, Goal, of_coroutine, of_function
+from benchmarks.program import compare_all
 from enfold import OperationRegistry
 from enfold.operations import Policy
 from enfold.operations.call import Call, Next
@@ -69,10 +69,15 @@ MID_GOALS: Final = (Goal(EXECUTE, FLOOR, "at most", 1.6),)
 
 def main(rounds: int) -> int:
     _silence_peers()
-    races = [_async_race(ADD, ADD_GOALS), _async_race(MID, MID_GOALS), _sync_race(ADD), _sync_race(MID)]
-    races.append(_middleware_race())
-    typed = [*map(_typed_race, ROWS), *map(_writing_race, ROWS)]
-    return race_all("in_process", races + typed, rounds)
+    comparisons = [
+        _async_comparison(ADD, ADD_GOALS),
+        _async_comparison(MID, MID_GOALS),
+        _sync_comparison(ADD),
+        _sync_comparison(MID),
+    ]
+    comparisons.append(_middleware_comparison())
+    typed = [*map(_typed_comparison, ROWS), *map(_writing_comparison, ROWS)]
+    return compare_all("in_process", comparisons + typed, rounds)
 
 
 def _silence_peers() -> None:
@@ -81,7 +86,7 @@ def _silence_peers() -> None:
     os.environ["FASTMCP_LOG_LEVEL"] = "ERROR"
 
 
-def _async_race(task: Task, goals: tuple[Goal, ...]) -> Race:
+def _async_comparison(task: Task, goals: tuple[Goal, ...]) -> Comparison:
     handler = task.handler
     contenders = (
         _plain(task),
@@ -90,10 +95,10 @@ def _async_race(task: Task, goals: tuple[Goal, ...]) -> Race:
         _sdk(task, handler),
         _fastmcp(task, handler),
     )
-    return Race(f"in process, `{task.name}`, async def", contenders, (FLOOR, EXECUTE), goals)
+    return Comparison(f"in process, `{task.name}`, async def", contenders, (FLOOR, EXECUTE), goals)
 
 
-def _sync_race(task: Task) -> Race:
+def _sync_comparison(task: Task) -> Comparison:
     handler = task.sync_handler
     contenders = (
         _plain_sync(task),
@@ -103,10 +108,10 @@ def _sync_race(task: Task) -> Race:
         _sdk(task, handler),
         _fastmcp(task, handler),
     )
-    return Race(f"in process, `{task.name}`, def", contenders, (FLOOR, EXECUTE_IN_THREAD))
+    return Comparison(f"in process, `{task.name}`, def", contenders, (FLOOR, EXECUTE_IN_THREAD))
 
 
-def _middleware_race() -> Race:
+def _middleware_comparison() -> Comparison:
     """What a user middleware costs: the difference of the two contenders; the aim is less than 1.5 us."""
 
     async def pass_through(call: Call, next: Next) -> Outcome:
@@ -116,7 +121,7 @@ def _middleware_race() -> Race:
         _execute(EXECUTE, ADD, ADD.handler),
         _execute(WITH_MIDDLEWARE, ADD, ADD.handler, middleware=[pass_through]),
     )
-    return Race("in process, `add`, a user middleware", contenders, (EXECUTE,))
+    return Comparison("in process, `add`, a user middleware", contenders, (EXECUTE,))
 
 
 # --- typed results ------------------------------------------------------------------------------------------------
@@ -158,7 +163,7 @@ ROWS: Final = (
 )
 
 
-def _typed_race(rows: Rows) -> Race:
+def _typed_comparison(rows: Rows) -> Comparison:
     """1,000 rows as plain data, checked: `execute` beside what the engine takes to make them plain, unchecked."""
     result, plain = work.rows(rows.row, 1_000), work.rows(dict, 1_000)
     ops, to_plain = _giving(rows, result), rows.to_plain
@@ -170,12 +175,12 @@ def _typed_race(rows: Rows) -> Race:
         of_function(ENGINE, lambda: to_plain(result), plain),
         of_coroutine(EXECUTE, call, plain, lambda envelope: envelope.data),
     )
-    return Race(
+    return Comparison(
         f"in process, 1,000 {rows.name}", contenders, (ENGINE,), (Goal(EXECUTE, ENGINE, "at most", rows.limit),)
     )
 
 
-def _writing_race(rows: Rows) -> Race:
+def _writing_comparison(rows: Rows) -> Comparison:
     """50 rows as checked JSON text: the result step for a caller who writes, beside the engine's writing and reading."""
     result, plain = work.rows(rows.row, 50), work.rows(dict, 50)
     operation = _giving(rows, result).get("bench.give")
@@ -192,7 +197,7 @@ def _writing_race(rows: Rows) -> Race:
         of_function(WRITTEN, lambda: encode(finish(result).data), plain, msgspec.json.decode),
     )
     goals = (Goal(WRITTEN, WRITTEN_BY_ENGINE, "at most", 1.5),)
-    return Race(f"in process, 50 {rows.name} written", contenders, (WRITTEN_BY_ENGINE,), goals)
+    return Comparison(f"in process, 50 {rows.name} written", contenders, (WRITTEN_BY_ENGINE,), goals)
 
 
 def _giving(rows: Rows, result: list[Any]) -> OperationRegistry:

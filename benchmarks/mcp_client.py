@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks import harness, report, work
 from benchmarks.environments import ROOT
-from benchmarks.harness import Contender, Goal, Race, WrongAnswerError, of_coroutine
+from benchmarks.harness import Comparison, Contender, Goal, WrongAnswerError, of_coroutine
 from enfold import OperationRegistry
 from enfold.sources.mcp import from_mcp
 from mcp import Client, StdioServerParameters
@@ -38,33 +38,33 @@ def main(rounds: int) -> int:
     logging.disable(logging.WARNING)
     os.chdir(ROOT)
     try:
-        asyncio.run(_race_all(rounds))
+        asyncio.run(_compare_all(rounds))
     except WrongAnswerError as error:
         print(f"mcp_client: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _race_all(rounds: int) -> None:
+async def _compare_all(rounds: int) -> None:
     outcomes = []
     async with AsyncExitStack() as stack:
         command = [*SERVER, "stdio"]
         ops = await stack.enter_async_context(_registry(command))
         parameters = StdioServerParameters(command=command[0], args=command[1:], cwd=ROOT)
         client = await stack.enter_async_context(Client(parameters))
-        outcomes += [await _race("stdio", name, ops, client, rounds) for name in TASKS]
+        outcomes += [await _compare("stdio", name, ops, client, rounds) for name in TASKS]
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(_served())
         ops = await stack.enter_async_context(_registry(url))
         client = await stack.enter_async_context(Client(url))
-        outcomes += [await _race("HTTP", name, ops, client, rounds) for name in TASKS]
+        outcomes += [await _compare("HTTP", name, ops, client, rounds) for name in TASKS]
     report.save("mcp_client", outcomes)
 
 
-async def _race(transport: str, name: str, ops: OperationRegistry, client: Any, rounds: int) -> harness.Outcome:
+async def _compare(transport: str, name: str, ops: OperationRegistry, client: Any, rounds: int) -> harness.Outcome:
     contenders = (_execute(name, ops), _sdk(name, client))
-    race = Race(f"a call of an MCP server over {transport}, `{name}`", contenders, (SDK,), GOALS[name])
-    outcome = await harness.run(race, rounds)
+    comparison = Comparison(f"a call of an MCP server over {transport}, `{name}`", contenders, (SDK,), GOALS[name])
+    outcome = await harness.run(comparison, rounds)
     report.show(outcome)
     return outcome
 

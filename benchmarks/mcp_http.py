@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from benchmarks import work
 from benchmarks.environments import PEERS, ROOT
-from benchmarks.harness import Contender, Goal, Race, Sample
+from benchmarks.harness import Comparison, Contender, Goal, Sample
 from benchmarks.mcp_servers import ENFOLD, ENFOLD_1000, FASTMCP, FLOOR, REVISION, SDK
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 
 CONNECTIONS: Final = 32
 # CPU time of another process comes in ticks of 10 ms: a batch must be long beside them.
@@ -36,11 +36,11 @@ ADD_GOALS: Final = (
 def main(rounds: int) -> int:
     with ExitStack() as stack:
         servers = {name: stack.enter_context(serving("mcp_servers", name)) for name in NAMES}
-        races = [
-            _race("add", work.ADD_INPUT, work.ADD_ANSWER, servers, ADD_GOALS),
-            _race("mid", work.MID_INPUT, work.MID_ANSWER, servers, ()),
+        comparisons = [
+            _comparison("add", work.ADD_INPUT, work.ADD_ANSWER, servers, ADD_GOALS),
+            _comparison("mid", work.MID_INPUT, work.MID_ANSWER, servers, ()),
         ]
-        return race_all("mcp_http", races, rounds)
+        return compare_all("mcp_http", comparisons, rounds)
 
 
 class Server:
@@ -85,11 +85,11 @@ def _wait_for(port: int) -> None:
     raise TimeoutError(f"no server at port {port}")
 
 
-def _race(
+def _comparison(
     tool: str, arguments: dict[str, Any], answer: Any, servers: dict[str, Server], goals: tuple[Goal, ...]
-) -> Race:
+) -> Comparison:
     contenders = tuple(contender(name, server, tool, arguments, answer) for name, server in servers.items())
-    return Race(f"MCP over HTTP, `{tool}`", contenders, (FLOOR, ENFOLD), goals, "cpu", BATCH_US)
+    return Comparison(f"MCP over HTTP, `{tool}`", contenders, (FLOOR, ENFOLD), goals, "cpu", BATCH_US)
 
 
 def contender(name: str, server: Server, tool: str, arguments: dict[str, Any], expected: Any) -> Contender:

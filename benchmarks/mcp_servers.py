@@ -1,4 +1,4 @@
-"""The MCP servers that race: the same two tools on a hand-written floor, on Enfold, on the MCP SDK and on FastMCP.
+"""The MCP servers that are compared: the same two tools on a hand-written floor, on Enfold, on the MCP SDK and on FastMCP.
 
 `python -m benchmarks.mcp_servers NAME stdio` serves one on the standard streams, `... NAME PORT` over HTTP.
 """

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from benchmarks import work
 from benchmarks.environments import HOME, PEERS, ROOT
-from benchmarks.harness import Contender, Goal, Race, Sample
+from benchmarks.harness import Comparison, Contender, Goal, Sample
 from benchmarks.mcp_servers import ENFOLD, FASTMCP, FLOOR, HANDSHAKE, SDK
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 
 NAMES: Final = (FLOOR, ENFOLD, SDK, FASTMCP)
 BATCH_US: Final = 100_000.0
@@ -29,12 +29,12 @@ START_GOALS: Final = (Goal(SDK, ENFOLD, "at least", 6),)
 def main(rounds: int) -> int:
     with ExitStack() as stack:
         programs = {name: stack.enter_context(_running(name)) for name in NAMES}
-        races = [
-            _race("add", work.ADD_INPUT, work.ADD_ANSWER, programs, CALL_GOALS),
-            _race("mid", work.MID_INPUT, work.MID_ANSWER, programs, ()),
-            _start_race(),
+        comparisons = [
+            _comparison("add", work.ADD_INPUT, work.ADD_ANSWER, programs, CALL_GOALS),
+            _comparison("mid", work.MID_INPUT, work.MID_ANSWER, programs, ()),
+            _start_comparison(),
         ]
-        return race_all("mcp_stdio", races, rounds)
+        return compare_all("mcp_stdio", comparisons, rounds)
 
 
 class Program:
@@ -92,12 +92,12 @@ def _running(name: str) -> Iterator[Program]:
 # --- calls --------------------------------------------------------------------------------------------------------
 
 
-def _race(
+def _comparison(
     tool: str, arguments: dict[str, Any], answer: Any, programs: dict[str, Program], goals: tuple[Goal, ...]
-) -> Race:
+) -> Comparison:
     line = _line("tools/call", {"name": tool, "arguments": arguments})
     contenders = tuple(_caller(name, program, line, answer) for name, program in programs.items())
-    return Race(f"MCP on the standard streams, `{tool}`", contenders, (FLOOR, ENFOLD), goals, "wall", BATCH_US)
+    return Comparison(f"MCP on the standard streams, `{tool}`", contenders, (FLOOR, ENFOLD), goals, "wall", BATCH_US)
 
 
 def _caller(name: str, program: Program, line: bytes, expected: Any) -> Contender:
@@ -121,10 +121,10 @@ def _caller(name: str, program: Program, line: bytes, expected: Any) -> Contende
 # --- starting -----------------------------------------------------------------------------------------------------
 
 
-def _start_race() -> Race:
+def _start_comparison() -> Comparison:
     contenders = tuple(_starter(name) for name in NAMES)
     title = "MCP on the standard streams, from nothing to the answer to `initialize`"
-    return Race(title, contenders, (FLOOR, ENFOLD), START_GOALS, "wall", START_BATCH_US)
+    return Comparison(title, contenders, (FLOOR, ENFOLD), START_GOALS, "wall", START_BATCH_US)
 
 
 def _starter(name: str) -> Contender:

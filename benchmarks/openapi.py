@@ -1,6 +1,6 @@
 """Large OpenAPI documents until their tools are there, beside FastMCP.
 
-`python -m benchmarks.openapi ROUNDS` runs the races; `... list NAME DOCUMENT` reads one document. Each reading has a
+`python -m benchmarks.openapi ROUNDS` runs the comparisons; `... list NAME DOCUMENT` reads one document. Each reading has a
 process of its own, so that its memory can be told.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks import report
 from benchmarks.environments import HOME, PEERS, ROOT
-from benchmarks.harness import Contender, Goal, Outcome, Race, Sample, WrongAnswerError
+from benchmarks.harness import Comparison, Contender, Goal, Outcome, Sample, WrongAnswerError
 from enfold import OperationRegistry
 from enfold.sources.openapi import from_openapi
 
@@ -85,8 +85,8 @@ def _read_in_turns(task: Task, document: Path) -> Outcome:
             found.append(_read(name, document, task.operations))
     samples = {name: [each.sample for each in found] for name, found in readings.items()}
     contenders = tuple(_as_contender(name) for name in task.names)
-    race = Race(task.title, contenders, (ENFOLD,), _among(READING_GOALS, task.names))
-    outcome = Outcome(race, samples, (load, os.getloadavg()[0]))
+    comparison = Comparison(task.title, contenders, (ENFOLD,), _among(READING_GOALS, task.names))
+    outcome = Outcome(comparison, samples, (load, os.getloadavg()[0]))
     report.show(outcome)
     _show_memory(readings)
     return outcome

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks import work
-from benchmarks.harness import Contender, Goal, Race, of_coroutine, of_function
-from benchmarks.program import race_all
+from benchmarks.harness import Comparison, Contender, Goal, of_coroutine, of_function
+from benchmarks.program import compare_all
 from enfold import Context, OperationRegistry
 from enfold.provenance import Recorder, RecordStore, options_from_mode
 
@@ -30,16 +30,16 @@ def main(rounds: int) -> int:
     with TemporaryDirectory() as folder:
         sqlite, store = _sqlite(Path(folder) / "plain.db"), RecordStore(Path(folder) / "records.db")
         with closing(sqlite), store:
-            return race_all("provenance", [_call_race(), _store_race(sqlite, store)], rounds)
+            return compare_all("provenance", [_call_comparison(), _store_comparison(sqlite, store)], rounds)
 
 
 # --- a call -------------------------------------------------------------------------------------------------------
 
 
-def _call_race() -> Race:
+def _call_comparison() -> Comparison:
     contenders = (_floor(), _execute(EXECUTE, lambda: None), _execute(RECORDED, _recording))
     goals = (Goal(RECORDED, FLOOR, "at most", 30),)
-    return Race("provenance, a call of `add`", contenders, (FLOOR, EXECUTE), goals)
+    return Comparison("provenance, a call of `add`", contenders, (FLOOR, EXECUTE), goals)
 
 
 def _floor() -> Contender:
@@ -77,7 +77,7 @@ def _recording() -> Context:
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
-def _store_race(sqlite: sqlite3.Connection, store: RecordStore) -> Race:
+def _store_comparison(sqlite: sqlite3.Connection, store: RecordStore) -> Comparison:
     sample = _sample()
     numbers = count()
 
@@ -89,7 +89,7 @@ def _store_race(sqlite: sqlite3.Connection, store: RecordStore) -> Race:
         of_function(STORE, lambda: store.put(fresh()), None),
     )
     # Twice the CPU time is half the rate.
-    return Race("provenance, a record kept", contenders, (PLAIN,), (Goal(STORE, PLAIN, "at most", 2),))
+    return Comparison("provenance, a record kept", contenders, (PLAIN,), (Goal(STORE, PLAIN, "at most", 2),))
 
 
 def _sample() -> dict[str, Any]:

@@ -29,11 +29,21 @@ def _condensed(result: dict[str, Any]) -> dict[str, Any]:
     head = {"measured": result["measured"], "python": result["machine"]["python"]}
     if "calls" in result:
         return {**head, "calls": result["calls"]}
-    return {**head, "packages": result["packages"], "races": [_race(race) for race in result["races"]]}
+    return {
+        **head,
+        "packages": result["packages"],
+        "comparisons": [_comparison(comparison) for comparison in result["comparisons"]],
+    }
 
 
-def _race(race: dict[str, Any]) -> dict[str, Any]:
-    goals = [{**each["goal"], "ratio": each["ratio"], "verdict": each["verdict"]} for each in race["goals"]]
-    medians = {name: float(f"{value:.4g}") for name, value in race["medians_us"].items()}
-    load = [round(each, 1) for each in race["load"]]
-    return {"title": race["title"], "measure": race["measure"], "load": load, "medians_us": medians, "goals": goals}
+def _comparison(comparison: dict[str, Any]) -> dict[str, Any]:
+    goals = [{**each["goal"], "ratio": each["ratio"], "verdict": each["verdict"]} for each in comparison["goals"]]
+    medians = {name: float(f"{value:.4g}") for name, value in comparison["medians_us"].items()}
+    load = [round(each, 1) for each in comparison["load"]]
+    return {
+        "title": comparison["title"],
+        "measure": comparison["measure"],
+        "load": load,
+        "medians_us": medians,
+        "goals": goals,
+    }

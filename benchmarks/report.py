@@ -1,4 +1,4 @@
-"""What people and programs read of a race: tables on stdout, JSON in `.bench/results/`."""
+"""What people and programs read of a comparison: tables on stdout, JSON in `.bench/results/`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def show(outcome: Outcome) -> None:
-    """Print the figures of a race, then its goals."""
-    print(f"\n## {outcome.race.title}\n")
+    """Print the figures of a comparison, then its goals."""
+    print(f"\n## {outcome.comparison.title}\n")
     print_table(_figures_head(outcome), _figures(outcome))
-    if outcome.race.goals:
+    if outcome.comparison.goals:
         print()
         print_table(("goal", "ratio", "limit", "verdict"), map(_goal_row, verdicts(outcome)))
     before, after = outcome.load
@@ -45,7 +45,7 @@ def show(outcome: Outcome) -> None:
 
 def save(name: str, outcomes: list[Outcome]) -> None:
     """Write every sample, with what a reader needs to compare it with others."""
-    write(name, {"packages": _packages(), "races": [_race(outcome) for outcome in outcomes]})
+    write(name, {"packages": _packages(), "comparisons": [_comparison(outcome) for outcome in outcomes]})
 
 
 def write(name: str, found: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def write(name: str, found: dict[str, Any]) -> None:
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
     medians = _medians(outcome)
-    return [Verdict(goal, _ratio(medians, goal)) for goal in outcome.race.goals]
+    return [Verdict(goal, _ratio(medians, goal)) for goal in outcome.comparison.goals]
 
 
 def _ratio(medians: dict[str, float], goal: Goal) -> float | None:
@@ -72,7 +72,10 @@ def _ratio(medians: dict[str, float], goal: Goal) -> float | None:
 
 
 def _medians(outcome: Outcome) -> dict[str, float]:
-    return {name: statistics.median(_times(samples, outcome.race.measure)) for name, samples in outcome.samples.items()}
+    return {
+        name: statistics.median(_times(samples, outcome.comparison.measure))
+        for name, samples in outcome.samples.items()
+    }
 
 
 def _times(samples: list[Sample], measure: Measure) -> list[float]:
@@ -81,7 +84,7 @@ def _times(samples: list[Sample], measure: Measure) -> list[float]:
 
 def _figures_head(outcome: Outcome) -> tuple[str, ...]:
     measure, other = _measures(outcome)
-    ratios = (f"x {name}" for name in outcome.race.baselines)
+    ratios = (f"x {name}" for name in outcome.comparison.baselines)
     return "contender", f"{_WORDS[measure]}, median", "middle half", f"{_WORDS[other]}, median", *ratios
 
 
@@ -91,13 +94,13 @@ def _figures(outcome: Outcome) -> Iterable[tuple[str, ...]]:
     for name, samples in outcome.samples.items():
         low, middle, high = statistics.quantiles(_times(samples, measure), n=4)
         beside = statistics.median(_times(samples, other))
-        ratios = (_number(middle / medians[baseline]) for baseline in outcome.race.baselines)
+        ratios = (_number(middle / medians[baseline]) for baseline in outcome.comparison.baselines)
         yield name, _time(middle), f"{_time(low)} to {_time(high)}", _time(beside), *ratios
 
 
 def _measures(outcome: Outcome) -> tuple[Measure, Measure]:
-    """The one that counts in this race, and the other."""
-    return ("cpu", "wall") if outcome.race.measure == "cpu" else ("wall", "cpu")
+    """The one that counts in this comparison, and the other."""
+    return ("cpu", "wall") if outcome.comparison.measure == "cpu" else ("wall", "cpu")
 
 
 def _goal_row(verdict: Verdict) -> tuple[str, ...]:
@@ -129,10 +132,10 @@ def _packages() -> dict[str, str]:
     return {name: metadata.version(name) for name in names}
 
 
-def _race(outcome: Outcome) -> dict[str, Any]:
+def _comparison(outcome: Outcome) -> dict[str, Any]:
     return {
-        "title": outcome.race.title,
-        "measure": outcome.race.measure,
+        "title": outcome.comparison.title,
+        "measure": outcome.comparison.measure,
         "load": outcome.load,
         "medians_us": _medians(outcome),
         "goals": [

@@ -11,8 +11,8 @@ import msgspec
 import pydantic
 
 from benchmarks import typebox, work
-from benchmarks.harness import Contender, Goal, Race, of_function
-from benchmarks.program import race_all
+from benchmarks.harness import Comparison, Contender, Goal, of_function
+from benchmarks.program import compare_all
 from benchmarks.typebox import TypeBox
 from enfold import cast, repair
 
@@ -60,20 +60,22 @@ def main(rounds: int) -> int:
     if not typebox.is_here():
         print("TypeBox is not here (`make setup` brings it): its contender is left out.")
     with TypeBox() if typebox.is_here() else nullcontext() as node:
-        extras = _race(EXTRAS, node, _pydantic(EXTRAS), goals=(Goal(REPAIR, CAST, "at most", 1.2),))
-        races = [_valid_race(node), extras, _race(BAD, node)]
-        return race_all("schema_engines", races, rounds)
+        extras = _comparison(EXTRAS, node, _pydantic(EXTRAS), goals=(Goal(REPAIR, CAST, "at most", 1.2),))
+        comparisons = [_valid_comparison(node), extras, _comparison(BAD, node)]
+        return compare_all("schema_engines", comparisons, rounds)
 
 
-def _valid_race(node: TypeBox | None) -> Race:
+def _valid_comparison(node: TypeBox | None) -> Comparison:
     goals = (Goal(NODE, REPAIR, "at least", 1), Goal(REPAIR, JSONSCHEMA_RS, "at most", 1.8))
-    return _race(VALID, node, _pydantic(VALID), goals=goals)
+    return _comparison(VALID, node, _pydantic(VALID), goals=goals)
 
 
-def _race(case: Case, node: TypeBox | None, *others: Contender, goals: tuple[Goal, ...] = ()) -> Race:
+def _comparison(case: Case, node: TypeBox | None, *others: Contender, goals: tuple[Goal, ...] = ()) -> Comparison:
     ours = (_repair(case), _cast(case))
     nodes = (node.caster(NODE, case.name, case.schema, case.value, case.cast),) if node else ()
-    return Race(f"schema engines, {case.name}", (*ours, *nodes, *others, _jsonschema_rs(case)), (REPAIR, CAST), goals)
+    return Comparison(
+        f"schema engines, {case.name}", (*ours, *nodes, *others, _jsonschema_rs(case)), (REPAIR, CAST), goals
+    )
 
 
 def _repair(case: Case) -> Contender:

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from benchmarks import work
 from benchmarks.environments import BARE, HOME, PEERS
-from benchmarks.harness import Batch, Contender, Goal, Race, Sample
-from benchmarks.program import race_all
+from benchmarks.harness import Batch, Comparison, Contender, Goal, Sample
+from benchmarks.program import compare_all
 
 NOTHING: Final = "pass"
 MSGSPEC: Final = "import msgspec"
@@ -112,14 +112,14 @@ REQUEST: Final = {
 
 def main(rounds: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        return race_all("start_up", [_import_race(), _cgi_race(Path(folder))], rounds)
+        return compare_all("start_up", [_import_comparison(), _cgi_comparison(Path(folder))], rounds)
 
 
-def _import_race() -> Race:
+def _import_comparison() -> Comparison:
     light = (_start(BARE.python, program) for program in (NOTHING, MSGSPEC, ENFOLD))
     heavy = (_start(PEERS.python, program) for program in (PYDANTIC, SDK, FASTMCP))
     goals = (Goal(ENFOLD, MSGSPEC, "at most", 1.6),)
-    return Race("start-up", (*light, *heavy), (MSGSPEC, ENFOLD), goals, "wall", BATCH_US)
+    return Comparison("start-up", (*light, *heavy), (MSGSPEC, ENFOLD), goals, "wall", BATCH_US)
 
 
 def _start(python: Path, program: str) -> Contender:
@@ -140,7 +140,7 @@ def _batch(start: Callable[[], bytes]) -> Batch:
     return batch
 
 
-def _cgi_race(folder: Path) -> Race:
+def _cgi_comparison(folder: Path) -> Comparison:
     """A web server starts the program for each request, and gives it the body."""
     files = {name: folder / f"{number}.py" for number, name in enumerate(PROGRAMS)}
     for name, file in files.items():
@@ -151,7 +151,7 @@ def _cgi_race(folder: Path) -> Race:
         _posted(FASTAPI, PEERS.python, str(files[FASTAPI])),
     )
     goals = (Goal(ENFOLD_CGI, BY_HAND, "at most", 2), Goal(FASTAPI, ENFOLD_CGI, "at least", 4))
-    return Race("one request of a CGI program", contenders, (BY_HAND, ENFOLD_CGI), goals, "wall", BATCH_US)
+    return Comparison("one request of a CGI program", contenders, (BY_HAND, ENFOLD_CGI), goals, "wall", BATCH_US)
 
 
 def _posted(name: str, python: Path, *arguments: str) -> Contender:

@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks import work
-from benchmarks.harness import Contender, Goal, Race, Sample
+from benchmarks.harness import Comparison, Contender, Goal, Sample
 from benchmarks.mcp_http import Server, serving
 from benchmarks.mcp_servers import REVISION
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 from benchmarks.scale.fleet import free_port, wait_until
 from benchmarks.task_servers import ENFOLD, ENFOLD_MEMORY, ENFOLD_NORMAL, FASTMCP, FASTMCP_REDIS, REDIS
 
@@ -43,11 +43,13 @@ def main(rounds: int) -> int:
         more = (stack.enter_context(TemporaryDirectory()),)
         names = (*NAMES, FASTMCP_REDIS) if stack.enter_context(redis_server(more[0])) else NAMES
         servers = {name: stack.enter_context(serving("task_servers", name, more=more)) for name in names}
-        races = [
-            _race("A task is accepted, p50 (MCP over HTTP)", servers, _accept),
-            _race(f"A tiny task from call to result, {AT_ONCE} callers (MCP over HTTP)", servers, _round_trips, _TRIPS),
+        comparisons = [
+            _comparison("A task is accepted, p50 (MCP over HTTP)", servers, _accept),
+            _comparison(
+                f"A tiny task from call to result, {AT_ONCE} callers (MCP over HTTP)", servers, _round_trips, _TRIPS
+            ),
         ]
-        code = race_all("tasks", races, rounds)
+        code = compare_all("tasks", comparisons, rounds)
     print("\nTiny tasks in a second: " + ", ".join(f"{name} {_rate(each):,.0f}" for name, each in _TRIPS.items()))
     return code
 
@@ -91,11 +93,13 @@ def _rate(took: list[float]) -> float:
     return 1_000_000 / statistics.median(took)
 
 
-def _race(title: str, servers: dict[str, Server], batch: Trial, kept: dict[str, list[float]] | None = None) -> Race:
+def _comparison(
+    title: str, servers: dict[str, Server], batch: Trial, kept: dict[str, list[float]] | None = None
+) -> Comparison:
     contenders = tuple(
         _contender(name, server, batch, {} if kept is None else kept) for name, server in servers.items()
     )
-    return Race(title, contenders, (ENFOLD,), GOALS, "wall", BATCH_US)
+    return Comparison(title, contenders, (ENFOLD,), GOALS, "wall", BATCH_US)
 
 
 def _contender(name: str, server: Server, batch: Trial, kept: dict[str, list[float]]) -> Contender:

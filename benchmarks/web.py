@@ -1,6 +1,6 @@
 """Requests to a server beside us, by our HTTP client and by httpx2: an OpenAPI call, kept connections, and first ones.
 
-`python -m benchmarks.web ROUNDS` runs the races; `... serve CERTIFICATE` is the server that is called.
+`python -m benchmarks.web ROUNDS` runs the comparisons; `... serve CERTIFICATE` is the server that is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 
 from benchmarks import harness, report
 from benchmarks.environments import ROOT
-from benchmarks.harness import Contender, Goal, Outcome, Race, WrongAnswerError, of_coroutine
+from benchmarks.harness import Comparison, Contender, Goal, Outcome, WrongAnswerError, of_coroutine
 from enfold import OperationRegistry
 from enfold.http_client import Request, open_client
 from enfold.sources.openapi import from_openapi
@@ -45,7 +45,7 @@ def main(rounds: int) -> int:
         os.environ["SSL_CERT_FILE"] = str(certificate)
         with _server(certificate) as (plain, encrypted):
             try:
-                outcomes = asyncio.run(_race_all(plain, encrypted, rounds))
+                outcomes = asyncio.run(_comparison_all(plain, encrypted, rounds))
             except WrongAnswerError as error:
                 print(f"web: {error}", file=sys.stderr)
                 return 1
@@ -53,22 +53,26 @@ def main(rounds: int) -> int:
     return 0
 
 
-async def _race_all(plain: str, encrypted: str, rounds: int) -> list[Outcome]:
+async def _comparison_all(plain: str, encrypted: str, rounds: int) -> list[Outcome]:
     not_slower = (Goal(OURS, HTTPX2, "at most", 1),)
     async with httpx2.AsyncClient() as peer, from_openapi(_shop(), base_url=plain) as imported:
         ours = open_client()
-        races = [
-            Race("an OpenAPI call", (_execute(imported), _get(peer, plain)), (HTTPX2,), _goal(EXECUTE, 0.35)),
-            Race("a request over a kept connection", (_send(ours, plain), _get(peer, plain)), (HTTPX2,), not_slower),
-            Race(
+        comparisons = [
+            Comparison("an OpenAPI call", (_execute(imported), _get(peer, plain)), (HTTPX2,), _goal(EXECUTE, 0.35)),
+            Comparison(
+                "a request over a kept connection", (_send(ours, plain), _get(peer, plain)), (HTTPX2,), not_slower
+            ),
+            Comparison(
                 "an encrypted request over one", (_send(ours, encrypted), _get(peer, encrypted)), (HTTPX2,), not_slower
             ),
-            Race("a first request", (_first(plain), _first_of_httpx2(plain)), (HTTPX2,), not_slower),
-            Race("a first encrypted request", (_first(encrypted), _first_of_httpx2(encrypted)), (HTTPX2,), not_slower),
+            Comparison("a first request", (_first(plain), _first_of_httpx2(plain)), (HTTPX2,), not_slower),
+            Comparison(
+                "a first encrypted request", (_first(encrypted), _first_of_httpx2(encrypted)), (HTTPX2,), not_slower
+            ),
         ]
         outcomes = []
-        for race in races:
-            outcome = await harness.run(race, rounds)
+        for comparison in comparisons:
+            outcome = await harness.run(comparison, rounds)
             report.show(outcome)
             outcomes.append(outcome)
         await ours.aclose()

@@ -1,4 +1,4 @@
-"""The work of the races: two operations and one object, with their types and schemas for every contender."""
+"""The work of the comparisons: two operations and one object, with their types and schemas for every contender."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One process beside `--workers 2`: the time of a POST of `mid` over 32 connections, with a client that costs little.
 
-`python -m benchmarks workers` runs the race on the two cores that it needs; the program that is served is below.
+`python -m benchmarks workers` runs the comparison on the two cores that it needs; the program that is served is below.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from benchmarks import work
 from benchmarks.environments import ROOT
-from benchmarks.harness import Contender, Goal, Race, Sample
+from benchmarks.harness import Comparison, Contender, Goal, Sample
 from benchmarks.http_load import Post, ask, ask_often
-from benchmarks.program import race_all
+from benchmarks.program import compare_all
 from enfold import OperationRegistry
 
 ONE: Final = "one process"
 TWO: Final = "--workers 2"
 BATCH_US: Final = 400_000.0
 
-ops = OperationRegistry("races")
+ops = OperationRegistry("bench")
 ops.query(work.mid)
 
 
@@ -56,7 +56,7 @@ def served(*words: str) -> Iterator[int]:
 
 
 def contender(name: str, port: int) -> Contender:
-    post = Post(port, "/functions/races.mid", json.dumps(work.MID_INPUT).encode())
+    post = Post(port, "/functions/bench.mid", json.dumps(work.MID_INPUT).encode())
 
     async def batch(count: int) -> Sample:
         begun = time.perf_counter()
@@ -74,5 +74,7 @@ if __name__ == "__main__":
     with ExitStack() as servers:
         one = contender(ONE, servers.enter_context(served()))
         two = contender(TWO, servers.enter_context(served("--workers", "2")))
-        race = Race("`mid`, wall time", (one, two), (TWO,), (Goal(ONE, TWO, "at least", 1.6),), "wall", BATCH_US)
-        sys.exit(race_all("workers", [race], int(sys.argv[1])))
+        comparison = Comparison(
+            "`mid`, wall time", (one, two), (TWO,), (Goal(ONE, TWO, "at least", 1.6),), "wall", BATCH_US
+        )
+        sys.exit(compare_all("workers", [comparison], int(sys.argv[1])))

@@ -33,7 +33,7 @@ NAMES = {
     "workers": "Two processes on one port",
 }
 
-# The plot that stands first: of each benchmark its first race, in plain words, between us and what people take otherwise.
+# The plot that stands first: of each benchmark its first comparison, in plain words, between us and what people take otherwise.
 SHORT = {
     "http": ("One call over HTTP", ("enfold", "FastAPI")),
     "mcp_http": ("One call over MCP", ("enfold", "mcp SDK", "FastMCP")),
@@ -65,8 +65,8 @@ def block(name: str) -> str:
     run = measured()[name]
     if "calls" in run:
         return f"{_hops(run['calls'])}\n\n{_where(run)}"
-    goals = [(race, goal) for race in run["races"] for goal in race["goals"]]
-    table = "\n".join([HEAD, *(_goal(race, goal) for race, goal in goals)])
+    goals = [(comparison, goal) for comparison in run["comparisons"] for goal in comparison["goals"]]
+    table = "\n".join([HEAD, *(_goal(comparison, goal) for comparison, goal in goals)])
     plot = f"![{_words(run)}](pictures/figures/{name}.svg)"
     folded = _folded("The goals and the times", "\n\n".join([table, plot, _where(run)]))
     return f"**{NAMES[name]}: {_verdict(goals)}**\n\n{folded}"
@@ -86,17 +86,17 @@ def _folded(title: str, text: str) -> str:
 
 def pictures() -> dict[Path, str]:
     """Every plot, by the file it is kept in."""
-    plots = {name: run for name, run in measured().items() if "races" in run}
-    return {PICTURES / f"{name}.svg": _svg(run["races"]) for name, run in {**plots, "short": _short()}.items()}
+    plots = {name: run for name, run in measured().items() if "comparisons" in run}
+    return {PICTURES / f"{name}.svg": _svg(run["comparisons"]) for name, run in {**plots, "short": _short()}.items()}
 
 
 def _short() -> dict[str, Any]:
-    races = []
+    comparisons = []
     for name, (title, shown) in SHORT.items():
-        race = measured()[name]["races"][0]
-        medians = {each: race["medians_us"][each] for each in shown}
-        races.append({"title": title, "measure": race["measure"], "medians_us": medians})
-    return {"races": races}
+        comparison = measured()[name]["comparisons"][0]
+        medians = {each: comparison["medians_us"][each] for each in shown}
+        comparisons.append({"title": title, "measure": comparison["measure"], "medians_us": medians})
+    return {"comparisons": comparisons}
 
 
 # --- words --------------------------------------------------------------------------------------------------------
@@ -104,34 +104,41 @@ def _short() -> dict[str, Any]:
 
 def _words(run: dict[str, Any]) -> str:
     """The same figures as alternative text of the plot."""
-    return "; ".join(f"{_plain(race['title'])}: {_bars_in_words(race)}" for race in run["races"])
+    return "; ".join(
+        f"{_plain(comparison['title'])}: {_bars_in_words(comparison)}" for comparison in run["comparisons"]
+    )
 
 
-def _bars_in_words(race: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_time(each)}" for name, each in race["medians_us"].items())
+def _bars_in_words(comparison: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_time(each)}" for name, each in comparison["medians_us"].items())
 
 
 def _where(run: dict[str, Any]) -> str:
-    loads = [load for race in run.get("races", ()) for load in race["load"]]
+    loads = [load for comparison in run.get("comparisons", ()) for load in comparison["load"]]
     load = f", load {min(loads):.0f} to {max(loads):.0f}" if loads else ""
     return f"*{run['measured'][:10]}, Python {run['python']}{load}.*"
 
 
 def _missed(runs: dict[str, Any]) -> str:
     """The goals that were missed."""
-    goals = [(race, goal) for run in runs.values() for race in run.get("races", ()) for goal in race["goals"]]
-    rows = [_goal(race, goal) for race, goal in goals if goal["verdict"] == "missed"]
+    goals = [
+        (comparison, goal)
+        for run in runs.values()
+        for comparison in run.get("comparisons", ())
+        for goal in comparison["goals"]
+    ]
+    rows = [_goal(comparison, goal) for comparison, goal in goals if goal["verdict"] == "missed"]
     if not rows:
         return f"Nothing: all {len(goals)} goals are met."
     return "\n".join([f"Of {len(goals)} goals {len(goals) - len(rows)} are met. Missed:", "", HEAD, *rows])
 
 
-def _goal(race: dict[str, Any], goal: dict[str, Any]) -> str:
+def _goal(comparison: dict[str, Any], goal: dict[str, Any]) -> str:
     ratio = "" if goal["ratio"] is None else f"{goal['ratio']:.3g}"
     if goal["verdict"] == "missed" and ratio == f"{goal['limit']:.3g}":
         ratio = f"{goal['ratio']:.4g}"  # missed by less than three digits show
     verdict = "**missed**" if goal["verdict"] == "missed" else goal["verdict"]
-    return f"| {race['title']}: {goal['over']} / {goal['under']} | {ratio} | {goal['bound']} {goal['limit']:g} | {verdict} |"
+    return f"| {comparison['title']}: {goal['over']} / {goal['under']} | {ratio} | {goal['bound']} {goal['limit']:g} | {verdict} |"
 
 
 def _hops(calls: list[dict[str, Any]]) -> str:
@@ -153,16 +160,16 @@ def _time(microseconds: float) -> str:
 # --- bars ---------------------------------------------------------------------------------------------------------
 
 
-def _svg(races: list[dict[str, Any]]) -> str:
+def _svg(comparisons: list[dict[str, Any]]) -> str:
     parts, y = [], EDGE
-    for race in races:
-        title = textwrap.wrap(_plain(race["title"]), 58)
+    for comparison in comparisons:
+        title = textwrap.wrap(_plain(comparison["title"]), 58)
         parts += [_text(EDGE, y + LINE * number, line, weight="bold") for number, line in enumerate(title, 1)]
         y += LINE * len(title)
-        parts.append(_text(EDGE, y + LINE, f"{_kind(race)}, shorter is better", size=11))
+        parts.append(_text(EDGE, y + LINE, f"{_kind(comparison)}, shorter is better", size=11))
         y += LINE + 6
-        longest = max(race["medians_us"].values())
-        for name, microseconds in race["medians_us"].items():
+        longest = max(comparison["medians_us"].values())
+        for name, microseconds in comparison["medians_us"].items():
             parts.append(_bar(y, name, microseconds, longest))
             y += ROW
         y += EDGE
@@ -170,8 +177,8 @@ def _svg(races: list[dict[str, Any]]) -> str:
     return "\n".join([head, INK, *parts, "</svg>\n"])
 
 
-def _kind(race: dict[str, Any]) -> str:
-    return "CPU time" if race["measure"] == "cpu" else "time on the clock"
+def _kind(comparison: dict[str, Any]) -> str:
+    return "CPU time" if comparison["measure"] == "cpu" else "time on the clock"
 
 
 def _bar(y: int, name: str, microseconds: float, longest: float) -> str:

@@ -327,7 +327,7 @@ def _collect(into: list[Found], found: Iterator[Found]) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
-    parser.add_argument("rounds", nargs="?", help=argparse.SUPPRESS)  # of races, which these are not
+    parser.add_argument("rounds", nargs="?", help=argparse.SUPPRESS)  # of the other benchmarks
     parser.add_argument("--quick", action="store_true", help="a smaller fleet for about a minute")
     chosen = parser.parse_args(arguments)
     plan, load = QUICK if chosen.quick else Plan(), os.getloadavg()[0]
