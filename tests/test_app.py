@@ -16,11 +16,13 @@ from starlette.routing import Mount
 from tests.serving import is_listening, serve
 from tests.waiting import Said, wait_for
 
-from enfold import App, Context, Identity, OperationRegistry
+from enfold import App, Context, Identity, OperationRegistry, testing
 from enfold.app import HTTPSettings, Limits, MCPSettings
 from enfold.auth.issuers import Issuer
 from enfold.auth.tokens import Tokens
 from enfold.provenance import Recorder
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
 
@@ -177,3 +179,31 @@ def test_tokens_and_issuers_are_accepted_side_by_side() -> None:
 def test_beyond_the_loopback_an_app_does_not_run_without_authentication() -> None:
     with pytest.raises(ValueError, match="without tokens gives everyone access"):
         App(shop()).run("0.0.0.0", 0)  # which is refused
+
+
+@pytest.mark.parametrize("surface", ["http", "mcp", "App"])
+async def test_a_single_host_and_origin_need_no_list(surface: str) -> None:
+    access = {"allowed_hosts": "shop.example.com", "allowed_origins": "https://page.example.com"}
+    ops = OperationRegistry()
+    surfaces: dict[str, Any] = {"http": to_http, "mcp": to_mcp, "App": lambda ops, **given: App(ops, **given).http()}
+    app = surfaces[surface](ops, **access)
+    headers = {
+        "host": "shop.example.com",
+        "origin": "https://page.example.com",
+        "access-control-request-method": "POST",
+    }
+    answer = await testing.Conversation(app, "OPTIONS", "/mcp", headers).began()
+    assert answer.headers["access-control-allow-origin"] == "https://page.example.com"
+    refused = await testing.Conversation(app, "GET", "/mcp", {"host": "s"}).began()
+    assert refused.status == 403
+
+
+@pytest.mark.parametrize("tokens", [{"secret": Identity("ann")}, "secret", len], ids=["dict", "text", "function"])
+def test_what_cannot_verify_tokens_is_refused_with_advice(tokens: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot verify tokens: pass Tokens"):
+        App(OperationRegistry(), tokens=tokens).http()
+
+
+def test_a_token_without_an_identity_is_refused_with_advice() -> None:
+    with pytest.raises(TypeError, match=r"an Identity for each token, not 'ann'"):
+        Tokens({"secret": "ann"})  # type: ignore[arg-type]

@@ -180,6 +180,14 @@ async def test_a_forged_token_is_rejected(
     assert not any("evil" in url for url in issuer.fetched)
 
 
+async def test_a_single_audience_is_no_list_of_its_letters(issuer: LittleIssuer) -> None:
+    one = Issuer(issuer=ISSUER, audiences="shop", algorithms="RS256", claims=ClaimPlaces(scopes="scp"))  # type: ignore[arg-type]
+    assert (one.audiences, one.algorithms, one.claims.scopes) == (("shop",), ("RS256",), ("scp",))
+    verifier = Issuers([one], fetch=issuer.fetch, clock=issuer.clock)
+    assert await verifier.identify(issuer.token(aud="shop")) is not None
+    assert await verifier.identify(issuer.token(aud="sho")) is None
+
+
 async def test_with_fewer_algorithms_the_others_are_refused(issuer: LittleIssuer) -> None:
     verifier = issuers(issuer, algorithms=("ES256",))
     assert await verifier.identify(issuer.token("e1")) is not None

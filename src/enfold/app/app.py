@@ -18,6 +18,7 @@ from enfold.auth.tokens import AnyOf, Verifier, is_loopback
 from enfold.errors import missing_package
 from enfold.observability.metrics import CallCounts, CountsSnapshot
 from enfold.operations import Policy
+from enfold.operations.access import words
 from enfold.operations.policy import CallLimits
 from enfold.runtime.registry import Registry
 from enfold.surfaces.http import HTTPApp, HTTPSettings, to_http
@@ -88,8 +89,8 @@ class App:
         self._access: dict[str, Any] = {
             "tokens": self.tokens,
             "allow_anonymous": allow_anonymous,
-            "allowed_hosts": tuple(allowed_hosts),
-            "allowed_origins": tuple(allowed_origins),
+            "allowed_hosts": tuple(words(allowed_hosts)),
+            "allowed_origins": tuple(words(allowed_origins)),
         }
         self._mcp_settings = mcp
         self._exposes_errors = True

@@ -12,6 +12,7 @@ import uvicorn
 from enfold.app.sockets import BACKLOG, ServerSettings
 from enfold.app.worker_processes import Accepting, Worker
 from enfold.errors import CallError
+from enfold.operations.access import words
 from enfold.surfaces.asgi import ASGIApp
 from enfold.surfaces.http.uvicorn_protocol import limited_protocol
 from enfold.surfaces.limits import Limits
@@ -45,7 +46,7 @@ class HTTPServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, limits: Limits, stop: Callable[[], None], settings: ServerSettings) -> None:
         """`stop` ends the app's streams, which would otherwise not end."""
-        files, proxies, grace = settings.certificate, list(settings.proxies), settings.grace
+        files, proxies, grace = settings.certificate, list(words(settings.proxies)), settings.grace
         tls = {} if files is None else {"ssl_certfile": files.certificate, "ssl_keyfile": files.key}
         # By default uvicorn trusts every process of this machine, and the addresses in FORWARDED_ALLOW_IPS.
         forwarded = {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies}

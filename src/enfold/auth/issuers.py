@@ -18,6 +18,7 @@ from enfold.auth.tokens import belongs_to_another, check_apart, check_prefix, is
 from enfold.errors import FormatError, missing_package, sentence_of
 from enfold.observability.log import Log
 from enfold.operations import RESERVED_IDS, Identity
+from enfold.operations.access import words
 from enfold.provenance.integrity import read_json
 from enfold.schema.json_pointer import names
 from enfold.storage import FileVersion, file_version
@@ -60,6 +61,9 @@ class ClaimPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ("scope", "scp", "roles")
     resources: Annotated[str, Meta(description="the claim with grants for resources")] = ""
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "scopes", tuple(words(self.scopes)))
+
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An issuer whose tokens are accepted for one of the audiences."""
@@ -80,6 +84,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
     def __post_init__(self) -> None:
+        for name in ("audiences", "algorithms"):
+            msgspec.structs.force_setattr(self, name, tuple(words(getattr(self, name))))
         if not is_trusted_url(self.issuer):
             raise ValueError(f"The issuer {self.issuer!r} must be an https URL (http only for localhost)")
         if not self.audiences or not all(self.audiences):

@@ -18,6 +18,7 @@ import msgspec
 from enfold.auth.tokens import TokenEntry, Tokens, digest_of, hash_token, new_token, wrong_shape
 from enfold.observability.log import Log
 from enfold.operations import Identity
+from enfold.operations.access import words
 from enfold.storage import FileVersion, file_version, replace_file, try_lock
 
 SHOWN: Final = 8  # digits of its hash that identify a token
@@ -59,7 +60,7 @@ def add_token(
     if not id or not id.isprintable():
         raise ValueError("A token requires the id of its owner, in printable characters")
     token = new_token()
-    entry = FileEntry(id, hash_token(token), sorted(set(scopes)), resources, _expiry(seconds, now))
+    entry = FileEntry(id, hash_token(token), sorted(set(words(scopes))), resources, _expiry(seconds, now))
     with _rewriting(path) as entries:
         entries.append(entry)
     return token

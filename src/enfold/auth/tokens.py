@@ -60,6 +60,11 @@ class Authenticator:
     """Verifies the `Authorization` headers of callers, and delays rejections after repeated failures."""
 
     def __init__(self, verifier: Verifier) -> None:
+        if not callable(getattr(verifier, "identify", None)):
+            kind = type(verifier).__name__
+            raise TypeError(
+                f'A {kind} cannot verify tokens: pass Tokens({{"secret": Identity("ann")}}), or an object with identify(token)'
+            )
         self.verifier = verifier
         self._attempts = Attempts()
         self._waiting = 0  # rejections being delayed
@@ -170,6 +175,9 @@ class Tokens:
         """Takes identities by `hash_token(token)` or by the token itself, which is hashed and not stored."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
         self._identities = {digest_of(text): identity for text, identity in pairs}
+        for identity in self._identities.values():
+            if not isinstance(identity, Identity):
+                raise TypeError(f'Tokens needs an Identity for each token, not {identity!r}: write Identity("ann")')
 
     def identify(self, token: str) -> Identity | None:
         """Return the identity of a token, without leaking other tokens through timing."""

@@ -13,6 +13,7 @@ import msgspec
 from enfold.auth.challenges import challenge, metadata_url, protected_resource, scopes_of
 from enfold.auth.tokens import Authenticator, Verifier, bearer_token, while_admitted
 from enfold.operations import Identity
+from enfold.operations.access import words
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import Header, Headers, Receive, Scope, origin_of, root_of, until_disconnected
 from enfold.surfaces.hosts import Hosts
@@ -36,7 +37,7 @@ class Authentication:
         self.authenticator = None if tokens is None else Authenticator(tokens)
         self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
         self.registry = registry
-        self._servers = tuple(authorization_servers)
+        self._servers = tuple(words(authorization_servers))
 
     async def authenticate(self, scope: Scope, headers: Headers, receive: Receive) -> Identity | None:
         """Return the identity of the request's `Authorization` header; a rejection may be delayed."""

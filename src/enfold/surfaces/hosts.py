@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError
+from enfold.operations.access import words
 
 if TYPE_CHECKING:
     from enfold.surfaces.asgi import Header  # CGI starts without asyncio
@@ -34,8 +35,8 @@ class Hosts:
     """The names this server goes by; without a list those of the loopback, and the address it listens at."""
 
     def __init__(self, allowed: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self._allowed = tuple(host.lower() for host in allowed)
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._allowed = tuple(host.lower() for host in words(allowed))
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in words(origins))
         self._known: set[bytes] = set()  # hosts as they were written: most requests name the same one
 
     def check(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Sequence[Header]:

@@ -16,6 +16,7 @@ from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.wrapper_schemas import WRAPPED, moved_below
 from enfold.mcp.offers import tool_names
 from enfold.operations import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operations.access import words
 from enfold.operations.http_route import WITH_BODY, HTTPRoute, read_route
 from enfold.operations.mcp_kind import kind_of
 from enfold.runtime.registry import Registry
@@ -111,7 +112,7 @@ def to_openapi(
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": application.version},
-        "servers": [{"url": url} for url in servers],
+        "servers": [{"url": url} for url in words(servers)],
         "tags": [{"name": name} for name in dict.fromkeys(tag for spec in specs for tag in _tags(spec))],
         "paths": paths,
         "components": components.to_dict(secured=any(not spec.access_control.is_open for spec in specs)),

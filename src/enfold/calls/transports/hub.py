@@ -42,6 +42,7 @@ from enfold.calls.transports.memory import MAX_PAYLOAD, Listener, MemoryTranspor
 from enfold.calls.transports.websocket import BOOT_HEADER
 from enfold.errors import CallError, FormatError
 from enfold.operations import Identity, with_hash
+from enfold.operations.access import words
 
 if TYPE_CHECKING:
     import ssl
@@ -312,7 +313,7 @@ class WebSocketHub:
         self.port = 0
         self._tokens = tokens
         self._authenticator = None if tokens is None else Authenticator(tokens)
-        self._origins = frozenset(allowed_origins)
+        self._origins = frozenset(words(allowed_origins))
         self._recheck = recheck
         self._connections = connections
         self._per_token = per_token
