@@ -39,29 +39,36 @@ class RefusedError(DecodeError):
 
 def refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
     """Return the error for data that its schema rejects."""
+    return _schema_fault(data, schema, "") or DecodeError("", "JSON data", "constraint")
+
+
+def _schema_fault(data: Any, schema: dict[str, Any], place: str) -> DecodeError | None:
+    """Return the first fault that the schema finds at or below a location."""
     from enfold.schema.arguments import faults  # few arguments are refused
 
-    fault = faults(schema, data)[0]
-    return DecodeError(fault.argument, fault.expected or "", fault.reason)
+    fault = next((fault for fault in faults(schema, data) if fault.argument.startswith(place)), None)
+    return None if fault is None else DecodeError(fault.argument, fault.expected or "", fault.reason)
 
 
 def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
     """Return the error for a location in the data."""
+    return DecodeError(_place(path), expected, reason)
+
+
+def _place(path: Path) -> str:
     from enfold.schema import messages
 
-    return DecodeError(messages.path(tuple(step for step in path if step != KEY)), expected, reason)
+    return messages.path(tuple(step for step in path if step != KEY))
 
 
 def explain_refusal(
     data: Any, schema: dict[str, Any], path: Path, cause: BaseException | None, message: str
 ) -> DecodeError:
     """Return the error with the message of the user's validator, the schema's explanation or format, or the engine's."""
-    from enfold.schema.compiled import compile_schema  # few arguments are refused
-
     if cause is not None and is_of_user(cause):
         return refusal(path, sentence(cause), "constraint")
-    if not compile_schema(schema).check(data):
-        return refused_by_schema(data, schema)
+    if (fault := _schema_fault(data, schema, _place(path))) is not None:
+        return fault
     if formats := _expected_formats(schema, path):
         return refusal(path, formats)
     return refusal(path, message, "constraint")
