@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -120,7 +120,6 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
 _ONLY_TEXT: Final = frozenset({"string"})
 
 
-MAX_DEPTH: Final = 96
 MAX_STEPS: Final = 50_000
 _MAX_REFERENCES: Final = 8  # followed for a description
 _ONLY_NULL: Final = frozenset({"null"})
@@ -143,25 +142,7 @@ class TooMuchWorkError(Exception):
     """Explaining the faults takes more steps than allowed."""
 
 
-class ValuePlace(msgspec.Struct, frozen=True):
-    """A location in a value: its keys, and the number of nodes traversed."""
-
-    keys: tuple[str | int, ...] = ()
-    depth: int = 0
-
-    def inside(self, key: str | int) -> ValuePlace:
-        return ValuePlace((*self.keys, key), self.depth + 1)
-
-    def under(self, name: Any) -> ValuePlace:
-        """Return the location of a property, whose name may be outside JSON."""
-        return self.inside(name if isinstance(name, str) else str(name))
-
-    def again(self) -> ValuePlace:
-        """Return the same location for another node that applies there."""
-        return ValuePlace(self.keys, self.depth + 1)
-
-
-ROOT: Final = ValuePlace()
+Keys: TypeAlias = tuple[str | int, ...]  # a location in a value
 
 
 class Walk:
@@ -198,25 +179,23 @@ class Walk:
         """Return the property with distinct values that selects one of the variants, if there is one."""
         return next((tag for tag in self._schema.variants.tags(pending.node, pending.variants) if tag.values), None)
 
-    def faults(self, bundle: Bundle, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
-        """Yield the faults of a value in the order of the schema, down to a maximum depth."""
+    def faults(self, bundle: Bundle, value: Any, keys: Keys = ()) -> Iterator[Fault]:
+        """Yield the faults of a value in the order of the schema."""
         self.spend()
-        if place.depth >= MAX_DEPTH:
-            return
         types = bundle.possible_types
         wrong = next(
             (part.enum for part in bundle.parts if not (part.enum is None or is_member(value, part.enum))), None
         )
         if any(part.never for part in bundle.parts):
-            yield _forbidden(place)
+            yield _forbidden(keys)
         elif types != ALL_TYPES and types.isdisjoint(kinds_of(value)):
-            yield self._wrong_type(bundle, value, place)
+            yield self._wrong_type(bundle, value, keys)
         elif wrong is not None:
-            yield _broken(place, messages.one_of(wrong), value)
+            yield _broken(keys, messages.one_of(wrong), value)
         elif bundle.pending is not None:
-            yield from self._undecided_faults(bundle, bundle.pending, value, place)
+            yield from self._undecided_faults(bundle, bundle.pending, value, keys)
         else:
-            yield from self._own_faults(bundle, value, place)
+            yield from self._own_faults(bundle, value, keys)
 
     def describe(self, bundle: Bundle) -> str:
         """Describe the values that a bundle accepts."""
@@ -242,112 +221,113 @@ class Walk:
         lists = [self._members(part, depth + 1) for part in node.all_of]
         return next((members for members in lists if members is not None), None)
 
-    def _wrong_type(self, bundle: Bundle, value: Any, place: ValuePlace) -> Fault:
+    def _wrong_type(self, bundle: Bundle, value: Any, keys: Keys) -> Fault:
         accepting = self.near(bundle.nodes, value)
         refusing = next((node for node in bundle.nodes if node not in accepting), None)
         expected = self.describe(bundle) if refusing is None else self._describe(refusing)
-        return Fault(messages.path(place.keys), "type", expected, messages.type_name(value))
+        return Fault(messages.path(keys), "type", expected, messages.type_name(value))
 
-    def _own_faults(self, bundle: Bundle, value: Any, place: ValuePlace) -> Iterator[Fault]:
+    def _own_faults(self, bundle: Bundle, value: Any, keys: Keys) -> Iterator[Fault]:
         match value:
             case str():
-                yield from (fault for part in bundle.parts for fault in _string_faults(part, value, place))
+                yield from (fault for part in bundle.parts for fault in _string_faults(part, value, keys))
             case list():
-                yield from self._array_faults(bundle, value, place)
+                yield from self._array_faults(bundle, value, keys)
             case dict():
-                yield from self._object_faults(bundle, value, place)
+                yield from self._object_faults(bundle, value, keys)
             case int() | float() if not isinstance(value, bool):
-                yield from (fault for part in bundle.parts for fault in _limit_faults(part, "number", value, place))
+                yield from (fault for part in bundle.parts for fault in _limit_faults(part, "number", value, keys))
         for part in bundle.parts:
             if part.not_ is not None and self.fits(part.not_, value):
-                yield _broken(place, f"other than {self._describe(part.not_)}", value)
+                yield _broken(keys, f"other than {self._describe(part.not_)}", value)
 
-    def _array_faults(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+    def _array_faults(self, bundle: Bundle, value: list[Any], keys: Keys) -> Iterator[Fault]:
         for part in bundle.parts:
-            yield from _limit_faults(part, "array", value, place)
+            yield from _limit_faults(part, "array", value, keys)
             if part.items is not None and part.items.never and len(value) > len(part.prefix):
-                yield _broken(place, f"at most {messages.count_of(len(part.prefix), 'item')}")
+                yield _broken(keys, f"at most {messages.count_of(len(part.prefix), 'item')}")
         for index, item in enumerate(value):
             inside = bundle.item(index)
             if inside.nodes and not any(node.never for node in inside.nodes):
-                yield from self.faults(inside, item, place.inside(index))
+                yield from self.faults(inside, item, (*keys, index))
         for part in bundle.parts:
             if part.unique and not all_differ(value):
-                yield _broken(place, "items that all differ")
+                yield _broken(keys, "items that all differ")
             if part.contains is not None:
-                yield from self._contains_faults(part, part.contains, value, place)
+                yield from self._contains_faults(part, part.contains, value, keys)
 
-    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
+    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], keys: Keys) -> Iterator[Fault]:
         found = sum(self.fits(wanted, item) for item in value)
         least = 1 if node.min_contains is None else node.min_contains
         if found < least:
-            yield _broken(place, f"at least {messages.count_of(least, 'item')} of {self._describe(wanted)}")
+            yield _broken(keys, f"at least {messages.count_of(least, 'item')} of {self._describe(wanted)}")
         if node.max_contains is not None and found > node.max_contains:
-            yield _broken(place, f"at most {messages.count_of(node.max_contains, 'item')} of {self._describe(wanted)}")
+            yield _broken(keys, f"at most {messages.count_of(node.max_contains, 'item')} of {self._describe(wanted)}")
 
-    def _object_faults(self, bundle: Bundle, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+    def _object_faults(self, bundle: Bundle, value: dict[str, Any], keys: Keys) -> Iterator[Fault]:
         for name, member in bundle.members.items():
             if name not in value:
                 if name in bundle.required:
-                    yield self._missing(bundle, name, place)
+                    yield self._missing(bundle, name, keys)
             elif not member.is_refused:
-                yield from self.faults(bundle.child(name), value[name], place.inside(name))
+                yield from self.faults(bundle.child(name), value[name], (*keys, name))
         for name, item in value.items():
             self.spend()
             found = bundle.members.get(name) or bundle.extra or bundle.property(name)
+            inside = (*keys, str(name))
             if found.is_forbidden:
-                yield _forbidden(place.under(name))
+                yield _forbidden(inside)
             elif name not in bundle.members and found.nodes:
-                yield from self.faults(bundle.of(found.nodes), item, place.under(name))
+                yield from self.faults(bundle.of(found.nodes), item, inside)
         for part in bundle.parts:
             if part.names is not None:
-                yield from self._name_faults(self._schema.bundle(part.names), value, place)
+                yield from self._name_faults(self._schema.bundle(part.names), value, keys)
             for name, needed in part.dependent_required.items():
                 lacking = [each for each in needed if each not in value] if name in value else []
-                yield from (self._missing(bundle, each, place) for each in lacking)
-            yield from _limit_faults(part, "object", value, place)
+                yield from (self._missing(bundle, each, keys) for each in lacking)
+            yield from _limit_faults(part, "object", value, keys)
 
-    def _missing(self, bundle: Bundle, name: str, place: ValuePlace) -> Fault:
+    def _missing(self, bundle: Bundle, name: str, keys: Keys) -> Fault:
         expected = self.describe(bundle.child(name))
-        return Fault(messages.path((*place.keys, name)), "missing", expected)
+        return Fault(messages.path((*keys, name)), "missing", expected)
 
-    def _name_faults(self, names: Bundle, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
+    def _name_faults(self, names: Bundle, value: dict[str, Any], keys: Keys) -> Iterator[Fault]:
         for name in value:
-            wrong = next(self.faults(names, name, place.again()), None)
+            wrong = next(self.faults(names, name, keys), None)
             if wrong is not None:
                 expected = f"a name that is {wrong.expected or 'known'}"
-                yield Fault(messages.path((*place.keys, name)), "constraint", expected)
+                yield Fault(messages.path((*keys, name)), "constraint", expected)
 
-    def _undecided_faults(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Iterator[Fault]:
+    def _undecided_faults(self, bundle: Bundle, pending: Pending, value: Any, keys: Keys) -> Iterator[Fault]:
         """Decide what applies to the value; where no variant does, the one that the value most likely intends."""
         taken = pending.applied(value, self.fits)
         fault: Fault | None = None
         if pending.kind == "oneOf" and len(taken) > 1:
-            taken, fault = (), _broken(place, f"exactly one of {len(pending.variants)} forms", value)
+            taken, fault = (), _broken(keys, f"exactly one of {len(pending.variants)} forms", value)
         elif pending.is_union and not taken:
-            intended = self._intended(pending, value, place)
+            intended = self._intended(pending, value, keys)
             taken, fault = ((intended,), None) if isinstance(intended, Node) else ((), intended)
-        yield from self.faults(bundle.joined(pending, taken), value, place.again())
+        yield from self.faults(bundle.joined(pending, taken), value, keys)
         if fault is not None:
             yield fault
 
-    def _intended(self, pending: Pending, value: Any, place: ValuePlace) -> Node | Fault:
+    def _intended(self, pending: Pending, value: Any, keys: Keys) -> Node | Fault:
         """Return the variant that a value most likely intends, or the fault of its choice."""
         near = self.near(pending.variants, value)
         tag = self.tag(pending) if type(value) is dict and len(near) > 1 else None
         if not near:
-            return self._wrong_type(self._schema.bundle(pending.node), value, place)
+            return self._wrong_type(self._schema.bundle(pending.node), value, keys)
         if tag is not None:
-            return self._tagged(tag, value, place.inside(tag.name))
+            return self._tagged(tag, value, (*keys, tag.name))
         if self._members(pending.node, 0) is not None:
-            return _broken(place, self._describe(pending.node), value)
+            return _broken(keys, self._describe(pending.node), value)
         return max(near, key=lambda part: self._closeness(self._schema.bundle(part), value))
 
-    def _tagged(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Node | Fault:
+    def _tagged(self, tag: Tag, value: dict[str, Any], keys: Keys) -> Node | Fault:
         if tag.name not in value:
-            return Fault(messages.path(place.keys), "missing", messages.one_of(tag.values))
+            return Fault(messages.path(keys), "missing", messages.one_of(tag.values))
         selected = tag.variant_for(value[tag.name])
-        return _broken(place, messages.one_of(tag.values), value[tag.name]) if selected is None else selected
+        return _broken(keys, messages.one_of(tag.values), value[tag.name]) if selected is None else selected
 
     def _closeness(self, bundle: Bundle, value: Any) -> int:
         """Count the parts of a value that fit a variant, minus missing and invalid ones."""
@@ -361,30 +341,30 @@ class Walk:
         return fitting - (sum(name not in value for name in bundle.required) if type(value) is dict else 0)
 
 
-def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
-    found = _limit_faults(node, "string", value, place)
+def _string_faults(node: Node, value: str, keys: Keys) -> list[Fault]:
+    found = _limit_faults(node, "string", value, keys)
     if node.pattern is not None and not (is_matched := node.pattern.search(value)):
         kind = "text matching" if is_matched is False else "a shorter text, because it takes too long to match"
-        found.append(_broken(place, messages.cut(f"{kind} {node.pattern.source}"), value))
+        found.append(_broken(keys, messages.cut(f"{kind} {node.pattern.source}"), value))
     return found
 
 
-def _limit_faults(node: Node, kind: str, value: Any, place: ValuePlace) -> list[Fault]:
+def _limit_faults(node: Node, kind: str, value: Any, keys: Keys) -> list[Fault]:
     return [
-        _broken(place, f"{bound.phrase} {messages.count_of(limit, bound.noun)}", value)
+        _broken(keys, f"{bound.phrase} {messages.count_of(limit, bound.noun)}", value)
         for bound, limit in bounds_of(node, kind)
         if not bound.holds(value, limit)
     ]
 
 
-def _forbidden(place: ValuePlace) -> Fault:
-    if place.keys and isinstance(place.keys[-1], str):
-        return Fault(messages.path(place.keys), "unknown", None)
-    return _broken(place, "left out")
+def _forbidden(keys: Keys) -> Fault:
+    if keys and isinstance(keys[-1], str):
+        return Fault(messages.path(keys), "unknown", None)
+    return _broken(keys, "left out")
 
 
-def _broken(place: ValuePlace, expected: str, value: Any = None) -> Fault:
-    return Fault(messages.path(place.keys), "constraint", expected, messages.shown(value))
+def _broken(keys: Keys, expected: str, value: Any = None) -> Fault:
+    return Fault(messages.path(keys), "constraint", expected, messages.shown(value))
 
 
 _MAX_WRONG: Final = 1_000  # texts that cannot be converted
@@ -399,24 +379,22 @@ class Coercion:
         # Results hold a reference to their value so that its identity stays unique.
         self._known: dict[tuple[Bundle, int], tuple[Any, Any]] = {}
 
-    def convert(self, bundle: Bundle, value: Any, place: ValuePlace = ROOT) -> Any:
+    def convert(self, bundle: Bundle, value: Any) -> Any:
         self._walk.spend()
-        if place.depth >= MAX_DEPTH:
-            return value
         if type(value) is str:
-            return self._text(bundle, value, place)
+            return self._text(bundle, value)
         if type(value) is not list and type(value) is not dict:
             return value
         key = (bundle, id(value))
         if key not in self._known:
-            self._known[key] = (value, self._container(bundle, value, place))
+            self._known[key] = (value, self._container(bundle, value))
         return self._known[key][1]
 
-    def _text(self, bundle: Bundle, text: str, place: ValuePlace) -> Any:
+    def _text(self, bundle: Bundle, text: str) -> Any:
         types = bundle.possible_types
         if types == _ONLY_TEXT or ("string" in types and self._walk.fits_all(bundle, text)):
             return text
-        converted = [self.convert(bundle, reading, place.again()) for reading in readings(text, types)]
+        converted = [self.convert(bundle, reading) for reading in readings(text, types)]
         for reading in converted:
             if self._walk.fits_all(bundle, reading):
                 return reading
@@ -426,28 +404,28 @@ class Coercion:
         # A value of the right type that violates a constraint gives the better message.
         return converted[0] if converted and "string" not in types else text
 
-    def _container(self, bundle: Bundle, value: Any, place: ValuePlace) -> Any:
+    def _container(self, bundle: Bundle, value: Any) -> Any:
         pending = bundle.pending
         if pending is None:
-            return self._items(bundle, value, place) if type(value) is list else self._properties(bundle, value, place)
-        value = self.convert(bundle.joined(pending, ()), value, place.again())
+            return self._items(bundle, value) if type(value) is list else self._properties(bundle, value)
+        value = self.convert(bundle.joined(pending, ()), value)
         if pending.is_union:
-            return self._variant(bundle, pending, value, place)
-        return self.convert(bundle.joined(pending, pending.applied(value, self._walk.fits)), value, place.again())
+            return self._variant(bundle, pending, value)
+        return self.convert(bundle.joined(pending, pending.applied(value, self._walk.fits)), value)
 
-    def _items(self, bundle: Bundle, value: list[Any], place: ValuePlace) -> list[Any]:
-        converted = [self.convert(bundle.item(index), item, place.inside(index)) for index, item in enumerate(value)]
+    def _items(self, bundle: Bundle, value: list[Any]) -> list[Any]:
+        converted = [self.convert(bundle.item(index), item) for index, item in enumerate(value)]
         return value if all(map(is_, converted, value)) else converted
 
-    def _properties(self, bundle: Bundle, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
-        converted = {name: self.convert(bundle.inside(name), item, place.inside(name)) for name, item in value.items()}
+    def _properties(self, bundle: Bundle, value: dict[str, Any]) -> dict[str, Any]:
+        converted = {name: self.convert(bundle.inside(name), item) for name, item in value.items()}
         return value if all(map(is_, converted.values(), value.values())) else converted
 
-    def _variant(self, bundle: Bundle, pending: Pending, value: Any, place: ValuePlace) -> Any:
+    def _variant(self, bundle: Bundle, pending: Pending, value: Any) -> Any:
         if pending.applied(value, self._walk.fits):
             return value
         near = self._walk.near(pending.variants, value)
-        converted = [self.convert(bundle.joined(pending, (part,)), value, place.again()) for part in near]
+        converted = [self.convert(bundle.joined(pending, (part,)), value) for part in near]
         for part, candidate in zip(near, converted, strict=True):
             if self._walk.fits(part, candidate):
                 return candidate
