@@ -84,7 +84,7 @@ class CallState(msgspec.Struct, eq=False):
     """The state of a call that has begun; the runtime keeps it, handlers have no use for it."""
 
     make_env: Callable[[Context], Env]
-    deadline: float | None  # by the operation's own limit
+    deadline: float | None  # the caller's or the operation's own, whichever is earlier
     env: Env | None = None
     has_started: bool = False  # whether the handler has been reached; before that only middleware has run
     result: Any = None  # the last envelope that has been finished: a middleware that returns it has changed nothing
@@ -167,10 +167,7 @@ class Context:
     @property
     def deadline(self) -> float | None:
         """The deadline, by `time.monotonic()`; None if there is none."""
-        own = None if self.call is None else self.call.deadline
-        if own is None or self.caller_deadline is None:
-            return self.caller_deadline if own is None else own
-        return min(own, self.caller_deadline)
+        return self.caller_deadline if self.call is None else self.call.deadline
 
     @property
     def has_begun(self) -> bool:
@@ -304,7 +301,11 @@ class Context:
     def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
         """Begin a call with this context, or with a copy if another call has already begun with it."""
         context = self if self.call is None else self.copy()
-        context.call = CallState(make_env, None if timeout is None else time.monotonic() + timeout)
+        deadline = context.caller_deadline
+        if timeout is not None:
+            own = time.monotonic() + timeout
+            deadline = own if deadline is None or own < deadline else deadline
+        context.call = CallState(make_env, deadline)
         return context
 
     def copy(self) -> Context:

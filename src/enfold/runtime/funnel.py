@@ -185,12 +185,12 @@ class Funnel:
 
     def time_limit(self, context: Context | None, *, is_outermost: bool = False) -> AbstractContextManager[None]:
         """Limit a wait to the deadline of the call; `is_outermost`: also the steps between it and the handler."""
-        if context is None:
+        state = None if context is None else context.call
+        if state is not None:
+            deadline = None if state.is_limited and not is_outermost else state.deadline
+        else:
             timeout = self.spec.timeout
             deadline = None if timeout is None else time.monotonic() + timeout
-        else:
-            is_limited = context.call is not None and context.call.is_limited and not is_outermost
-            deadline = None if is_limited else context.deadline
         return _UNLIMITED if deadline is None else self._limit(deadline, self.failures.timed_out, context)
 
     def _first_limit(self, *facts: Any) -> TimeLimit:
