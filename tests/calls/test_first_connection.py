@@ -11,7 +11,7 @@ import pytest
 from tests.calls.networks import PASSWORD, free_port
 from tests.waiting import PATIENCE
 
-from enfold import CallError
+from enfold import CallError, Context
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.connection import address_name
@@ -63,6 +63,19 @@ async def test_a_server_that_is_not_there_is_reported_in_time() -> None:
 async def test_a_server_that_says_nothing_is_reported_in_time(mute: str) -> None:
     error = await _failure(mute, connect_within=0.3)
     assert (error.code, error.message) == ("UNAVAILABLE", f"NATS at {mute} cannot be reached within 0.3 s")
+
+
+async def test_a_call_waits_for_the_connection_no_longer_than_for_its_result(mute: str) -> None:
+    transport = NATSTransport(mute, connect_within=None)
+    calls = PendingRequestMap(transport)
+    try:
+        for call in (calls.call("shop.add", {}, timeout=0.05), calls.call("shop.add", {}, Context(timeout=0.05))):
+            with pytest.raises(CallError) as raised:
+                await asyncio.wait_for(call, PATIENCE)
+            assert (raised.value.code, raised.value.details) == ("TIMEOUT", {"started": False})
+    finally:
+        await calls.close()
+        await transport.close()
 
 
 async def test_a_server_without_tls_is_refused_where_tls_was_asked_for(nats_url: str) -> None:

@@ -122,7 +122,7 @@ class PendingRequestMap:
         if ends_at is None:
             ends_at = monotonic() + DEFAULT_TTL
         if self._subscription is None:
-            await self._open()
+            await self._open(ends_at)
         request = Requested(
             new_request_id(),
             operation_id,
@@ -158,7 +158,7 @@ class PendingRequestMap:
         if window < 1:
             raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
         if self._subscription is None:
-            await self._open()
+            await self._open(ends_at)
         request = Requested(
             new_request_id(),
             operation_id,
@@ -336,11 +336,15 @@ class PendingRequestMap:
 
     # listening
 
-    async def _open(self) -> None:
+    async def _open(self, ends_at: float | None = None) -> None:
+        """Connect, for a call only until it ends; raises UNAVAILABLE or TIMEOUT."""
         try:
-            await self._listening()
+            async with asyncio.timeout(None if ends_at is None else ends_at - monotonic()):
+                await self._listening()
         except TransportError as error:
             raise CallError("UNAVAILABLE", f"Not connected: {error}", {"started": False}) from error
+        except TimeoutError:
+            raise CallError("TIMEOUT", "There was no connection before the timeout", {"started": False}) from None
 
     async def _listen(self) -> None:
         await self._transport.connect()
