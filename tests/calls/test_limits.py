@@ -336,3 +336,21 @@ async def test_the_connections_of_an_open_hub_are_limited() -> None:
             with pytest.raises(CallError) as raised:
                 await WebSocketTransport(url).connect()
             assert raised.value.code == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize(("value", "code"), [("x" * 2_000_000, "PAYLOAD_TOO_LARGE"), ("\ud800", "EXECUTION_ERROR")])
+async def test_a_result_that_cannot_be_sent_is_a_failure_for_observers_too(value: str, code: str) -> None:
+    ops, seen, bus = OperationRegistry("shop"), [], MemoryTransport("bus")
+
+    @ops.query
+    async def give() -> str:
+        return value
+
+    ops.observe(lambda record: seen.append((record.surface, record.code)))
+    async with serve_calls(ops, bus) as serving, PendingRequestMap(bus.join("caller")) as caller:
+        with pytest.raises(CallError) as raised:
+            await caller.call("shop.give", {})
+        await until(lambda: seen != [])
+    assert raised.value.code == code
+    assert seen == [("calls", code)]
+    assert serving.handler.operations["shop.give"].errors == 1

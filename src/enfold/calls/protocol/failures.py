@@ -75,9 +75,9 @@ def unread_answer(error: OtherVersionError) -> CallError:
     return CallError("UNAVAILABLE", message, {"reason": "version"}, retryable=False)
 
 
-def payload_too_large(operation_id: str, error: PayloadTooLargeError, what: str) -> CallError:
-    message = f"The {what} of {operation_id} is too large: {error.size} bytes of at most {error.limit}"
-    return CallError("PAYLOAD_TOO_LARGE", message, {"size": error.size, "limit": error.limit})
+def payload_too_large(operation_id: str, size: int, limit: int, what: str) -> CallError:
+    message = f"The {what} of {operation_id} is too large: {size} bytes of at most {limit}"
+    return CallError("PAYLOAD_TOO_LARGE", message, {"size": size, "limit": limit})
 
 
 def unsent_answer(error: Exception) -> CallError:
@@ -93,7 +93,7 @@ def unsent_answer(error: Exception) -> CallError:
 def from_transport(operation_id: str, error: TransportError) -> CallError:
     """Return the error of a request that could not be sent."""
     if isinstance(error, PayloadTooLargeError):
-        return payload_too_large(operation_id, error, "input")
+        return payload_too_large(operation_id, error.size, error.limit, "input")
     if isinstance(error, DeniedError):
         return denied(operation_id)
     if isinstance(error, OverloadedError):

@@ -9,29 +9,27 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from enfold.calls.protocol import failures
 from enfold.calls.protocol.connection import Background
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
-    Completed,
     Failed,
     Payload,
     Responded,
     event_ids,
-    failed,
     write_event,
 )
 from enfold.calls.protocol.settings import CallSettings
 from enfold.calls.protocol.transport import (
     DisconnectedError,
     OverloadedError,
-    PayloadTooLargeError,
     Signal,
     Transport,
     TransportError,
 )
-from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, FormatError
+from enfold.errors import FormatError
 from enfold.observability.log import Log
 from enfold.schema.plain import unwritable
 
@@ -52,16 +50,11 @@ class AnswerSender:
         self._connected.set()
         self._background = Background()
 
-    async def reply(self, call: ServedCall, payload: Payload) -> None:
-        """Send the response of a call; one that is too large or not JSON is replaced by an error."""
+    async def send(self, call: ServedCall, event: bytes) -> None:
+        """Send the response of a call, after a reconnection if its caller still waits."""
         while True:
             try:
-                await self._transport.publish(call.reply, write_event(next(self._ids), payload))
-            except FormatError as error:
-                payload = _failure_instead_of(payload, _no_json(payload, error))
-            except PayloadTooLargeError as error:
-                too_large = failures.payload_too_large(call.operation_id, error, "result")
-                payload = _failure_instead_of(payload, too_large)
+                await self._transport.publish(call.reply, event)
             except (DisconnectedError, OverloadedError):
                 if call.context is None or call.context.cancelled:
                     return
@@ -76,23 +69,23 @@ class AnswerSender:
         """Publish an event on a best-effort basis."""
         try:
             await self._transport.publish(subject, self.written(payload), reply=control)
-        except (TransportError, CallError) as error:
+        except TransportError as error:
             _log.debug("An event was not sent: %s", error)
 
-    def written(self, payload: Payload) -> bytes:
+    def written(self, payload: Payload, operation_id: str = "") -> bytes:
+        """Encode an event; raises the CallError of a result that is not JSON or too large. An error loses such details."""
         try:
-            return write_event(next(self._ids), payload)
+            event = write_event(next(self._ids), payload)
         except FormatError as error:
-            if isinstance(payload, Failed):  # its details are not JSON
-                return write_event(next(self._ids), _without_details(payload))
-            raise _no_json(payload, error) from error
-
-    def written_end(self, payload: Completed | Failed) -> bytes:
-        """Encode the last event of a stream; an error that is too large loses its details."""
-        frame = self.written(payload)
-        if isinstance(payload, Failed) and len(frame) > self._transport.capabilities.max_payload:
-            return self.written(_without_details(payload))
-        return frame
+            fault = unwritable(payload.output if isinstance(payload, Responded) else None, error)
+        else:
+            limit = self._transport.capabilities.max_payload
+            if len(event) <= limit:
+                return event
+            fault = failures.payload_too_large(operation_id, len(event), limit, "result")
+        if isinstance(payload, Failed) and payload.details:
+            return self.written(msgspec.structs.replace(payload, details={}))
+        raise fault
 
     def send_soon(self, subject: str, payload: Payload, control: str | None = None) -> None:
         """Publish an event in the background, on a best-effort basis."""
@@ -120,20 +113,6 @@ class AnswerSender:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._connected.wait(), left)
         await asyncio.sleep(self._pause)
-
-
-def _failure_instead_of(payload: Payload, error: CallError) -> Failed:
-    """Return the error to send instead of a response that cannot be sent."""
-    return _without_details(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
-
-
-def _without_details(payload: Failed) -> Failed:
-    return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
-
-
-def _no_json(payload: Payload, error: FormatError) -> CallError:
-    output = payload.output if isinstance(payload, Responded) else None
-    return unwritable(output.data if isinstance(output, ResponseEnvelope) else output, error)
 
 
 REMEMBERED: Final = 64

@@ -17,7 +17,6 @@ from enfold.calls.protocol.events import (
     Accepted,
     Completed,
     Credit,
-    Failed,
     Heartbeat,
     OtherVersionError,
     Payload,
@@ -32,7 +31,6 @@ from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import (
     WORKERS,
     Message,
-    PayloadTooLargeError,
     Subscription,
     Transport,
     control_subject,
@@ -293,7 +291,7 @@ class CallHandler:
                 envelope = envelope_of(await prepared.execute(request.input, context))
                 if watch is not None:
                     watch.record_result(envelope)
-                await self._answers.reply(call, responded(request_id, envelope))
+                await self._publish(call, responded(request_id, envelope))
         except CallError as raised:
             error = raised
             await self._publish(call, failed(request_id, as_started(raised)))
@@ -433,20 +431,13 @@ class CallHandler:
     # publishing
 
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
+        event = self._answers.written(payload, call.operation_id)  # raises before an item is numbered
         if call.producer is None:
-            await self._answers.reply(call, payload)
-        elif isinstance(payload, Completed | Failed):
-            await call.producer.finish(self._answers.written_end(payload))
+            await self._answers.send(call, event)
         elif isinstance(payload, Responded):
-            frame = self._answers.written(payload)
-            self._check_size(call.operation_id, len(frame))
-            await call.producer.put(frame)
-
-    def _check_size(self, operation_id: str, size: int) -> None:
-        """Refuse an item that is too large for the transport before it is numbered: a numbered item must be sent."""
-        limit = self._transport.capabilities.max_payload
-        if size > limit:
-            raise failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
+            await call.producer.put(event)
+        else:
+            await call.producer.finish(event)
 
     async def _accept(self, call: ServedCall) -> None:
         call.is_accepted = True
