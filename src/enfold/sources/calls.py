@@ -8,8 +8,7 @@ from typing import Self
 import msgspec
 
 from enfold.calls.caller.peers import Discovery, PeerDirectory, PeerListing
-from enfold.calls.caller.pending import PendingRequestMap
-from enfold.calls.caller.remote import RemoteHandler
+from enfold.calls.caller.pending import PendingRequestMap, RemoteHandler
 from enfold.calls.protocol.transport import Transport
 from enfold.operations import Operation, OperationSpec, OperationType, Origin
 from enfold.operations.call import Middleware

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from enfold.calls.caller.remote import RemoteHandler
+from enfold.calls.caller.pending import RemoteHandler
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import Transport, TransportError

@@ -50,7 +50,7 @@ from enfold.calls.protocol.transport import (
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
 from enfold.observability import spans
-from enfold.operations import Context, new_request_id
+from enfold.operations import Context, OperationSpec, OperationType, new_request_id
 
 W = TypeVar("W", bound=WaitingCall)
 
@@ -425,6 +425,35 @@ class PendingRequestMap:
         self._aborted.check(now)
         if self._waiting or self._aborted:
             self._tick_soon()
+
+
+class RemoteHandler(msgspec.Struct, frozen=True, eq=False):
+    """The handler of an operation that another process runs: calls it by the spec that its workers have.
+
+    `idle` limits the pauses of a stream.
+    """
+
+    spec: OperationSpec
+    calls: PendingRequestMap
+    transport: Transport
+    idle: float | None = None
+
+    async def __call__(
+        self, input: Mapping[str, Any], context: Context
+    ) -> ResponseEnvelope[Any] | AsyncGenerator[ResponseEnvelope[Any]]:
+        # The record of our run is the parent of the worker's.
+        asked: Any = context.recording.request() if context.recording is not None else context.invocation.provenance
+        spec = self.spec
+        if spec.type is OperationType.SUBSCRIPTION:
+            return self.calls.subscribe(spec.id, input, context, timeout=self.idle, provenance=asked)
+        return await self.calls.call(
+            spec.id,
+            input,
+            context,
+            idempotent=spec.idempotent,
+            idempotency_key=context.idempotency_key,
+            provenance=asked,
+        )
 
 
 def _milliseconds_until(moment: float | None) -> int | None:
