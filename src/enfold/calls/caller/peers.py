@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.events import VERSION, Announcement, DiscoveryRequest, WorkerListing, specs_digest
+from enfold.calls.protocol.events import VERSION, Announcement, DiscoveryRequest, WorkerListing, read_as, specs_digest
 from enfold.calls.protocol.settings import OFFER_REMEMBERED
 from enfold.calls.protocol.transport import (
     SERVICES,
@@ -352,14 +352,9 @@ class PeerDirectory:
 
     def _take_announcement(self, message: Message) -> None:
         """Ask a worker that has started or changed; forget one that stops."""
-        if message.signal is not None:
-            return
-        try:
-            news = msgspec.json.decode(message.data, type=Announcement)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
-        if message.subject != announcement_subject(news.worker) or not is_token(news.worker):
-            return  # servers permit a worker only announcements of its own
+        news = read_as(message.data, Announcement)
+        if news is None or message.subject != announcement_subject(news.worker) or not is_token(news.worker):
+            return  # a signal, or malformed; servers permit a worker only announcements of its own
         if news.state != "down":
             self._announced.add((news.worker, news.boot))
         elif (key := _key(news.worker, news.boot)) in self._workers:
@@ -402,7 +397,7 @@ async def find_peers(transport: Transport, *, patience: float = PATIENCE) -> lis
     inbox = f"{transport.inbox()}.p-{new_boot()}"
 
     def receive(message: Message) -> None:
-        peer = None if message.signal is not None else _peer(message.data)
+        peer = _peer(message.data)
         if peer is not None:
             answers[peer.boot] = peer
 
@@ -434,9 +429,8 @@ class _ServiceStats(msgspec.Struct):
 
 def _peer(data: bytes) -> RunningPeer | None:
     """Read the peer that a response describes; other NATS services are included."""
-    try:
-        stats = msgspec.json.decode(data, type=_ServiceStats)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    stats = read_as(data, _ServiceStats)
+    if stats is None:
         return None
     operations = tuple(
         PeerOperation(

@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.calls.caller.waiting import WaitingCall, WaitingStream
 from enfold.calls.protocol import failures
-from enfold.calls.protocol.connection import Background, ConnectOnce
+from enfold.calls.protocol.connection import Background, ConnectOnce, Ticker
 from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
@@ -85,7 +85,7 @@ class PendingRequestMap:
         self._background = Background()
         self._subscription: Subscription | None = None
         self._listening = ConnectOnce(self._listen)
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticker = Ticker(self._settings.tick, self._tick)
         self._lost_timer: asyncio.TimerHandle | None = None
         self.malformed = 0
 
@@ -202,8 +202,7 @@ class PendingRequestMap:
                     headers = self._headers(request, context) if needs_headers else None
                     reply, data = self._prefix + request.request_id, write_event(next(self._ids), request)
                     await self._transport.send(subject, data, reply=reply, headers=headers)
-                if self._timer is None:
-                    self._tick_soon()
+                self._ticker.start()
                 await waiting.changed
             except FormatError as error:
                 waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
@@ -287,10 +286,10 @@ class PendingRequestMap:
         for waiting in list(self._waiting.values()):
             waiting.fail(failures.aborted(waiting.operation_id))
         await self._wait_for_workers_of_aborted()
-        for timer in (self._timer, self._lost_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._lost_timer = None
+        self._ticker.stop()
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+            self._lost_timer = None
         subscription, self._subscription = self._subscription, None
         await self._listening.forget()
         await self._background.settle()
@@ -324,7 +323,7 @@ class PendingRequestMap:
         if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
         self._aborted.add(waiting, monotonic())
-        self._tick_soon()
+        self._ticker.start()
 
     def _send_control(self, waiting: WaitingCall, payload: Payload | None) -> None:
         """Send a control event to the worker of a call in the background, best effort."""
@@ -410,21 +409,14 @@ class PendingRequestMap:
 
     # time
 
-    def _tick_soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
-
-    def _tick(self) -> None:
-        """Check all pending requests; the timer runs only while there are any."""
-        self._timer = None
-        now = monotonic()
+    def _tick(self, now: float) -> bool:
+        """Check all pending requests; returns whether there are any."""
         for waiting in list(self._waiting.values()):
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
                 self._send_control(waiting, waiting.due_control(now))
         self._aborted.check(now)
-        if self._waiting or self._aborted:
-            self._tick_soon()
+        return bool(self._waiting or self._aborted)
 
 
 class RemoteHandler(msgspec.Struct, frozen=True, eq=False):

@@ -1,9 +1,10 @@
-"""Connects once, however many need the connection at the same time."""
+"""Connections, timers and background tasks of both ends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, Final
 
 from enfold.observability.log import Log
@@ -92,6 +93,31 @@ def address_name(addresses: str) -> str:
 def _without_secrets(address: str) -> str:
     scheme, mark, rest = address.partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else address.rpartition("@")[2]
+
+
+class Ticker:
+    """Calls `tick(now)` at an interval, once started, for as long as it returns True."""
+
+    __slots__ = ("_interval", "_tick", "_timer")
+
+    def __init__(self, interval: float, tick: Callable[[float], bool]) -> None:
+        self._interval = interval
+        self._tick = tick
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._tick(monotonic()):
+            self.start()
 
 
 class Background:

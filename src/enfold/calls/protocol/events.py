@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,8 @@ from enfold.envelope import LocalResponseMeta, ResponseEnvelope, ResultWarning, 
 from enfold.envelope.content import RESPONSE_ENVELOPE_SCHEMA
 from enfold.errors import CallError, FormatError
 from enfold.operations import OperationSpec
+
+T = TypeVar("T")
 
 VERSION: Final = 1
 MAX_CREDITS: Final = 4096
@@ -284,6 +286,9 @@ CALL_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
+# --- discovery ----------------------------------------------------------------------------------------------------
+
+
 class DiscoveryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Asks workers what the sender may call: all of them, or the one that has this `boot`.
 
@@ -315,6 +320,14 @@ class Announcement(msgspec.Struct, frozen=True):
     boot: str
     state: Literal["up", "changed", "down"]
     v: int = VERSION
+
+
+def read_as(data: bytes, kind: type[T]) -> T | None:
+    """Parse a message of discovery; None for anything else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except _UNREADABLE:
+        return None
 
 
 def specs_digest(specs: Iterable[OperationSpec]) -> str:

@@ -119,8 +119,10 @@ class NATSTransport:
 
     @property
     def client(self) -> Client:
-        """The current nats-py client, for streams and buckets."""
-        return self._connected()
+        """The current nats-py client, also for streams and buckets; raises DisconnectedError if there is none."""
+        if self._client is None or self._is_closed:
+            raise DisconnectedError
+        return self._client
 
     @property
     def why(self) -> str:
@@ -136,7 +138,7 @@ class NATSTransport:
         client = self._client
         if client is None:
             await self.connect()
-            client = self._connected()
+            client = self.client
         size = len(data) if headers is None else len(data) + _header_size(headers)
         if size > self.capabilities.max_payload:
             raise PayloadTooLargeError(size, self.capabilities.max_payload)
@@ -155,7 +157,7 @@ class NATSTransport:
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> NATSSubscription:
         await self.connect()
         subscription = NATSSubscription(self, subject, self.replies.recording(subject, receive), queue)
-        client = self._connected()
+        client = self.client
         self._violations.discard(subject)
         await subscription.open(client)
         await _flush(client)
@@ -281,11 +283,6 @@ class NATSTransport:
         await client.publish(subject, b"")
         await _flush(client)
         return subject in self._violations
-
-    def _connected(self) -> Client:
-        if self._client is None or self._is_closed:
-            raise DisconnectedError
-        return self._client
 
     # connection state
 

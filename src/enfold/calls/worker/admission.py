@@ -152,17 +152,11 @@ class AdmissionControl:
 
         Otherwise a sender could make the worker publish to another peer's inbox.
         """
-        reply, peer = message.reply, message.peer
-        if reply is None or peer is None:
-            is_addressed = False
-        elif self.rewritten:
-            is_addressed = replies_to_sender(message, rewritten=True)
-        else:
-            is_addressed = reply.endswith(f".{request_id}") and reply.startswith(f"_INBOX.{peer}.")
-        if not is_addressed:
+        is_theirs = replies_to_sender(message, rewritten=self.rewritten)
+        if not is_theirs or not (self.rewritten or (message.reply or "").endswith(f".{request_id}")):
             self._counts.refused += 1
             return False
-        key = (peer, request_id)
+        key = (message.peer, request_id)
         if key in self._remembered or key in self._remembered_longer:
             self._counts.duplicates += 1
             return False
@@ -223,11 +217,12 @@ class AdmissionControl:
         else:
             del slots[owner]
 
-    def wake(self, now: float) -> None:
-        """Note that the event loop runs; a long gap means that it was stalled."""
+    def wake(self, now: float) -> bool:
+        """Note that the event loop runs, and ask for the next time; a long gap means that it was stalled."""
         if now - self._alive_at > STALL:
             self._stalled_for, self._suspect_until = now - self._alive_at, now + STALL
         self._alive_at = now
+        return True
 
 
 def _check_credits(spec: OperationSpec, room: int) -> None:

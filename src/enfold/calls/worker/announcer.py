@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.calls.protocol.connection import Background
-from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, specs_digest
+from enfold.calls.protocol.events import Announcement, DiscoveryRequest, WorkerListing, read_as, specs_digest
 from enfold.calls.protocol.transport import (
     SERVICES,
     WORKERS,
@@ -79,11 +79,8 @@ class Announcer:
         reply, rewritten = message.reply, self._transport.capabilities.rewrites_replies
         if message.signal is not None or reply is None or not replies_to_sender(message, rewritten=rewritten):
             return
-        try:
-            ask = msgspec.json.decode(message.data, type=DiscoveryRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
-        if ask.boot in ("", self._boot):
+        ask = read_as(message.data, DiscoveryRequest)
+        if ask is not None and ask.boot in ("", self._boot):
             self._answering.begin(self._answer(reply, message.identity, wants_list=ask.wants_list))
 
     async def _answer(self, reply: str, identity: Identity | None, *, wants_list: bool) -> None:

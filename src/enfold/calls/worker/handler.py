@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.calls.protocol import failures
+from enfold.calls.protocol.connection import Ticker
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
@@ -103,8 +104,8 @@ class CallHandler:
         self._queue = self._admission.queue
         self._ended: deque[str] = deque()
         self._control: Subscription | None = None
-        self._clock: asyncio.TimerHandle | None = None  # set while there are calls
-        self._pulse: asyncio.TimerHandle | None = None  # always set, to detect a blocked event loop
+        self._ticker = Ticker(self._settings.tick, self._tick)  # runs while there are calls
+        self._pulse = Ticker(STALL / 4, self._admission.wake)  # always runs, to detect a blocked event loop
 
     # offered operations
 
@@ -120,7 +121,8 @@ class CallHandler:
                 self.registry.require_authentication()
             self._admission.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._prepared.clear)
-            self._beat()
+            self._admission.wake(monotonic())
+            self._pulse.start()
 
     async def _install_store(self) -> None:
         """Use an idempotency store that all workers share, if the transport's servers have storage."""
@@ -172,9 +174,8 @@ class CallHandler:
             await self._wait_for_running(ends_at)
         for call in list(self._calls.values()):
             call.abort()
-        for timer in (self._clock, self._pulse):
-            if timer is not None:
-                timer.cancel()
+        self._ticker.stop()
+        self._pulse.stop()
         if self._control is not None:
             await self._control.close()
             self._control = None
@@ -234,8 +235,7 @@ class CallHandler:
             self._queue.put(call)
         else:
             self._launch(call)
-        if self._clock is None:
-            self._tick_soon()
+        self._ticker.start()
 
     def _new_call(self, message: Message, request: Requested) -> ServedCall:
         """Check a request; raises the CallError that refuses it."""
@@ -491,21 +491,11 @@ class CallHandler:
         error = CallError("DATA_LOSS", f"Items of {call.operation_id} are no longer available", {"seq": seq})
         self._answers.send_soon(call.reply, failed(call.request.request_id, error), self._control_of(call))
 
-    def _beat(self) -> None:
-        self._admission.wake(monotonic())
-        self._pulse = asyncio.get_running_loop().call_later(STALL / 4, self._beat)
-
-    def _tick(self) -> None:
-        """Check all calls; the timer runs only while there are any."""
-        self._clock = None
-        now = monotonic()
+    def _tick(self, now: float) -> bool:
+        """Check all calls; returns whether there are any."""
         for call in list(self._calls.values()):
             self._check_call(call, now)
-        if self._calls:
-            self._tick_soon()
-
-    def _tick_soon(self) -> None:
-        self._clock = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
+        return bool(self._calls)
 
     def _check_call(self, call: ServedCall, now: float) -> None:
         if call.task is None and call.deadline is not None and call.deadline <= now:
