@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from enfold import Context
+from enfold.mcp.json_rpc import RequestId
 from enfold.mcp.messages import AboutTask, Params
 from enfold.operations.context import Invocation
 from enfold.sources.mcp.callers import MAX_ABANDONED, MCPCaller, OutgoingCall, PossibleCallers, Turns
@@ -23,29 +24,31 @@ def call(number: int, caller: MCPCaller, method: str = "tools/call", params: Par
     return OutgoingCall(number, method, params or Params(), caller, asyncio.get_running_loop().create_future())
 
 
-def only_caller(possible: PossibleCallers, *calls: OutgoingCall) -> MCPCaller | None:
-    return possible.only_caller(calls, possible.keys(calls))
-
-
 async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> None:
     """The answer that begins a task ends its request, and its question may come in the same breath."""
-    ann, bob, possible = caller(), caller(), PossibleCallers(held=600)
-    nap = call(2, bob)
+    ann, bob = caller(), caller()
+    waiting: dict[RequestId, OutgoingCall] = {2: call(2, bob)}
+    possible = PossibleCallers(waiting, Turns(), 600)
     possible.note_answer(1)
     possible.note_task("t", ann)
-    assert only_caller(possible, nap) is None
-    assert only_caller(possible, call(3, ann, "tasks/result", AboutTask("t"))) is ann
+    assert possible.only_caller() is None
+    nap = waiting.pop(2)
+    waiting[3] = call(3, ann, "tasks/result", AboutTask("t"))
+    assert possible.only_caller() is ann
+    del waiting[3]
+    waiting[2] = nap
     possible.note_task_end("t")
-    assert only_caller(possible, nap) is bob
+    assert possible.only_caller() is bob
 
 
 async def test_after_too_many_cancelled_calls_questions_are_declined() -> None:
-    ann, possible = caller(), PossibleCallers(held=600)
+    ann = caller()
+    possible = PossibleCallers({MAX_ABANDONED + 1: call(MAX_ABANDONED + 1, ann)}, Turns(), 600)
     for number in range(MAX_ABANDONED + 1):
         possible.note_abandoned(call(number, ann))
     for number in range(MAX_ABANDONED):
         possible.note_answer(number)
-    assert only_caller(possible, call(MAX_ABANDONED + 1, ann)) is None
+    assert possible.only_caller() is None
 
 
 async def test_a_client_with_calls_side_by_side_does_not_keep_another_waiting_forever() -> None:

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, until
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import Connection, MCPLimits, MCPOperations, from_mcp
-from enfold.sources.mcp.dispatcher import Dispatcher
+from enfold.sources.mcp.session import Session
 from enfold.sources.options import Rules
 
 Little = Callable[..., list[str]]
@@ -170,9 +170,9 @@ async def test_a_server_may_print_a_banner_first(little: Little, caplog: pytest.
 
 @pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
 async def test_progress_for_an_invalid_token_does_not_raise(token: str) -> None:
-    dispatcher = Dispatcher("odd", lambda *_: None, cast("Any", None), MCPLimits())
+    session = Session("odd", lambda *_: None, cast("Any", None), MCPLimits())
     text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
-    dispatcher.take_text(text.encode())
+    session.take_text(text.encode())
 
 
 async def test_an_answer_that_is_not_json_ends_its_call_at_once(little: Little) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from enfold import CallError, OperationRegistry
 from enfold.sources.mcp import MCPOperations, from_mcp
-from enfold.sources.mcp.session import UpstreamSession
+from enfold.sources.mcp.session import Session
 from enfold.sources.mcp.subscriptions import ResourceSubscriptions
 from enfold.sources.options import Selection
 
@@ -117,8 +117,8 @@ class SlowToLetGo:
 async def test_a_follower_that_joins_as_the_last_one_leaves_is_subscribed() -> None:
     session = SlowToLetGo()
 
-    async def open_session() -> UpstreamSession:
-        return cast("UpstreamSession", session)
+    async def open_session() -> Session:
+        return cast("Session", session)
 
     subscriptions = ResourceSubscriptions(open_session)
     leaves, comes = subscriptions.follow("memo://a"), subscriptions.follow("memo://a")

@@ -10,14 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
+from enfold.mcp.json_rpc import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    ProtocolError,
+    RequestId,
+    encode,
+    fields_of,
+    passed_meta,
+)
 from enfold.mcp.messages import LogMessage, Params, Progress, read_loosely
 from enfold.mcp.results import InputRequest
 from enfold.operations import Context
@@ -314,7 +322,9 @@ class PossibleCallers(msgspec.Struct, eq=False):
     server may still work on it, and ask for it. A server that never answers is waited for `held` seconds.
     """
 
-    held: float
+    _waiting: Mapping[RequestId, OutgoingCall]  # the calls that wait for their answers
+    _turns: Turns
+    _held: float
     _abandoned: dict[object, _Abandoned] = {}  # by the ids of their requests
     _tasks: dict[object, MCPCaller] = {}  # by the id that the server gave the task
     _has_overflown: bool = False
@@ -325,7 +335,7 @@ class PossibleCallers(msgspec.Struct, eq=False):
             self._has_overflown = True
         elif call.caller is not None:
             self._abandoned[call.id] = _Abandoned(call.caller.client, call.caller.can_be_asked)
-            asyncio.get_running_loop().call_later(self.held, self._abandoned.pop, call.id, None)
+            asyncio.get_running_loop().call_later(self._held, self._abandoned.pop, call.id, None)
 
     def note_answer(self, request_id: object) -> None:
         """Note that the server answered a request, which may have been abandoned."""
@@ -341,14 +351,20 @@ class PossibleCallers(msgspec.Struct, eq=False):
         """Note that the result of a task has come, or that it was cancelled."""
         self._tasks.pop(task_id, None)
 
-    def keys(self, calls: Iterable[OutgoingCall]) -> frozenset[CallKey]:
+    def keys(self) -> frozenset[CallKey]:
         """The calls and tasks that can have caused a message which comes now."""
-        requests = {("call", request_id) for request_id in (*self._abandoned, *(call.id for call in calls))}
+        requests = {
+            ("call", request_id) for request_id in (*self._abandoned, *(call.id for call in self._open_calls()))
+        }
         return frozenset(requests | {("task", task_id) for task_id in self._tasks})
 
-    def only_caller(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> MCPCaller | None:
-        """The newest caller, if all that can have caused a message are of one client, or there is only one."""
-        callers, abandoned = self._callers(calls, among), self._abandoned_calls(among)
+    def only_caller(self, among: frozenset[CallKey] | None = None) -> MCPCaller | None:
+        """The newest caller, if all that can have caused a message are of one client, or there is only one.
+
+        `among` are the calls and tasks that were open when the message came, if that was not now.
+        """
+        among = self.keys() if among is None else among
+        callers, abandoned = self._callers(among), self._abandoned_calls(among)
         if not callers or self._has_overflown:
             return None
         if callers[0].client is None:
@@ -356,18 +372,39 @@ class PossibleCallers(msgspec.Struct, eq=False):
         clients = [*(caller.client for caller in callers), *(each.client for each in abandoned)]
         return callers[-1] if all(client is clients[0] for client in clients) else None
 
-    def are_all_unaskable(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> bool:
+    async def caller_asked(self, source: MCPCaller, among: frozenset[CallKey]) -> MCPCaller | None:
+        """Who is to answer a question: the only caller it can be for, or the source; None if there are several.
+
+        `among` are the calls that were open when it came. Those that end cannot have been meant: they are waited for.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    caller = self.only_caller(among)
+                    if caller is not None:
+                        return caller
+                    if self._are_all_unaskable(among):
+                        return source
+                    await self._turns.next_release()
+        except TimeoutError:
+            return None
+
+    def _are_all_unaskable(self, among: frozenset[CallKey]) -> bool:
         """Whether no client at all can be meant, so that the source itself may answer."""
-        if self._has_overflown or any(caller.can_be_asked for caller in self._callers(calls, among)):
+        if self._has_overflown or any(caller.can_be_asked for caller in self._callers(among)):
             return False
         return not any(each.can_be_asked for each in self._abandoned_calls(among))
 
-    def _callers(self, calls: Iterable[OutgoingCall], among: frozenset[CallKey]) -> list[MCPCaller]:
+    def _callers(self, among: frozenset[CallKey]) -> list[MCPCaller]:
         in_tasks = [caller for task_id, caller in self._tasks.items() if ("task", task_id) in among]
-        return [*in_tasks, *(call.caller for call in calls if call.caller is not None and ("call", call.id) in among)]
+        calls = [call for call in self._open_calls() if ("call", call.id) in among]
+        return [*in_tasks, *(call.caller for call in calls if call.caller is not None)]
 
     def _abandoned_calls(self, among: frozenset[CallKey]) -> list[_Abandoned]:
         return [each for request_id, each in self._abandoned.items() if ("call", request_id) in among]
+
+    def _open_calls(self) -> list[OutgoingCall]:
+        return [call for call in self._waiting.values() if call.can_ask and not call.answer.done()]
 
 
 class _Abandoned(msgspec.Struct, frozen=True):

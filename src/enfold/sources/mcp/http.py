@@ -20,7 +20,8 @@ from enfold.mcp.json_rpc import OutgoingMessage, ProtocolError, RPCRequest, enco
 from enfold.mcp.messages import read_error
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent
 from enfold.sources.mcp.callers import OutgoingCall
-from enfold.sources.mcp.dispatcher import Dispatcher, LostError, closed_connection, message_too_large
+from enfold.sources.mcp.failures import LostError, closed_connection, message_too_large
+from enfold.sources.mcp.session import Session
 from enfold.sources.mcp.settings import Address, ServerSettings
 from enfold.sources.secrets import current
 
@@ -265,10 +266,10 @@ class HTTPConnection:
 
     has_call_streams = True
 
-    def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
+    def __init__(self, web: Web, session: Session) -> None:
         self._web = web
-        self._dispatcher = dispatcher
-        dispatcher.connection = self
+        self._session = session
+        session.connection = self
         self._limits = web.limits
         self._session_id: str | None = None
         self.is_open = True
@@ -287,20 +288,20 @@ class HTTPConnection:
 
     def cancel(self, message: OutgoingMessage) -> None:
         """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
-        if self.is_open and not self._dispatcher.is_stateless:
-            self._dispatcher.spawn(self.send(message))
+        if self.is_open and not self._session.is_stateless:
+            self._session.spawn(self.send(message))
 
     async def listen(self) -> None:
         """Open the stream on which a server with sessions speaks unasked, and keep it open."""
         is_open = asyncio.Event()
-        self._dispatcher.spawn(self._listen(is_open))
+        self._session.spawn(self._listen(is_open))
         with suppress(TimeoutError):  # a server may send nothing on it until there is an event
             async with asyncio.timeout(STREAM_SECONDS):
                 await is_open.wait()
 
     async def close(self) -> None:
         self.is_open = False
-        await self._dispatcher.cancel_tasks()
+        await self._session.cancel_tasks()
         if self._session_id is not None:
             with suppress(Exception):  # a session that cannot be ended ends by itself
                 async with asyncio.timeout(DRAIN_SECONDS):
@@ -311,15 +312,15 @@ class HTTPConnection:
 
     def _common(self) -> dict[str, str]:
         headers = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
-        if self._dispatcher.revision is not None:
-            headers["mcp-protocol-version"] = self._dispatcher.revision.name
+        if self._session.revision is not None:
+            headers["mcp-protocol-version"] = self._session.revision.name
         if self._session_id is not None:
             headers["mcp-session-id"] = self._session_id
         return headers
 
     def _headers(self, call: OutgoingCall) -> dict[str, str]:
         headers = self._common()
-        if self._dispatcher.is_stateless:
+        if self._session.is_stateless:
             headers["mcp-method"] = call.method
             name = getattr(call.params, NAMED_BY.get(call.method, "").replace("taskId", "task_id"), None)
             if name is not None:
@@ -354,7 +355,7 @@ class HTTPConnection:
 
     def _lose(self, why: CallError) -> None:
         self.is_open = False
-        self._dispatcher.on_loss(why.message)
+        self._session.on_loss(why.message)
 
     # --- receiving
 
@@ -364,7 +365,7 @@ class HTTPConnection:
             body = await reply.body()
         finally:
             await reply.close()
-        self._dispatcher.take_text(body, call)
+        self._session.take_text(body, call)
         if not call.answer.done() and not self.is_open:
             raise LostError(closed_connection(self._web.name), may_have_run=True)
         if not call.answer.done():
@@ -399,7 +400,7 @@ class HTTPConnection:
                     has_any = True
                     self._take_event(event, call)
                 if call is not None and call.answer.done():
-                    self._dispatcher.spawn(reply.drain())
+                    self._session.spawn(reply.drain())
                     return True
         except EventTooLargeError:
             await reply.close()
@@ -416,7 +417,7 @@ class HTTPConnection:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             details = {"status": 405, "reason": "transport"}
             raise CallError("EXECUTION_ERROR", f"{self._web.name} uses the HTTP+SSE transport", details)
-        self._dispatcher.take_text(event.data.encode("utf-8", "surrogatepass"), call)
+        self._session.take_text(event.data.encode("utf-8", "surrogatepass"), call)
 
     async def _resume(self, decoder: EventDecoder) -> OpenResponse:
         await asyncio.sleep(RECONNECT_SECONDS if decoder.retry is None else decoder.retry / 1000)
@@ -451,9 +452,9 @@ def _rpc_error(body: str) -> ProtocolError | None:
 # --- the older transport: HTTP with SSE -----------------------------------------------------------------------------
 
 
-async def open_event_stream(web: Web, dispatcher: Dispatcher) -> None:
-    """Connect the dispatcher to the stream, whose first event names the address for requests; an address without one is not such a server."""
-    connection = SSEConnection(web, dispatcher)
+async def open_event_stream(web: Web, session: Session) -> None:
+    """Connect the session to the stream, whose first event names the address for requests; an address without one is not such a server."""
+    connection = SSEConnection(web, session)
     try:
         await connection.open()
     except BaseException:
@@ -466,10 +467,10 @@ class SSEConnection:
 
     has_call_streams = False
 
-    def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
+    def __init__(self, web: Web, session: Session) -> None:
         self._web = web
-        self._dispatcher = dispatcher
-        dispatcher.connection = self
+        self._session = session
+        session.connection = self
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_open = True
 
@@ -481,7 +482,7 @@ class SSEConnection:
                 raise await reply.failure()
             finally:
                 await reply.close()
-        self._dispatcher.spawn(self._read(reply))
+        self._session.spawn(self._read(reply))
         await asyncio.shield(self._endpoint)
 
     async def send_call(self, call: OutgoingCall) -> None:
@@ -490,11 +491,11 @@ class SSEConnection:
 
     def cancel(self, message: OutgoingMessage) -> None:
         if self.is_open:
-            self._dispatcher.spawn(self.send(message))
+            self._session.spawn(self.send(message))
 
     async def close(self) -> None:
         self.is_open = False
-        await self._dispatcher.cancel_tasks()
+        await self._session.cancel_tasks()
         await self._web.close()
 
     async def _read(self, reply: OpenResponse) -> None:
@@ -513,7 +514,7 @@ class SSEConnection:
 
     def _take(self, kind: str, data: str) -> None:
         if kind != "endpoint":
-            self._dispatcher.take_text(data.encode("utf-8", "surrogatepass"))
+            self._session.take_text(data.encode("utf-8", "surrogatepass"))
         elif not self._endpoint.done():
             self._set_endpoint(joined(self._web.url, data))
 
@@ -534,7 +535,7 @@ class SSEConnection:
         if not self._endpoint.done():
             self._endpoint.set_exception(LostError(error, may_have_run=False))
             self._endpoint.exception()
-        self._dispatcher.fail_all(error)
+        self._session.fail_all(error)
 
     async def send(self, message: OutgoingMessage) -> None:
         if not self.is_open:

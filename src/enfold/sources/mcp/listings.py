@@ -97,7 +97,7 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
     session = await upstream.pool.session()
     renewed = upstream.pop_changed()
-    maker = _Maker(upstream, options, session.revision.is_stateless)
+    maker = _Maker(upstream, options, session.is_stateless)
     has = {kind: kind in options.content.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
         await maker.add_tools(await maker.list_items("tools/list", ToolList))

@@ -19,7 +19,7 @@ from enfold.mcp.messages import read_loosely
 from enfold.mcp.results import ToolResult
 from enfold.schema.nodes.values import json_type
 from enfold.sources.decoders import read_json
-from enfold.sources.mcp.dispatcher import RepairedResult
+from enfold.sources.mcp.session import RepairedResult
 from enfold.sources.mcp.settings import Reads
 
 Schema: TypeAlias = dict[str, Any]

@@ -16,7 +16,8 @@ from enfold.errors import CallError
 from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
 from enfold.observability.log import Log
 from enfold.sources.mcp.callers import OutgoingCall
-from enfold.sources.mcp.dispatcher import Dispatcher, LostError, message_too_large
+from enfold.sources.mcp.failures import LostError, message_too_large
+from enfold.sources.mcp.session import Session
 from enfold.sources.mcp.settings import Command
 
 log: Final = Log("enfold.mcp")
@@ -35,10 +36,10 @@ _CERTIFICATES: Final = frozenset(  # files of those that a company trusts, witho
 )
 
 
-async def start_process(command: Command, dispatcher: Dispatcher) -> None:
-    """Start the server and connect the dispatcher to it; one that cannot be started at all is UNAVAILABLE."""
+async def start_process(command: Command, session: Session) -> None:
+    """Start the server and connect the session to it; one that cannot be started at all is UNAVAILABLE."""
     loop = asyncio.get_running_loop()
-    connection = StdioConnection(dispatcher)
+    connection = StdioConnection(session)
     try:
         await loop.subprocess_exec(
             lambda: connection,
@@ -50,7 +51,7 @@ async def start_process(command: Command, dispatcher: Dispatcher) -> None:
     except (OSError, ValueError) as error:
         details = {"reason": "start", "command": command.words[0]}
         why = _why_not(command, error)
-        raise CallError("UNAVAILABLE", f"{dispatcher.name} cannot be started: {why}", details) from None
+        raise CallError("UNAVAILABLE", f"{session.name} cannot be started: {why}", details) from None
 
 
 def _why_not(command: Command, error: Exception) -> str:
@@ -78,12 +79,12 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     has_call_streams = False
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        dispatcher.connection = self
-        self._name = dispatcher.name
-        self._limits = dispatcher.limits
-        self._lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        session.connection = self
+        self._name = session.name
+        self._limits = session.limits
+        self._lines = _Lines(self._limits.message_bytes, session.take_text, self._refuse_line)
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stderr = b""
@@ -102,7 +103,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
             while self._write_pause is not None:
                 await asyncio.shield(self._write_pause)
         except asyncio.CancelledError:
-            self._dispatcher.withdraw(call)
+            self._session.withdraw(call)
             raise
         try:
             self._write(RPCRequest(call.id, call.method, call.params))
@@ -128,7 +129,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     def _write_if_read(self, message: OutgoingMessage) -> None:
         if self._stdin is not None and self._stdin.get_write_buffer_size() > self._limits.unread_bytes:
-            self._dispatcher.warn_once("unread", "does not read its input; responses to its requests are dropped")
+            self._session.warn_once("unread", "does not read its input; responses to its requests are dropped")
             return
         self._write(message)
 
@@ -137,10 +138,10 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     def _refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
-        self._dispatcher.warn_once(
+        self._session.warn_once(
             "long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped"
         )
-        self._dispatcher.refuse_answer(head + tail, message_too_large(limit))
+        self._session.refuse_answer(head + tail, message_too_large(limit))
 
     # --- the loop calls these
 
@@ -162,7 +163,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
         *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
         self._stderr_line = self._stderr_line[-MAX_STDERR:]
         for line in lines:
-            log.debug("%s: %s", self._name, self._dispatcher.redact(line).decode("utf-8", "replace").rstrip())
+            log.debug("%s: %s", self._name, self._session.redact(line).decode("utf-8", "replace").rstrip())
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
@@ -203,7 +204,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
         self.resume_writing()
         if self._stderr_tail and self._has_answered:
             log.warning("%s %s: %s", self._name, self._how_it_ended(), self._stderr_tail)
-        self._dispatcher.fail_all(self._end_error(), output=self._stderr_tail)
+        self._session.fail_all(self._end_error(), output=self._stderr_tail)
         self._kill_group()  # without its pipes the process is of no use
 
     # --- its end
@@ -216,7 +217,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
     @property
     def _stderr_tail(self) -> str:
         """The end of what it printed, as one line for the log or the user who opens the source."""
-        words = self._dispatcher.redact(self._stderr).decode("utf-8", "replace").split()
+        words = self._session.redact(self._stderr).decode("utf-8", "replace").split()
         return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_SHOWN:]
 
     def _how_it_ended(self) -> str:
@@ -227,7 +228,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     async def close(self) -> None:
         """Close its input, which ends a server that behaves; then ask, then insist."""
-        await self._dispatcher.cancel_tasks()
+        await self._session.cancel_tasks()
         self._is_finished, self.is_open = True, False
         if self._transport is None:
             return

@@ -12,8 +12,8 @@ import msgspec
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError
 from enfold.observability.log import Log
-from enfold.sources.mcp.dispatcher import LostError, protocol_failure
-from enfold.sources.mcp.session import UpstreamSession
+from enfold.sources.mcp.failures import LostError, protocol_failure
+from enfold.sources.mcp.session import Session
 
 UNSUBSCRIBE_SECONDS: Final = 2.0  # that a server may take to unsubscribe
 
@@ -23,9 +23,9 @@ log: Final = Log("enfold.mcp")
 class ResourceSubscriptions(msgspec.Struct, eq=False):
     """Who follows which resource of a server; `open_session` gives the session on which it is subscribed to."""
 
-    _open_session: Callable[[], Awaitable[UpstreamSession]]
+    _open_session: Callable[[], Awaitable[Session]]
     _followers: dict[str, list[_Follower]] = {}
-    _sessions: dict[str, UpstreamSession] = {}  # on which each resource is subscribed to
+    _sessions: dict[str, Session] = {}  # on which each resource is subscribed to
     _subscribing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     async def follow(self, uri: str) -> AsyncGenerator[str]:
@@ -48,7 +48,7 @@ class ResourceSubscriptions(msgspec.Struct, eq=False):
                 for follower in followers:
                     follower.add_change(uri)
 
-    async def resubscribe(self, session: UpstreamSession) -> None:
+    async def resubscribe(self, session: Session) -> None:
         """Subscribe again at a server that is back, and tell all followers of a change: they may have missed one."""
         for uri in [uri for uri, followers in self._followers.items() if followers]:
             try:

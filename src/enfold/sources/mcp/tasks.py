@@ -17,7 +17,7 @@ from enfold.mcp.results import Object, TaskDetails
 from enfold.mcp.tasks import MAX_TASK_ID, poll_seconds
 from enfold.operations.outcomes import Deferred, Suspension
 from enfold.sources.mcp.callers import MCPCaller
-from enfold.sources.mcp.dispatcher import protocol_failure
+from enfold.sources.mcp.failures import protocol_failure
 from enfold.tasks.upstream import TaskQuestion
 
 MAX_FAILED_POLLS: Final = 5  # in a row, for a reason that passes

@@ -21,8 +21,9 @@ from enfold.operations import Context
 from enfold.operations.outcomes import Deferred, Suspension
 from enfold.operations.questions import EVERY_QUESTION, ClientSession
 from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls
-from enfold.sources.mcp.dispatcher import LostError, closed_connection, protocol_failure
-from enfold.sources.mcp.session import PooledSession, UpstreamSession
+from enfold.sources.mcp.failures import LostError, closed_connection, protocol_failure
+from enfold.sources.mcp.pool import PooledSession
+from enfold.sources.mcp.session import Session
 from enfold.sources.mcp.settings import Address, Command, ServerSettings
 from enfold.sources.mcp.subscriptions import ResourceSubscriptions
 from enfold.sources.mcp.tasks import ask_about_task, cancel_quietly, wait_for_task
@@ -114,7 +115,7 @@ class Upstream:
         elif method == "notifications/message" and self._logged.has_room(params):
             self._on_log(params)
 
-    async def _reconnected(self, session: UpstreamSession) -> None:
+    async def _reconnected(self, session: Session) -> None:
         self._on_change()  # another program may have taken its place
         if session is self.pool.current:
             await self._subscriptions.resubscribe(session)
@@ -203,7 +204,7 @@ class Upstream:
             session = await pool.session()
             if caller.log_level is not None:
                 await session.set_log_level(caller.log_level)
-            offered = self._offered(request, caller, session) if session.revision.is_stateless else None
+            offered = self._offered(request, caller, session) if session.is_stateless else {}
             try:
                 return await session.request(
                     request.method, request.params, caller, meta=meta, capabilities=offered, headers=request.headers
@@ -218,7 +219,7 @@ class Upstream:
                 await pool.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _offered(self, request: ServerRequest, caller: MCPCaller, session: UpstreamSession) -> dict[str, Any]:
+    def _offered(self, request: ServerRequest, caller: MCPCaller, session: Session) -> dict[str, Any]:
         """The capabilities that a request names: what the caller and the source can be asked, and tasks where they fit."""
         # A caller who takes over a task, and is no MCP client itself, is shown the questions of the task as they are.
         answers_later = caller.peer is None and not self._terms.answers and caller.take_task is not None
@@ -252,7 +253,7 @@ class Upstream:
 
     async def _pool_of_older_era(self) -> PooledSession:
         session = await self.pool.session()
-        if not (session.revision.is_stateless and self._has_older_era):
+        if not (session.is_stateless and self._has_older_era):
             return self.pool
         if self._older_pool is None:
             older = msgspec.structs.replace(self._terms, protocol=LATEST_HANDSHAKE.name)
@@ -290,7 +291,7 @@ class Upstream:
             cursor = found.next_cursor
         return items, _cut_by(method, "pages", limits.pages)
 
-    async def _page(self, session: UpstreamSession, method: str, params: Page) -> Object:
+    async def _page(self, session: Session, method: str, params: Page) -> Object:
         limit = self._limits.connect
         try:
             async with asyncio.timeout(limit):
