@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from enfold import CallError, Context, Identity, OperationRegistry
+from enfold import CallError, Context, Identity, OperationRegistry, testing
+from enfold.auth.tokens import Tokens
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.mcp import to_mcp
 
@@ -50,6 +51,18 @@ async def test_an_operation_tells_its_errors_limits_scopes_examples_and_its_tool
     listed = await ask(ops, "get", id="shop.items")
     assert "outputSchema" in listed["tool"]  # as the surface lists it
     assert found["tokens"] > 0
+
+
+async def test_a_caller_without_a_token_does_not_change_how_a_tool_is_described() -> None:
+    ops = shop()
+    ops.query(name="hours", access={"public": True})(lambda: "9 to 5")
+    app = to_mcp(ops, tokens=Tokens({"ann-token": Identity("ann")}))
+    before = (await ask(ops, "get", id="shop.items"))["tool"]
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    headers = {"host": "localhost:8000", "content-type": "application/json"}
+    assert b"shop_hours" in await testing.Conversation(app, "POST", "/mcp", headers, body).body()
+    assert (await ask(ops, "get", id="shop.items"))["tool"] == before
+    assert "outputSchema" in before
 
 
 DOCSTRINGS = {

@@ -77,6 +77,7 @@ def to_mcp(
         settings["tasks"] = settings["tasks"].with_registry(served)
     introduce(registry, {"mcp": "mcp"}, settings.get("recorder"))
     server = MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None)
+    registry.services.listed_tool = server.listed_tool
     hosts = Hosts(allowed_hosts, allowed_origins)
     authentication = Authentication(
         registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
@@ -94,6 +95,7 @@ class MCPApp:
 
     def __init__(self, endpoint: MCPEndpoint) -> None:
         self._endpoint = endpoint
+        self._endpoints = [endpoint]
         self._authentication = endpoint.authentication
         self._observers = endpoint.server.registry.services.observers
 
@@ -175,23 +177,21 @@ class MCPApp:
 
     def stop(self) -> None:
         """End every stream and session, so that the program can shut down."""
-        for endpoint in self._endpoints():
+        for endpoint in self._endpoints:
             endpoint.stop()
 
     @property
     def sessions(self) -> int:
         """The number of open sessions."""
-        return sum(len(endpoint.sessions) for endpoint in self._endpoints())
-
-    def _endpoints(self) -> list[MCPEndpoint]:
-        """Return the endpoints for callers with and without a token; the latter is created on first use."""
-        return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
+        return sum(len(endpoint.sessions) for endpoint in self._endpoints)
 
     @cached_property
     def _public(self) -> MCPEndpoint:
+        """The endpoint for callers without a required token."""
         server = self._endpoint.server
         public = PublicServer(server.registry.public(), server.settings)
-        return _endpoint(public, self._authentication, self._endpoint.max_body)
+        self._endpoints.append(endpoint := _endpoint(public, self._authentication, self._endpoint.max_body))
+        return endpoint
 
     def _public_or_401(self) -> MCPEndpoint:
         """Return the public operations for a caller without a required token; raise 401 if there are none."""
@@ -222,7 +222,7 @@ class MCPApp:
 
     def resource_updated(self, uri: str) -> None:
         """Notify clients that follow a resource of a change. Thread-safe."""
-        for endpoint in self._endpoints():
+        for endpoint in self._endpoints:
             changes = endpoint.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
 

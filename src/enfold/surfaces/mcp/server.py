@@ -90,14 +90,13 @@ class MCPServer:
         self.known_tools: dict[str, MCPTool] = {}  # that were called, until the registry changes
         registry.watch(self.known_tools.clear)
         registry.watch(self.changes.lists_changed)
-        registry.services.listed_tool = self._listed_tool
 
     @cached_property
     def info(self) -> dict[str, str]:
         """The name and version of the server, for the client."""
         return msgspec.structs.asdict(self.registry.application(self.settings.name, self.settings.version))
 
-    def _listed_tool(self, operation_id: str) -> bytes | None:
+    def listed_tool(self, operation_id: str) -> bytes | None:
         """Return the JSON of a tool as `tools/list` has it."""
         tool = self.catalog.tool(operation_id)
         return None if tool is None else tool.text(LATEST)

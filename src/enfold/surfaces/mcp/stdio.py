@@ -61,6 +61,7 @@ def _connection(registry: Registry, identity: Identity | None, settings: dict[st
     chosen = MCPSettings(**settings)
     introduce(registry, {"mcp": "the standard streams"}, chosen.recorder)
     server = MCPServer(registry, chosen, has_identities=identity is not None)
+    registry.services.listed_tool = server.listed_tool
     return StdioChannel(server, take_streams(chosen.limits.line_bytes), identity)
 
 
