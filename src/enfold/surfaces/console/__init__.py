@@ -32,24 +32,21 @@ _LOOK_AGAIN: Final = (b"cache-control", b"no-cache")
 _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
-class Console:
-    """The files of the console, read when one is first asked for."""
-
-    def page(self, path: str, root: str, headers: Headers) -> Response | None:
-        """Return the console's page at a path of a server mounted at `root`; None if there is none."""
-        if path in ("", *PARENTS):
-            return Response(b"", 307, [(b"location", f"{root}/".encode())])
-        asked = _FILE.fullmatch(path)
-        if path != "/" and asked is None:
-            return None
-        release, name = ("", "index.html") if asked is None else asked.groups()
-        page = _files().get(name)  # a path cannot leave the folder, because it is compared and never joined
-        if page is None:
-            return None
-        is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
-        age = _FOREVER if release == _release() else _LOOK_AGAIN
-        told = [*page.headers, age]
-        return Response(b"", 304, told) if is_known else Response(page.body, 200, told, page.media_type)
+def console_file(path: str, root: str, headers: Headers) -> Response | None:
+    """Return the console's file at a path of a server mounted at `root`; None if there is none."""
+    if path in ("", *PARENTS):
+        return Response(b"", 307, [(b"location", f"{root}/".encode())])
+    asked = _FILE.fullmatch(path)
+    if path != "/" and asked is None:
+        return None
+    release, name = ("", "index.html") if asked is None else asked.groups()
+    page = _files().get(name)  # a path cannot leave the folder, because it is compared and never joined
+    if page is None:
+        return None
+    is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
+    age = _FOREVER if release == _release() else _LOOK_AGAIN
+    told = [*page.headers, age]
+    return Response(b"", 304, told) if is_known else Response(page.body, 200, told, page.media_type)
 
 
 @cache

@@ -28,7 +28,6 @@ from enfold.surfaces.asgi import (
     run_lifespan,
 )
 from enfold.surfaces.authentication import Authentication
-from enfold.surfaces.console import Console
 from enfold.surfaces.endpoints import PREFIX, Dialect, Functions, FunctionSettings, Run
 from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.http.live import LiveCalls
@@ -115,7 +114,7 @@ def to_http(
     choose = partial(_choose, streams, pages)
     guarded = served.guarded(has_identities=tokens is not None, surface="http")
     functions = Functions(guarded, chosen, _DIALECT, choose, live.follow)
-    service = service_pages(functions, authentication, streams, Console() if settings.console else None)
+    service = service_pages(functions, authentication, streams, has_console=settings.console)
     own = [
         operation_pages(functions),
         live.pages(functions),

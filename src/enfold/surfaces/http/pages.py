@@ -13,12 +13,12 @@ from enfold.operations.access import may_list
 from enfold.runtime.reserved import READERS
 from enfold.surfaces.asgi import origin_of
 from enfold.surfaces.authentication import Authentication
-from enfold.surfaces.console import PARENTS, Console
+from enfold.surfaces.console import PARENTS, console_file
 from enfold.surfaces.endpoints import NO_STORE, Functions
 from enfold.surfaces.http.stack import HTTPRequest
 from enfold.surfaces.http.streams import Streams
 from enfold.surfaces.request import Response, prefers_page
-from enfold.surfaces.router import Page, Pages, exact, first_of
+from enfold.surfaces.router import Handler, Page, Pages, exact, first_of
 
 if TYPE_CHECKING:
     from enfold.surfaces.http.tasks import TaskPages
@@ -32,16 +32,16 @@ _VARY: Final = (b"vary", b"accept")
 
 
 def service_pages(
-    functions: Functions, authentication: Authentication, streams: Streams, console: Console | None
+    functions: Functions, authentication: Authentication, streams: Streams, *, has_console: bool
 ) -> Pages[HTTPRequest]:
     """Return the pages that are the same for all callers: health, readiness, metadata and the console."""
     health = Page(_health, is_public=True, cross_site="allowed")
-    ready = Page(_Readiness(authentication, streams).answer, is_public=True, cross_site="allowed")
+    ready = Page(_readiness(authentication, streams), is_public=True, cross_site="allowed")
     fixed = exact({"/healthz": health, "/health": health, "/readyz": ready})
     pages = [fixed]
     if authentication.authenticator is not None:
         pages.append(_metadata(functions, authentication))
-    pages.append(_redirects if console is None else _ConsolePages(console, authentication).find)
+    pages.append(_console(authentication) if has_console else _redirects)
     return first_of(*pages)
 
 
@@ -49,23 +49,21 @@ async def _health(_: HTTPRequest) -> Response:
     return Response(b'{"status":"ok"}', 200, [NO_STORE])
 
 
-class _Readiness:
-    """200 and `ready`, or 503; the reason only for those who may know which sources there are."""
+def _readiness(authentication: Authentication, streams: Streams) -> Handler[HTTPRequest]:
+    """Answer 200 and `ready`, or 503; the reason only for those who may know which sources there are."""
 
-    def __init__(self, authentication: Authentication, streams: Streams) -> None:
-        self._authentication = authentication
-        self._streams = streams
-
-    async def answer(self, request: HTTPRequest) -> Response:
-        missing = self._authentication.registry.services.sources.missing
-        word = "stopping" if self._streams.is_stopping else "waiting" if missing else "ready"
+    async def answer(request: HTTPRequest) -> Response:
+        missing = authentication.registry.services.sources.missing
+        word = "stopping" if streams.is_stopping else "waiting" if missing else "ready"
         shown: dict[str, Any] = {"status": word}
-        if self._authentication.authenticator is None or may_list(READERS, request.identity):
+        if authentication.authenticator is None or may_list(READERS, request.identity):
             shown["missing"] = [
                 {"source": each.name, "kind": each.kind, "state": each.state, "why": each.why, "since": int(each.since)}
                 for each in missing
             ]
         return Response(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
+
+    return answer
 
 
 def _metadata(functions: Functions, authentication: Authentication) -> Pages[HTTPRequest]:
@@ -92,32 +90,28 @@ async def _redirect(request: HTTPRequest) -> Response:
 _TO_DOCUMENT: Final = Page(_redirect, is_public=True)
 
 
-class _ConsolePages:
-    """The console; a program that asks at the root gets the addresses of everything."""
+def _console(authentication: Authentication) -> Pages[HTTPRequest]:
+    """Return the console; a program that asks at the root gets the addresses of everything."""
 
-    def __init__(self, console: Console, authentication: Authentication) -> None:
-        self._console = console
-        self._authentication = authentication
-        self._page = Page(self._answer, is_public=True, cross_site="links")
-
-    def find(self, request: HTTPRequest) -> Page[HTTPRequest] | None:
-        is_there = request.method in _READ and self._file(request) is not None
-        return self._page if is_there else None
-
-    def _file(self, request: HTTPRequest) -> Response | None:
-        return self._console.page(request.path, request.root, request.headers)
-
-    async def _answer(self, request: HTTPRequest) -> Response | None:
+    async def answer(request: HTTPRequest) -> Response | None:
         if request.path == "/" and not prefers_page(request.headers.get(b"accept", b"")):
-            return Response(msgspec.json.encode(self._addresses(request)), 200, [NO_STORE, _VARY])
-        return self._file(request)
+            return Response(msgspec.json.encode(_addresses(authentication, request)), 200, [NO_STORE, _VARY])
+        return console_file(request.path, request.root, request.headers)
 
-    def _addresses(self, request: HTTPRequest) -> dict[str, str]:
-        """Without a token that is needed, only what is the same at every server."""
-        base = f"{origin_of(request.exchange.scope, request.headers)}{request.root}/"
-        is_anonymous = self._authentication.is_closed and request.identity is None
-        named = surface_paths({}) if is_anonymous else self._authentication.registry.services.surfaces
-        return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
+    def find(request: HTTPRequest) -> Page[HTTPRequest] | None:
+        is_read = request.method in _READ
+        return page if is_read and console_file(request.path, request.root, request.headers) is not None else None
+
+    page = Page(answer, is_public=True, cross_site="links")
+    return find
+
+
+def _addresses(authentication: Authentication, request: HTTPRequest) -> dict[str, str]:
+    """Return the addresses of everything; without a token that is needed, only what is the same at every server."""
+    base = f"{origin_of(request.exchange.scope, request.headers)}{request.root}/"
+    is_anonymous = authentication.is_closed and request.identity is None
+    named = surface_paths({}) if is_anonymous else authentication.registry.services.surfaces
+    return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
 
 def surface_paths(mounts: Mapping[str, object]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from enfold.surfaces.asgi import Exchange
 from enfold.surfaces.authentication import Authentication
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.http.stack import HTTPRequest
-from enfold.surfaces.request import Request, id_header, stream_type
+from enfold.surfaces.request import id_header, stream_type
 from enfold.surfaces.responses import encode_result, not_acceptable
 
 RETRY_MS: Final = 2_000
@@ -116,7 +116,7 @@ class Streams:
     ) -> None:
         """Send envelopes until they end, the client disconnects or its token becomes invalid."""
         exchange = request.exchange
-        stream = SubscriptionStream(exchange, request, functions, media_type, context, self._heartbeat)
+        stream = SubscriptionStream(request, functions, media_type, context, self._heartbeat)
         self._open.add(exchange)
         self._observers.streams += 1
         try:
@@ -132,23 +132,16 @@ class SubscriptionStream:
     """One stream on its way to one client."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        request: Request,
-        functions: Functions,
-        media_type: str,
-        context: Context,
-        heartbeat: float,
+        self, request: HTTPRequest, functions: Functions, media_type: str, context: Context, heartbeat: float
     ) -> None:
-        self._exchange = exchange
         self._request = request
+        self._exchange = request.exchange
         self._functions = functions
         self._media_type = media_type
         self._framing = FRAMINGS[media_type]
         self._context = context
         self._heartbeat = heartbeat
         self._writing = asyncio.Lock()
-        self._is_started = False
         self._is_silent = True
         self.items = 0
         self.sent = 0  # bytes
@@ -174,7 +167,7 @@ class SubscriptionStream:
     async def _fail(self, error: CallError, beating: asyncio.Task[None]) -> None:
         async with self._writing:  # so that a heartbeat is not cut off in its middle
             beating.cancel()
-        if not self._is_started:
+        if not self._exchange.is_started:
             raise error
         text = self._functions.failure_text(self._request, error)
         await self._send(self._framing.failure(text), more=False)
@@ -211,9 +204,8 @@ class SubscriptionStream:
     async def _send(self, chunk: bytes, *, more: bool = True) -> None:
         """Send one piece; the server makes us wait here when the client reads slowly, and so the handler waits too."""
         async with self._writing:
-            if not self._is_started:
+            if not self._exchange.is_started:
                 await self._exchange.begin_stream(self._media_type, [id_header(self._request)])
-                self._is_started = True
                 chunk = self._framing.opening + chunk
             self._is_silent = False
             if chunk or not more:

@@ -44,7 +44,7 @@ from enfold.operations.access import may_list
 from enfold.operations.outcomes import NeedsInput
 from enfold.surfaces.mcp import tools
 from enfold.surfaces.mcp.catalog import Prompt
-from enfold.surfaces.mcp.exchange import ClientExchange, Method, Session, check_level, revision_for
+from enfold.surfaces.mcp.exchange import ClientExchange, Method, check_level, revision_for
 from enfold.surfaces.mcp.uris import with_prefix, without_prefix
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ MAX_COMPLETIONS: Final = 100
 
 
 def _initialize(server: MCPServer, exchange: ClientExchange, params: Initialize) -> Result:
-    revision, session = negotiate(params.protocol_version), exchange.client
-    if isinstance(session, Session):
+    revision, session = negotiate(params.protocol_version), exchange.session
+    if session is not None:
         session.revision = revision_for(revision, params.client_info, server.text_clients)
         session.capabilities = params.capabilities or {}
     return InitializeResult(
@@ -76,16 +76,11 @@ def _discover(server: MCPServer, exchange: ClientExchange, params: Params) -> Re
     return exchange.cacheable(result, server.settings.ttl_ms, is_private=server.has_private_instructions)
 
 
-def _ping(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
-    del server, exchange, params
-    return Result()
-
-
 def _set_level(server: MCPServer, exchange: ClientExchange, params: SetLevel) -> Result:
     del server
     exchange.client.log_level = check_level(params.level)
-    if isinstance(exchange.client, Session):
-        exchange.client.has_set_level = True
+    if exchange.session is not None:
+        exchange.session.has_set_level = True
     return Result()
 
 
@@ -115,9 +110,9 @@ async def _read_resource(server: MCPServer, exchange: ClientExchange, params: Re
 
 
 async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
-    session, uri = exchange.client, params.uri
+    session, uri = exchange.session, params.uri
     match = server.resource(exchange, uri)
-    if isinstance(session, Session) and uri not in session.followed:
+    if session is not None and uri not in session.followed:
         server.check_subscriptions([*session.followed, uri])
         release = await server.follow(match, uri)
         if session.is_over or uri in session.followed:  # meanwhile
@@ -128,8 +123,8 @@ async def _subscribe(server: MCPServer, exchange: ClientExchange, params: Subscr
 
 
 async def _unsubscribe(server: MCPServer, exchange: ClientExchange, params: Subscribe) -> Result:
-    session = exchange.client
-    if isinstance(session, Session) and params.uri in session.followed:
+    session = exchange.session
+    if session is not None and params.uri in session.followed:
         session.followed.pop(params.uri)()
     else:
         server.resource(exchange, params.uri)
@@ -221,7 +216,7 @@ _SHARED: Final = {
 IN_SESSION: Final = {
     **_SHARED,
     "initialize": Method(_initialize, Initialize),
-    "ping": Method(_ping),
+    "ping": Method(lambda *_: Result()),
     "logging/setLevel": Method(_set_level, SetLevel),
     "resources/subscribe": Method(_subscribe, Subscribe, "slow", capability="resources"),
     "resources/unsubscribe": Method(_unsubscribe, Subscribe, "slow", capability="resources"),
