@@ -7,8 +7,9 @@ text; all others count as `other`. They cannot displace built-in and declared co
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from operator import add, and_
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ OTHER: Final = "other"
 _SUM: Final = len(BOUNDS) + 1
 _LINE: Final = 110  # bytes of a line without the label values
 
+T = TypeVar("T")
 Row = list[float]  # the number of calls per duration bucket, then the sum of seconds
 
 
@@ -158,31 +160,27 @@ def _word_or_other(word: str, known: set[str], most: int) -> str:
 
 def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
     """Merge the metrics of several processes within the same limits; a source is up if it is up in all of them."""
-    bounded = BoundedRows()
-    refusals: dict[tuple[str, str], int] = {}
-    gauges: dict[tuple[str, str], float] = {}
-    sources: dict[tuple[str, str], bool] = {}
-    changes: dict[tuple[str, str], int] = {}
     given = list(snapshots)
+    bounded = BoundedRows()
     for code in (code for each in given for code in each.declared):
         bounded.declare(code)
-    for each in given:
-        for operation, source, code, row in each.rows:
-            known = bounded.find(operation, source, code)
-            known[:] = [a + b for a, b in zip(known, row, strict=True)]
-        for surface, code, number in each.refusals:
-            refusals[surface, code] = refusals.get((surface, code), 0) + number
-        for name, word, value in each.gauges:
-            gauges[name, word] = gauges.get((name, word), 0.0) + value
-        for name, kind, is_up in each.sources:
-            sources[name, kind] = sources.get((name, kind), True) and is_up
-        for name, kind, changed in each.changes:  # all processes count the same changes
-            changes[name, kind] = max(changes.get((name, kind), 0), changed)
+    for operation, source, code, row in (row for each in given for row in each.rows):
+        known = bounded.find(operation, source, code)
+        known[:] = map(add, known, row)
     return CountsSnapshot(
         [(*labels, row) for labels, row in bounded.rows.items()],
-        [(*key, number) for key, number in refusals.items()],
-        [(*key, value) for key, value in gauges.items()],
-        [(*key, is_up) for key, is_up in sources.items()],
+        _merged((row for each in given for row in each.refusals), add),
+        _merged((row for each in given for row in each.gauges), add),
+        _merged((row for each in given for row in each.sources), and_),
         sorted(bounded.declared),
-        [(*key, number) for key, number in changes.items()],
+        _merged((row for each in given for row in each.changes), max),  # all processes count the same changes
     )
+
+
+def _merged(rows: Iterable[tuple[str, str, T]], merge: Callable[[T, T], T]) -> list[tuple[str, str, T]]:
+    """Return one row for each pair of labels."""
+    found: dict[tuple[str, str], T] = {}
+    for first, second, value in rows:
+        known = found.get((first, second))
+        found[first, second] = value if known is None else merge(known, value)
+    return [(*labels, value) for labels, value in found.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -42,11 +42,17 @@ class _Counts(Collector):
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        yield from _calls(self._counts)
-        yield _refusals(self._counts)
-        yield from _gauges(self._counts)
-        yield _sources(self._counts)
-        yield _changes(self._counts)
+        counts, by_source = self._counts, ("source", "kind")
+        refusals = CounterMetricFamily("enfold_refusals", "Calls rejected before they ran.", labels=("surface", "code"))
+        sources = GaugeMetricFamily("enfold_source_up", "Whether a source is up: 1 or 0.", labels=by_source)
+        changes = CounterMetricFamily(
+            "enfold_definition_changes", "Operations whose definitions changed in a source.", labels=by_source
+        )
+        yield from _calls(counts)
+        yield _filled(refusals, counts.refusals)
+        yield from _gauges(counts)
+        yield _filled(sources, counts.sources)
+        yield _filled(changes, counts.changes)
 
 
 def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
@@ -63,13 +69,6 @@ def _calls(counts: CountsSnapshot) -> Iterator[Metric]:
     yield times
 
 
-def _refusals(counts: CountsSnapshot) -> Metric:
-    family = CounterMetricFamily("enfold_refusals", "Calls rejected before they ran.", labels=("surface", "code"))
-    for surface, code, number in counts.refusals:
-        family.add_metric([surface, code], number)
-    return family
-
-
 def _gauges(counts: CountsSnapshot) -> Iterator[Metric]:
     families: dict[str, Any] = {}
     for name, word, value in counts.gauges:
@@ -82,17 +81,7 @@ def _gauges(counts: CountsSnapshot) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _sources(counts: CountsSnapshot) -> Metric:
-    family = GaugeMetricFamily("enfold_source_up", "Whether a source is up: 1 or 0.", labels=("source", "kind"))
-    for name, kind, is_up in counts.sources:
-        family.add_metric([name, kind], float(is_up))
-    return family
-
-
-def _changes(counts: CountsSnapshot) -> Metric:
-    family = CounterMetricFamily(
-        "enfold_definition_changes", "Operations whose definitions changed in a source.", labels=("source", "kind")
-    )
-    for name, kind, number in counts.changes:
-        family.add_metric([name, kind], number)
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, rows: Iterable[tuple[str, str, float]]) -> Metric:
+    for first, second, value in rows:
+        family.add_metric([first, second], value)
     return family
