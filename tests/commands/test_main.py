@@ -120,6 +120,26 @@ WRONG = [
         "VALIDATION_ERROR: --grace must be a number from 0",
     ),
     (
+        "no room for a body",
+        ["serve", SHOP, "--max-body", "-1"],
+        2,
+        "VALIDATION_ERROR: --max-body must be a number of at",
+    ),
+    (
+        "results of no length",
+        ["mcp", SHOP, "--max-result-tokens", "0"],
+        2,
+        "VALIDATION_ERROR: --max-result-tokens must be a number of at least 1, not 0",
+    ),
+    (
+        "no results",
+        ["search", SHOP, "add", "--limit", "0"],
+        2,
+        "VALIDATION_ERROR: --limit must be a number of at least 1",
+    ),
+    ("no tasks", ["tasks", "list", "--limit", "few"], 2, "VALIDATION_ERROR: --limit must be a number from 1 to 1000"),
+    ("no runs", ["prov", "list", "--store", "x", "--limit", "-1"], 2, "VALIDATION_ERROR: --limit must be a number of"),
+    (
         "a limit for fewer workers",
         ["serve", SHOP, "--port", "0", "--workers", "4", "--limit", "calls_at_once=2"],
         2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from enfold.calls.transports.nats_streams import NATSUser, nats_permissions, read_users, serves
-from enfold.commands.shared.options import parse_command, parse_options
+from enfold.commands.shared.options import add_number, parse_command, parse_options
 from enfold.commands.shared.targets import TOKEN, on_target
 from enfold.errors import CallError
 from enfold.operations import OperationSpec
@@ -87,15 +87,7 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator, edge, key}]"
     )
-    parser.add_argument(
-        "--shards", type=_count, default=1, help="buckets for idempotency keys, as for `enfold nats init`"
-    )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text} is not a whole number above 0")
-    return int(text)
+    add_number(parser, "--shards", default=1, help="buckets for idempotency keys, as for `enfold nats init`")
 
 
 def users_in(file: Path) -> list[NATSUser]:
@@ -125,9 +117,8 @@ def _init_parser() -> ArgumentParser:
         "--replicas", type=int, help="replicas of each stream (default 1, or 3 in a cluster of three or more)"
     )
     parser.add_argument("--keep", type=float, help="seconds for which idempotency keys are kept (default 3600)")
-    parser.add_argument(
-        "--shards", type=_count, help="buckets among which idempotency keys are divided (default 1, or as it is)"
-    )
+    shards = "buckets among which idempotency keys are divided (default 1, or as it is)"
+    add_number(parser, "--shards", help=shards)
     parser.add_argument("--insecure", action="store_true", help="allow a remote server without credentials")
     return parser
 

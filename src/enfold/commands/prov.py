@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.options import add_number, parse_options
 from enfold.commands.shared.output import in_lines
 from enfold.envelope import local_envelope
 from enfold.errors import printable, printable_lines
@@ -59,7 +59,7 @@ def _parser() -> ArgumentParser:
     listing.add_argument("--store", type=Path, required=True, help=_STORE)
     listing.add_argument("--operation", help="only runs of this operation")
     listing.add_argument("--caller", help="only runs of this caller")
-    listing.add_argument("--limit", type=int, default=50, help="maximum number of runs (default 50)")
+    add_number(listing, "--limit", default=50, help="maximum number of runs (default 50)")
     listing.add_argument("--json", action="store_true", help="print the complete records as JSON")
     showing = add("show", lambda options: _print(in_lines(_load(options))), "print a record")
     verifying = add("verify", _verify, "verify a record")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.options import add_number, parse_command
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError, printable_lines
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("query", nargs="*", help="what you want to do")
-        parser.add_argument("--limit", type=int, default=10, help="maximum number of results (default 10)")
+        add_number(parser, "--limit", default=10, help="maximum number of results (default 10)")
         parser.add_argument("--source", metavar="NAMESPACE", help="only operations of this namespace")
         parser.add_argument(
             "--kind", choices=("query", "mutation", "subscription"), help="only operations of this type"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -28,7 +28,15 @@ from enfold.commands.nats import users_in
 from enfold.commands.shared.advice import missing_target
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
-from enfold.commands.shared.options import add_agent_options, add_list, agent_settings, limits_of, parse_command
+from enfold.commands.shared.options import (
+    add_agent_options,
+    add_list,
+    add_number,
+    agent_settings,
+    limits_of,
+    number_reader,
+    parse_command,
+)
 from enfold.commands.shared.stores import (
     OrderKeys,
     TaskSettings,
@@ -102,7 +110,7 @@ def _fill_in_address(options: Namespace) -> None:
     if options.host is None:
         options.host = os.environ.get("ENFOLD_HOST") or "127.0.0.1"
     if options.port is None:
-        options.port = _number("PORT", int, 0, 65_535)(os.environ.get("PORT") or "8000")
+        options.port = number_reader("PORT", 0, 65_535)(os.environ.get("PORT") or "8000")
 
 
 def _run(terms: Terms, listening: socket) -> int:
@@ -159,8 +167,7 @@ def _certificate(options: Namespace) -> Certificate | None:
 
 def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--host", help="the address to listen on (default ENFOLD_HOST, else 127.0.0.1)")
-    port = _number("--port", int, 0, 65_535)
-    parser.add_argument("--port", type=port, help="the port; 0 chooses a free one (default PORT, else 8000)")
+    add_number(parser, "--port", 0, 65_535, help="the port; 0 chooses a free one (default PORT, else 8000)")
     parser.add_argument("--format", default=DEFAULT_FORMAT, help="default format of responses")
     add_caller_options(parser)
     parser.add_argument("--token", help="a shared token for the identity `owner`; prefer ENFOLD_SERVE_TOKEN")
@@ -177,9 +184,8 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         metavar="ADDRESSES",
         help="proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses or networks, separated by commas",
     )
-    parser.add_argument(
-        "--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="maximum size of a request body"
-    )
+    body = "maximum size of a request body"
+    add_number(parser, "--max-body", default=8 * 1024 * 1024, metavar="BYTES", help=body)
     add_list(parser, "--limit", "NAME=NUMBER", "override a limit (docs/limits.md)")
     parser.add_argument("--no-console", action="store_true", help="do not serve the console at /")
     parser.add_argument(
@@ -206,25 +212,10 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--title", help="application name, in the OpenAPI document and for MCP clients")
     parser.add_argument("--app-version", metavar="TEXT", help="application version")
-    workers, grace = _number("--workers", int, 1, 256), _number("--grace", float, 0, 86_400)
-    parser.add_argument("--workers", type=workers, default=1, metavar="N", help="number of worker processes")
-    parser.add_argument("--grace", type=grace, default=GRACE, help="seconds for running calls to finish at shutdown")
+    add_number(parser, "--workers", 1, 256, default=1, metavar="N", help="number of worker processes")
+    grace = "seconds for running calls to finish at shutdown"
+    add_number(parser, "--grace", 0, 86_400, kind=float, default=GRACE, help=grace)
     parser.add_argument("--reload", action="store_true", help="restart when a Python file below this folder changes")
-
-
-def _number(option: str, kind: Callable[[str], float], least: int, most: int) -> Callable[[str], Any]:
-    """Return a parser for an option that is a number in a range."""
-
-    def read(text: str) -> float:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = float("nan")
-        if not least <= number <= most:
-            raise CallError("VALIDATION_ERROR", f"{option} must be a number from {least} to {most}, not {text[:50]}")
-        return number
-
-    return read
 
 
 def _proxies(text: str) -> list[str]:

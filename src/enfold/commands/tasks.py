@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from enfold.commands.shared.callers import LOCAL
-from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.options import add_number, parse_options
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.stores import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.commands.shared.targets import opened, read_target
@@ -79,15 +79,8 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format of results")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for wait: maximum time in seconds")
     most = f"for list: maximum number, up to {MAX_LIST}"
-    parser.add_argument("--limit", type=_count, default=100, metavar="NUMBER", help=most)
+    add_number(parser, "--limit", 1, MAX_LIST, default=100, metavar="NUMBER", help=most)
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_LIST:
-        raise ValueError(text)
-    return number
 
 
 async def _run(options: Namespace) -> int:

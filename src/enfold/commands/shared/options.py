@@ -14,6 +14,7 @@ from enfold.errors import CallError, invalid_argument, nearest
 from enfold.runtime.registry import Registry
 from enfold.surfaces.limits import Limits, read_limits
 
+MOST = 2**63 - 1  # of a number without a limit of its own
 TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"
 
 
@@ -82,6 +83,35 @@ def add_list(parser: ArgumentParser, option: str, metavar: str, help: str) -> No
     parser.add_argument(option, action="append", default=[], metavar=metavar, help=help)
 
 
+def add_number(
+    parser: ArgumentParser,
+    option: str,
+    least: int = 1,
+    most: int = MOST,
+    *,
+    kind: Callable[[str], float] = int,
+    **settings: Any,
+) -> None:
+    """Add an option that is a number in a range."""
+    parser.add_argument(option, type=number_reader(option, least, most, kind), **settings)
+
+
+def number_reader(name: str, least: int, most: int = MOST, kind: Callable[[str], float] = int) -> Callable[[str], Any]:
+    """Return a function that reads a number in a range; `name` is that of the option or variable, for messages."""
+
+    def read(text: str) -> float:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = float("nan")
+        if not least <= found <= most:
+            limits = f"from {least} to {most}" if most < MOST else f"of at least {least}"
+            raise CallError("VALIDATION_ERROR", f"{name} must be a number {limits}, not {text[:50]}")
+        return found
+
+    return read
+
+
 MODES = ("all", "search", "auto")
 
 
@@ -109,7 +139,7 @@ def add_agent_options(parser: ArgumentParser) -> None:
     told = "what tools/list contains: all tools, search tools, or auto (by cost)"
     add_list(parser, "--expose", "[NAMESPACE=]MODE", told)
     add_list(parser, "--pin", "PATTERN", "an operation that is always listed")
-    parser.add_argument("--max-result-tokens", type=int, metavar="N", help="shorten longer results where possible")
+    add_number(parser, "--max-result-tokens", metavar="N", help="shorten longer results where possible")
 
 
 def agent_settings(options: Namespace, target: Target | None) -> dict[str, Any]:
