@@ -18,6 +18,7 @@ from enfold.operations import legal_names, read_access
 from enfold.storage import FileVersion, file_version
 
 if TYPE_CHECKING:
+    from enfold.auth.issuers import Issuer
     from enfold.sources.mcp.oauth.settings import OpenURL
 
 __all__ = ["Config", "Kind", "SourceEntry", "parse_config", "read_config"]
@@ -57,7 +58,7 @@ class Config(msgspec.Struct, frozen=True):
     idempotency: dict[str, Any] = {}  # how long outcomes are kept by idempotency key
     nats: dict[str, Any] = {}  # replicas
     tasks: dict[str, Any] = {}  # store and limits of tasks
-    issuers: tuple[dict[str, Any], ...] = ()  # the issuers whose tokens the server accepts
+    issuers: tuple[Issuer, ...] = ()  # the issuers whose tokens the server accepts
     record: Literal["mutations", "all"] | None = None  # calls that are always recorded
     middleware: tuple[str, ...] = ()  # middleware around every call
     agents: dict[str, Any] = {}  # settings of the MCP server for models
@@ -149,21 +150,20 @@ class _FileReader:
             raise self._wrong(("middleware",), '"middleware" needs "use", as in use = "module:name"')
         return tuple(table["use"] for table in tables)
 
-    def _issuers(self, auth: Any) -> tuple[Entry, ...]:
+    def _issuers(self, auth: Any) -> tuple[Issuer, ...]:
         """Read the issuers of `[auth]`; paths of key files are relative to the configuration."""
         from enfold.auth.issuers import read_issuers
 
-        tables = auth.get("issuers", [auth]) if isinstance(auth, dict) else auth
         try:
-            read_issuers(tables)
+            issuers = read_issuers(auth)
         except (ValueError, AttributeError, TypeError) as error:
             sentence = str(error) if isinstance(error, ValueError) else '"auth" must be a table, or a list of tables'
             raise self._wrong(("auth",), sentence) from None
         return tuple(
-            {**table, "jwks": str(FilePath(self._folder, table["jwks"]))}
-            if table.get("jwks") and "://" not in table["jwks"]
-            else table
-            for table in tables
+            msgspec.structs.replace(each, jwks=str(FilePath(self._folder, each.jwks)))
+            if each.jwks and "://" not in each.jwks
+            else each
+            for each in issuers
         )
 
     def read_json(self, text: str) -> Config:

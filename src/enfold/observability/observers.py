@@ -108,13 +108,6 @@ class Observers:
                 )
             )
 
-    def tell(self, record: CallRecord, trace: Trace | None, attributes: Mapping[str, Any] | None = None) -> None:
-        """Report a finished call to its span and to the observers."""
-        if trace is not None:
-            trace.end(record, attributes)
-        if self.end is not None:
-            self.end(record)
-
     def begin(self, start: Callable[[], SpanStart] | None, *, is_stream: bool = False) -> Watch:
         """Start observing a call; `start` is called only with a tracer, None for a call without a span.
 
@@ -248,4 +241,7 @@ class Watch:
             self.response_bytes,
             self.items,
         )
-        observers.tell(record, self._trace, None if self._trace is None or outcome is None else outcome(record))
+        if self._trace is not None:
+            self._trace.end(record, None if outcome is None else outcome(record))
+        if observers.end is not None:
+            observers.end(record)

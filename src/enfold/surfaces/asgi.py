@@ -274,14 +274,15 @@ async def run_lifespan(
     apps: Iterable[ASGIApp] = (),
 ) -> None:
     """Handle the server's startup and shutdown; `stop` is called before the mounted `apps` stop."""
-    mounted = [_Mounted(app, scope) for app in apps]
+    mounted = [Lifespan(app, scope) for app in apps]
     await receive()
     try:
         await lifetime.start()
     except Exception as error:  # noqa: BLE001  # the server tells it, and ends
         await send({"type": "lifespan.startup.failed", "message": f"on_start failed: {error}"})
         return
-    failed = [message for app in mounted if (message := await app.tell("startup")) is not None]
+    replies = [await app.tell("startup") for app in mounted]
+    failed = [str(reply.get("message", "")) for reply in replies if reply and reply["type"].endswith("failed")]
     if failed:
         await send({"type": "lifespan.startup.failed", "message": "; ".join(failed)})
         return
@@ -294,25 +295,23 @@ async def run_lifespan(
     await send({"type": "lifespan.shutdown.complete"})
 
 
-class _Mounted:
-    """A mounted app living its own lifespan in its own task, because what it opens there it must close there."""
+class Lifespan:
+    """The lifespan of an app, in its own task, because what it opens there it must close there."""
 
     def __init__(self, app: ASGIApp, scope: Scope) -> None:
         self._messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._task = asyncio.ensure_future(app(dict(scope), self._messages.get, self._replies.put))
+        self.task = asyncio.ensure_future(app(dict(scope), self._messages.get, self._replies.put))
 
-    async def tell(self, event: str) -> str | None:
-        """Pass an event on and wait for its reply: None, or what went wrong at the start."""
-        if self._task.done():
+    async def tell(self, event: str) -> dict[str, Any] | None:
+        """Pass an event on and wait for its reply; None for an app that has ended, as one without a lifespan may."""
+        if self.task.done():
             return None
         await self._messages.put({"type": f"lifespan.{event}"})
         reply = asyncio.ensure_future(self._replies.get())
-        await asyncio.wait({reply, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reply, self.task}, return_when=asyncio.FIRST_COMPLETED)
         if reply.done():
-            answer = reply.result()
-            return str(answer.get("message", "")) if answer["type"] == "lifespan.startup.failed" else None
+            return reply.result()
         reply.cancel()
-        # An app that raises here knows no lifespan, which the specification allows.
-        self._task.exception()
+        self.task.exception()  # retrieved, because an app may raise here
         return None

@@ -20,7 +20,7 @@ from enfold.mcp.revisions import KNOWN, LATEST, LATEST_HANDSHAKE
 from enfold.operations import Identity
 from enfold.runtime.registry import Registry
 from enfold.sources.decoders import EventDecoder, ServerSentEvent
-from enfold.surfaces.asgi import ASGIApp
+from enfold.surfaces.asgi import ASGIApp, Lifespan
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.testing.client import CallRequest, Envelopes, Reply, SurfaceClient, read_answer, read_wire
@@ -47,28 +47,23 @@ async def http(registry: Registry, **options: Any) -> AsyncIterator[HTTPClient]:
 @asynccontextmanager
 async def living(app: ASGIApp) -> AsyncIterator[None]:
     """Run the lifespan of an app, as a server does."""
-    events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    task = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, events.get, answers.put))
+    lifespan = Lifespan(app, {"type": "lifespan", "asgi": {"version": "3.0"}})
     try:
-        await _pass_event("startup", task, events, answers)
+        await _pass_event("startup", lifespan)
         yield
-        await _pass_event("shutdown", task, events, answers)
+        await _pass_event("shutdown", lifespan)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        lifespan.task.cancel()
+        await asyncio.gather(lifespan.task, return_exceptions=True)
 
 
-async def _pass_event(event: str, task: asyncio.Future[None], events: Any, answers: Any) -> None:
-    events.put_nowait({"type": f"lifespan.{event}"})
-    answer = asyncio.create_task(answers.get())
-    await asyncio.wait({answer, task}, return_when=asyncio.FIRST_COMPLETED)
-    if not answer.done():
-        answer.cancel()
-        await task  # raises what ended it
+async def _pass_event(event: str, lifespan: Lifespan) -> None:
+    reply = await lifespan.tell(event)
+    if reply is None:
+        await lifespan.task  # raises what ended it
         raise RuntimeError(f"The app ended before its {event}")
-    if answer.result()["type"] != f"lifespan.{event}.complete":
-        raise RuntimeError(f"The app failed at its {event}: {answer.result().get('message', '')}")
+    if reply["type"] != f"lifespan.{event}.complete":
+        raise RuntimeError(f"The app failed at its {event}: {reply.get('message', '')}")
 
 
 class Conversation:

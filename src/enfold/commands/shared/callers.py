@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from enfold.commands.shared.targets import TOKEN, config_of
 from enfold.errors import CallError
@@ -77,14 +77,15 @@ def find_verifiers(options: Namespace) -> list[Verifier]:
     if own:
         found.append(Tokens([(own, Identity("owner", frozenset({EVERYTHING})))]))
     config = config_of(options.target)
-    trusted: list[Mapping[str, Any]] = [] if config is None else list(config.issuers)
-    if options.issuer:
-        prefix = {} if options.issuer_prefix is None else {"prefix": options.issuer_prefix}
-        trusted.append({"issuer": options.issuer, "audiences": options.audience, **prefix})
-    if trusted:
+    trusted = () if config is None else config.issuers
+    if options.issuer or trusted:
         from enfold.auth.issuers import Issuers, read_issuers
 
-        found.append(Issuers(read_issuers(trusted)))
+        if options.issuer:
+            prefix = {} if options.issuer_prefix is None else {"prefix": options.issuer_prefix}
+            table = {"issuer": options.issuer, "audiences": options.audience, **prefix}
+            trusted = (*trusted, *read_issuers(table))
+        found.append(Issuers(trusted))
     return found
 
 

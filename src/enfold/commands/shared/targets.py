@@ -165,17 +165,13 @@ def _where(error: BaseException) -> str:
     """Describe an exception, with the last line of the user's code that it passed through."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    from pathlib import Path
+    from pathlib import Path  # for a mistake alone, as is the next
+    from traceback import walk_tb
 
     own = str(Path(__file__).parents[2])
-    text = f"{type(error).__name__}: {error}"
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith(("<", own)):
-            place = f" ({name}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return text + place
+    steps = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [f" ({name}, line {line})" for name, line in steps if not name.startswith(("<", own))]
+    return f"{type(error).__name__}: {error}{places[-1] if places else ''}"
 
 
 @contextmanager
