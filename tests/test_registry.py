@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from enfold import CallError, Context, OperationRegistry, OperationSpec, OperationType
+from enfold import Call, CallError, Context, Next, OperationRegistry, OperationSpec, OperationType, Outcome
 from enfold.operations import Operation
 
 
@@ -80,6 +80,13 @@ def test_a_duplicate_id_is_refused_by_name() -> None:
         ops.register(lambda: None, name="add")
 
 
+def test_options_for_an_operation_are_refused_instead_of_ignored() -> None:
+    target, add = OperationRegistry(), shop().get("shop.add")
+    with pytest.raises(TypeError, match=r"shop\.add is an operation: options such as access are for functions"):
+        target.register(add, access={"required_scopes": ["stock"]})
+    assert "shop.add" not in target
+
+
 def test_register_all_registers_all_or_none() -> None:
     source, target = shop(), OperationRegistry()
     target.register_all(source.only(lambda spec: spec.name == "clear"))
@@ -102,6 +109,17 @@ async def test_a_spec_and_its_handler_can_come_apart() -> None:
     assert (await ops.execute("greet", {"who": "you"})).data == "hello you (32)"
     with pytest.raises(ValueError, match="greet already has a handler"):
         ops.register_handler("greet", greet)
+
+
+async def test_the_middleware_of_a_spec_wraps_the_handler_that_comes_later() -> None:
+    async def refuse(call: Call, next: Next) -> Outcome:
+        raise CallError("ACCESS_DENIED", "closed")
+
+    ops = OperationRegistry()
+    ops.register(Operation(OperationSpec(name="greet"), None, middleware=(refuse,)))
+    ops.register_handler("greet", lambda *_: "hello")
+    with pytest.raises(CallError, match="closed"):
+        await ops.execute("greet", {})
 
 
 def test_a_handler_without_a_spec_is_refused() -> None:

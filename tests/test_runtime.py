@@ -559,6 +559,23 @@ def test_execute_now_runs_both_kinds_without_a_running_loop() -> None:
     assert ops.execute_now("t.now", {"x": 3}).data == 4
 
 
+async def test_execute_now_in_a_running_loop_runs_a_def_and_says_what_to_write_for_the_rest() -> None:
+    ops = registry()
+
+    @ops.query
+    async def later() -> int:
+        await asyncio.sleep(0)
+        return 3
+
+    @ops.query
+    def now() -> int:
+        return 4
+
+    assert ops.execute_now("t.now").data == 4
+    with pytest.raises(CallError, match=r"write await registry\.execute"):
+        ops.execute_now("t.later")
+
+
 def test_a_call_of_an_inline_def_needs_no_asyncio() -> None:
     program = """
 import sys

@@ -10,7 +10,7 @@ import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from enfold.errors import CallError
 from enfold.operations import is_coroutine_function
@@ -133,8 +133,14 @@ class Interrupt(KeyboardInterrupt):
     """Ctrl-C while a call runs without an event loop. A KeyboardInterrupt of another class is the handler's own."""
 
 
-def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
-    """Run a coroutine that never waits without an event loop; with `needs_loop` it gets a loop if none runs."""
+_INLINE: Final = "A `def` that runs inline cannot await an `async def`: make it `async def` too"
+
+
+def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False, advice: str = _INLINE) -> Any:
+    """Run a coroutine that never waits without an event loop; with `needs_loop` it gets a loop if none runs.
+
+    `advice` is the error of a coroutine that has to wait for the loop of its caller.
+    """
     if needs_loop and not loop_is_running():
         import asyncio  # only where something waits
 
@@ -145,7 +151,7 @@ def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
     except StopIteration as done:
         return done.value
     coroutine.close()
-    raise CallError("EXECUTION_ERROR", "A `def` that runs inline cannot await an `async def`: make it `async def` too")
+    raise CallError("EXECUTION_ERROR", advice)
 
 
 def loop_is_running() -> bool:

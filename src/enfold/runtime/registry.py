@@ -273,7 +273,8 @@ class Registry(ABC):
         context.inline = True
         # The stores of idempotency keys wait, whatever the handler does.
         needs_loop = context.unused_key is not None or (operation_id in self and self.needs_loop(operation_id))
-        result: ResponseEnvelope[Any] = drive(self.execute(operation_id, input, context), needs_loop)
+        advice = "execute_now() cannot wait while an event loop runs: write await registry.execute(...)"
+        result: ResponseEnvelope[Any] = drive(self.execute(operation_id, input, context), needs_loop, advice)
         return result
 
     def subscribe(
@@ -478,6 +479,11 @@ class OperationRegistry(Registry):
             raise TypeError(
                 "A registry is not an operation: register all of its operations with register_all(registry)"
             )
+        if isinstance(operation, Operation) and options:
+            raise TypeError(
+                f"{operation.spec.id} is an operation: options such as {next(iter(options))} are for functions. "
+                "Change a copy, as in operation.replace(spec=operation.spec.replace(timeout=5))"
+            )
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
         check_namespace(made.spec.namespace)
         if made.spec.id in self._entries:
@@ -496,7 +502,7 @@ class OperationRegistry(Registry):
             raise LookupError(f"There is no spec {operation_id}: register it before its handler")
         if prepared.operation.handler is not None:
             raise ValueError(f"{operation_id} already has a handler")
-        self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
+        self._put(prepared.operation.replace(handler=handler))
 
     def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
         """Register all operations, or none if an id is taken; a source that changes keeps its operations current.
