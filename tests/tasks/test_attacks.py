@@ -90,6 +90,9 @@ async def hold(seconds: float) -> float:
     return seconds
 
 
+ops.register(hold, name="hold_again", durable=True, on_crash="retry")
+
+
 @ops.mutation(durable=True)
 async def noise(seed: int, size: int) -> str:
     return made_of(seed, size)
@@ -301,13 +304,15 @@ async def test_a_key_is_any_text_and_distinguishes_its_inputs(store: TaskStore) 
     await tasks.close()
 
 
-async def test_one_caller_does_not_fill_a_worker(store: TaskStore) -> None:
+@pytest.mark.parametrize("operation", ["shop.hold", "shop.hold_again"], ids=["started once", "started again"])
+async def test_one_caller_does_not_fill_a_worker(store: TaskStore, operation: str) -> None:
     async with Tasks(ops, store, at_once=8) as tasks:
         for _ in range(60):
-            await tasks.start("shop.hold", {"seconds": 3600}, identity=ANN)
+            await tasks.start(operation, {"seconds": 3600}, identity=ANN)
         for _ in range(2):
-            quick = await tasks.start("shop.hold", {"seconds": 0}, identity=EVE)
+            quick = await tasks.start(operation, {"seconds": 0}, identity=EVE)
             assert (await asyncio.wait_for(quick.result(), 20)).data == 0
+        assert tasks.runner.working <= 8
         await tasks.runner.stop()
 
 
@@ -470,7 +475,7 @@ async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path, steps:
             "accept": lambda: tasks.start("shop.large", {"size": 1}, identity=EVE),
             "list": lambda: tasks.list(identity=ANN, limit=10),
             "list all": lambda: tasks.list(identity=BOSS, limit=10),
-            "claim": lambda: store.claim(lambda: ["shop.large", "shop.wait"], 4, 0),
+            "claim": lambda: store.claim(lambda: ["shop.large", "shop.wait"], lambda: 4, 0),
             "expire": store.expire,
         }.items():
             before = next(steps)

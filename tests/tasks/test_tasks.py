@@ -445,11 +445,11 @@ async def test_a_task_claimed_while_its_worker_stops_goes_to_another_worker(jets
         first, second = NATSTasks(transport, name=name), NATSTasks(transport, name=name)
         edge = Tasks(ops, second, at_once=0)
         handle = await edge.start("shop.report", {"year": 1}, identity=ANN)
-        claiming = first.claim(lambda: ["shop.report"], 1, 5.0)
+        claiming = first.claim(lambda: ["shop.report"], lambda: 1, 5.0)
         leaving = await left_when_stored(transport, str(handle.id), claiming, name)
         assert leaving.cancelled()
         async with asyncio.timeout(4):  # sooner than the server gives it to others by itself
-            (claim,) = await second.claim(lambda: ["shop.report"], 1, 5.0)
+            (claim,) = await second.claim(lambda: ["shop.report"], lambda: 1, 5.0)
         assert (claim.id, claim.task.attempt, claim.task.deaths) == (handle.id, 1, 0)
         await first.close()
         await edge.close()

@@ -58,6 +58,7 @@ from enfold.tasks.store import (
     Claims,
     Ending,
     FencedError,
+    Room,
     Served,
     Signal,
     TaskLimits,
@@ -278,12 +279,12 @@ class NATSTasks:
 
     # what workers do
 
-    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
+    async def claim(self, served: Served, room: Room, wait: float, *, but: Collection[str] = ()) -> Claims:
         async with self._reached():
             if self._living is None or self._living.done():
                 await self._streams.write(f"worker.{self._worker}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
-            messages = await self._queue.next(served(), n, wait, {token_of(owner) for owner in but})
+            messages = await self._queue.next(served(), room(), wait, {token_of(owner) for owner in but})
             claiming = asyncio.ensure_future(self._claim_all(messages))
             try:
                 return await asyncio.shield(claiming)

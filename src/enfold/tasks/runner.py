@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -88,6 +89,7 @@ class Runner:
         self._reserved = at_once // RESERVED_SHARE
         self._reserved_claim_at = 0.0
         self._being_stored = 0  # tasks that are being stored, to be started here
+        self._being_claimed = 0
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -173,20 +175,28 @@ class Runner:
 
     async def _claim(self) -> Claims:
         """Claim tasks of all owners; if only reserved slots are free, once a second those of owners without a running task here."""
-        if (room := self._room - self._reserved) > 0:
-            return await self._store.claim(self._served, room, WAIT)
-        self._free.clear()
-        if self._room > 0 and time.monotonic() >= self._reserved_claim_at:
-            self._reserved_claim_at = time.monotonic() + WAIT
-            return await self._store.claim(self._served, self._room, SHORT_WAIT, but=self._owners)
+        try:
+            if self._room > self._reserved:
+                return await self._store.claim(self._served, partial(self._reserve, self._reserved), WAIT)
+            self._free.clear()
+            if self._room > 0 and time.monotonic() >= self._reserved_claim_at:
+                self._reserved_claim_at = time.monotonic() + WAIT
+                return await self._store.claim(self._served, partial(self._reserve, 0), SHORT_WAIT, but=self._owners)
+        finally:
+            self._being_claimed = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT):
                 await self._free.wait()
         return []
 
+    def _reserve(self, but: int) -> int:
+        """Reserve all free slots but so many for a claim: others may have been taken while it waited for work."""
+        self._being_claimed = max(0, self._room - but)
+        return self._being_claimed
+
     @property
     def _room(self) -> int:
-        return self._at_once - len(self._attempts) - self._being_stored
+        return self._at_once - len(self._attempts) - self._being_stored - self._being_claimed
 
     @property
     def _owners(self) -> set[str]:

@@ -22,6 +22,7 @@ from enfold.tasks.model import EVERY_TASK, Order, Outcome, Task, TaskFilter
 MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
 
 Served: TypeAlias = Callable[[], Collection[str]]  # the ids of the operations that a worker can run now
+Room: TypeAlias = Callable[[], int]  # how many tasks a worker can run besides; it reserves room for them
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -88,8 +89,8 @@ class TaskStore(Protocol):
     async def list(self, owner: str | None, limit: int = 100, wanted: TaskFilter = EVERY_TASK) -> list[Task]:
         """List the `wanted` tasks, newest first, without inputs and outcomes."""
 
-    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
-        """Claim up to `n` tasks of these operations; wait some seconds if there is none.
+    async def claim(self, served: Served, room: Room, wait: float, *, but: Collection[str] = ()) -> Claims:
+        """Claim tasks of these operations, as many as there is room for; wait some seconds if there is none.
 
         Tasks of the owners in `but` are skipped, if the store can.
         """

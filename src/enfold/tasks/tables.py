@@ -26,6 +26,7 @@ from enfold.tasks.store import (
     Claims,
     Ending,
     FencedError,
+    Room,
     Served,
     Signal,
     TaskLimits,
@@ -164,16 +165,12 @@ class TableTasks:
             found = await self._read(partial(_list, owner, limit, wanted))
         return found
 
-    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
+    async def claim(self, served: Served, room: Room, wait: float, *, but: Collection[str] = ()) -> Claims:
         with self._wakeups.expect(WORK) as waiter:
-            works = self._wakeups.works
-            is_drained, self._drained = self._drained == (served, works), None
-            claims = [] if is_drained else await self._claim_now(served(), n, but)
+            is_drained, self._drained = self._drained == (served, self._wakeups.works), None
+            claims = [] if is_drained else await self._claim_now(served, room, but)
             if not claims and await waiter.wait(wait):
-                works = self._wakeups.works
-                claims = await self._claim_now(served(), n, but, self._wakeups.recent(WORK))
-        if claims and len(claims) < n and not but:
-            self._drained = (served, works)
+                claims = await self._claim_now(served, room, but, self._wakeups.recent(WORK))
         return claims
 
     async def take(self, task_id: str) -> Claim | None:
@@ -222,14 +219,17 @@ class TableTasks:
         self._last_error = ""
         return found
 
-    async def _claim_now(
-        self, operations: Collection[str], n: int, but: Collection[str], queued: Task | None = None
-    ) -> Claims:
+    async def _claim_now(self, served: Served, room: Room, but: Collection[str], queued: Task | None = None) -> Claims:
         """Claim what is queued. Unless a `queued` task is known, look first: reading takes no lock."""
+        works, operations = self._wakeups.works, served()
         is_known = queued is not None and queued.operation in operations
         if not is_known and not await self._read(partial(self._wanted_here, operations)):
             return []
-        return await self._claimed(partial(self._claim, operations, n, tuple(but)))
+        n = room()
+        claims = await self._claimed(partial(self._claim, operations, n, tuple(but))) if n > 0 else []
+        if claims and len(claims) < n and not but:
+            self._drained = (served, works)
+        return claims
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Await a job that claims tasks; if its caller is cancelled, return the claimed tasks."""
