@@ -239,6 +239,7 @@ async def judge(processes: Processes, operation: str, row: str) -> None:
         pytest.param("shop.again", "order", "11", marks=only_full),
         ("shop.again", "both", "11, begun as they are accepted"),
         ("shop.once", "order", "12"),
+        ("shop.once", "both", "12, begun as they are accepted"),
     ],
 )
 async def test_sqlite_loses_nothing_when_workers_and_accepters_are_killed(

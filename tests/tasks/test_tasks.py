@@ -124,7 +124,11 @@ def plain() -> int:
 
 @ops.query(durable=True)
 async def again(n: int) -> int:
-    """What may be started again is begun as it is stored."""
+    return n
+
+
+@ops.mutation(durable=True)
+async def once(n: int) -> int:
     return n
 
 
@@ -423,17 +427,19 @@ class LeftAtOnce(SQLiteTasks):
         return await super()._asked(answer)
 
 
-@pytest.mark.parametrize("operation", ["shop.again", "shop.endless"], ids=["begun as it is stored", "claimed later"])
-async def test_a_task_stored_while_its_caller_disconnects_runs(tmp_path: Path, operation: str) -> None:
+@pytest.mark.parametrize("operation", ["shop.again", "shop.endless"], ids=["started again", "started once"])
+@pytest.mark.parametrize("at_once", [8, 0], ids=["begun as it is stored", "claimed later"])
+async def test_a_task_stored_while_its_caller_disconnects_runs(tmp_path: Path, operation: str, at_once: int) -> None:
     store = LeftAtOnce(tmp_path / "tasks.db")
     order = {"n": 5} if operation == "shop.again" else {}
-    async with Tasks(ops, store) as tasks:
+    async with Tasks(ops, store, at_once=8 - at_once) as worker, Tasks(ops, store, at_once=at_once) as tasks:
         store.leaves = True
         leaving = asyncio.ensure_future(tasks.start(operation, order, idempotency_key="k"))
         await asyncio.wait([leaving])
         store.leaves = False
         assert leaving.cancelled()
-        tasks.begin()  # the worker was answered in that turn, too
+        for each in (worker, tasks):
+            each.begin()  # who runs it was answered in that turn, too
         found = await tasks.start(operation, order, idempotency_key="k")
         await until(tasks, str(found.id), lambda task: task.is_ended or task.progress is not None)
         assert (await found.state()).attempt == 1
@@ -455,8 +461,9 @@ async def test_a_task_claimed_while_its_worker_stops_goes_to_another_worker(jets
         await edge.close()
 
 
+@pytest.mark.parametrize("operation", ["shop.again", "shop.once"])
 async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """Each transaction that writes waits for the disk."""
     statements: list[str] = []
@@ -469,10 +476,10 @@ async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
 
     monkeypatch.setattr(sqlite3, "connect", traced)
     async with Tasks(ops, SQLiteTasks(tmp_path / "t.db")) as tasks:
-        await (await tasks.start("shop.again", {"n": 0})).result()
+        await (await tasks.start(operation, {"n": 0})).result()
         statements.clear()
         for n in range(20):
-            await (await tasks.start("shop.again", {"n": n})).result()
+            await (await tasks.start(operation, {"n": n})).result()
         assert 20 <= statements.count("BEGIN IMMEDIATE") <= 2 * 20 + 2  # now and then something is forgotten
 
 

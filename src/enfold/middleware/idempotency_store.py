@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Coroutine
+from copy import deepcopy
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -41,9 +42,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a call ended: the wire form of its envelope and what goes beside it; or a failure, maybe with what it refused."""
+    """How a call ended: its envelope as JSON text and what goes beside it; or a failure, maybe with what it refused."""
 
-    output: dict[str, Any] | None = None
+    output: msgspec.Raw = msgspec.Raw()  # empty if there is none
     warnings: list[dict[str, Any]] = []
     provenance: dict[str, Any] | None = None
     failure: Failure | None = None
@@ -52,8 +53,9 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 def success(envelope: ResponseEnvelope[Any], most: int | None = None) -> Outcome:
     """The outcome of a call that gave a result; one that is no JSON data, or has more than `most` bytes, is a failure."""
     warnings = [warning.to_wire() for warning in envelope.warnings]
-    outcome = Outcome(to_wire(envelope), warnings, envelope.provenance)
     try:
+        output = msgspec.Raw(msgspec.json.encode(to_wire(envelope)))
+        outcome = Outcome(output, warnings, envelope.provenance)
         size = len(msgspec.json.encode(outcome))
     except (TypeError, ValueError, RecursionError) as error:
         return failure(unwritable(envelope.data, error))
@@ -106,24 +108,24 @@ def kept_of(error: CallError, *, was_cut_off: bool) -> Outcome | None:
 
 
 def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
-    """Return the envelope of an outcome, or raise its error."""
+    """Return the envelope of an outcome, or raise its error; each caller gets its own."""
     told = outcome.failure
-    if told is None and outcome.output is not None:
-        return _envelope(outcome.output, outcome)
+    if told is None and outcome.output:
+        return _envelope(outcome)
     told = told or Failure("UNKNOWN_ERROR", "The idempotency store has an entry without an outcome")
-    error = CallError(told.code, told.message, dict(told.details), told.retryable)
-    error.provenance, error.hidden = outcome.provenance, told.hidden
-    error.partial = None if outcome.output is None else _envelope(outcome.output, outcome)
+    error = CallError(told.code, told.message, deepcopy(told.details), told.retryable)
+    error.provenance, error.hidden = deepcopy(outcome.provenance), told.hidden
+    error.partial = _envelope(outcome) if outcome.output else None
     error.override_kind(told.category, told.recoverable)
     raise error
 
 
-def _envelope(wire: dict[str, Any], outcome: Outcome) -> ResponseEnvelope[Any]:
-    envelope = from_wire(wire)
+def _envelope(outcome: Outcome) -> ResponseEnvelope[Any]:
+    envelope = from_wire(msgspec.json.decode(outcome.output))
     if not outcome.warnings and outcome.provenance is None:
         return envelope
     warnings = tuple(msgspec.convert(each, ResultWarning) for each in outcome.warnings)
-    return msgspec.structs.replace(envelope, warnings=envelope.warnings + warnings, provenance=outcome.provenance)
+    return envelope.replace(warnings=envelope.warnings + warnings, provenance=deepcopy(outcome.provenance))
 
 
 C = TypeVar("C")

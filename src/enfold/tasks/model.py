@@ -16,6 +16,7 @@ from enfold.operations.questions import Question
 __all__ = [
     "ENDED",
     "EVERY_TASK",
+    "NO_INPUT",
     "SERVER_TASK",
     "TASK_ID",
     "Attempt",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 SERVER_TASK: Final = "enfold/server-task"  # the note that names the task of an MCP server which does the work
+NO_INPUT: Final = msgspec.Raw(b"{}")
 TASK_ID: Final = r"^[A-Za-z0-9_-]{32}\Z"
 
 
@@ -54,7 +56,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     owner: str
     operation: str
-    input: dict[str, Any]
+    input_json: msgspec.Raw = msgspec.field(name="input")
     created: int
     deadline: int  # for all attempts and all waiting together
     keep: float  # seconds that the task is kept after its deadline
@@ -69,6 +71,11 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     provenance: dict[str, Any] | None = None  # what is to be recorded: `{mode, parents}`
     select: str | None = None  # what of the result is wanted
     signature: str = ""  # of the process that accepted it, if workers require one
+
+    @property
+    def input(self) -> Any:
+        """The input as its caller gave it; each reader gets their own."""
+        return msgspec.json.decode(self.input_json)
 
     @property
     def expires(self) -> int:

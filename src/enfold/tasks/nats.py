@@ -303,10 +303,7 @@ class NATSTasks:
     async def _give_back(self, claiming: asyncio.Future[Claims]) -> None:
         for claim in await claiming:
             with suppress(CallError, FencedError):  # it comes again in any case
-                async with self._reached():
-                    await self._change_held(claim, transitions.unclaim)
-                    self._running.pop(claim.id, None)
-                    await claim.token.message.nak()
+                await self.record(claim, Abandoned(was_started=False))
 
     async def _claim(self, message: Msg) -> Claim | None:
         """Claim the task of a message; one whose state cannot be read or written ends as failed."""

@@ -207,11 +207,8 @@ class Runner:
         return self._room > (self._reserved if owner in self._owners else 0)
 
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
-        """Store a task, and start it if there is a free slot: storing and claiming together saves a write.
-
-        Only for tasks that may be retried: others are not started before their caller has the id.
-        """
-        begins = order.retries and self.is_running and self._has_room_for(order.owner)
+        """Store a task, and start it if there is a free slot: storing and claiming together saves a write."""
+        begins = self.is_running and order.operation in self._served() and self._has_room_for(order.owner)
         self._being_stored += begins
         try:
             stored = await self._store.accept(order, limits, claims=begins)
@@ -224,7 +221,7 @@ class Runner:
             self._begin(stored)
         else:  # it was stopped meanwhile
             with suppress(CallError, FencedError):  # other workers take it over in any case
-                await self._store.record(stored, Abandoned())
+                await self._store.record(stored, Abandoned(was_started=False))
         return stored.task
 
     async def take(self, task_id: str) -> None:
@@ -310,7 +307,8 @@ class Runner:
             raise CallError("TIMEOUT", f"{order.operation} did not finish by its deadline")
         identity = self._identity(order.identity)
         prepared = self._registry.prepared(order.operation)
-        _check(prepared.spec, identity, order.input)
+        given = order.input
+        _check(prepared.spec, identity, given)
         context = Context(
             identity=identity,
             timeout=left,
@@ -322,7 +320,7 @@ class Runner:
         context.idempotency_key = _key_of(order)
         if self._recorder is not None:
             context.recording = self._recording(self._recorder, task, prepared.spec)
-        return await prepared.execute(order.input, context)
+        return await prepared.execute(given, context)
 
     def _recording(self, recorder: Recorder, task: Task, spec: OperationSpec) -> RecordedRun | None:
         """Begin the record of this attempt, which lists the task among its inputs."""

@@ -67,6 +67,7 @@ class SQLiteTasks(TableTasks):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = self._file.open()
         if not self._seen:  # watchers read the store first: earlier changes need no wake-up
+            self._version = _data_version(connection)
             self._seen = connection.execute("SELECT COALESCE(MAX(change), 0) FROM tasks").fetchone()[0]
         return connection
 
@@ -86,8 +87,12 @@ class SQLiteTasks(TableTasks):
 
     def _poll(self, connection: sqlite3.Connection) -> None:
         """Wake those who wait for changes of other processes, and see whether a worker has died."""
-        self._file.check()
-        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        try:
+            self._file.check()
+        except OSError:
+            self._wakeups.forget()
+            raise
+        version = _data_version(connection)
         if version != self._version:
             self._version = version
             self._wake_changed(connection)
@@ -113,6 +118,12 @@ class SQLiteTasks(TableTasks):
                     self._put(transitions.worker_died(task, now_ms()), connection)
             (self._holders / name).unlink(missing_ok=True)  # last: until now other processes may take over, too
             self._publish(())
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection has written to the file."""
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:

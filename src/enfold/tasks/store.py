@@ -17,7 +17,7 @@ from enfold.middleware.idempotency_store import refuse_other_input
 from enfold.operations import Progress
 from enfold.operations.questions import Question
 from enfold.tasks import transitions
-from enfold.tasks.model import EVERY_TASK, Order, Outcome, Task, TaskFilter
+from enfold.tasks.model import EVERY_TASK, NO_INPUT, Order, Outcome, Task, TaskFilter
 
 MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
 
@@ -45,6 +45,8 @@ class Asking(msgspec.Struct, frozen=True):
 
 class Abandoned(msgspec.Struct, frozen=True):
     """An attempt that ends without an outcome, because its worker must stop."""
+
+    was_started: bool = True  # whether its handler may have had an effect
 
 
 Claims: TypeAlias = list[Claim]
@@ -124,7 +126,9 @@ class TaskStore(Protocol):
 def after_ending(task: Task, ending: Ending, now: int) -> Task:
     if isinstance(ending, Asking):
         return transitions.ask(task, ending.questions, ending.memory, now)
-    return transitions.abandon(task, now) if isinstance(ending, Abandoned) else transitions.end(task, ending, now)
+    if isinstance(ending, Abandoned):
+        return transitions.abandon(task, now) if ending.was_started else transitions.unclaim(task, now)
+    return transitions.end(task, ending, now)
 
 
 def after_signal(task: Task, signal: Signal, now: int) -> Task:
@@ -151,7 +155,7 @@ def same_order(first: Task, order: Order) -> Task:
 
 def listed(task: Task) -> Task:
     """Return a task for a list: without input and outcome, which may be large."""
-    return msgspec.structs.replace(task, order=msgspec.structs.replace(task.order, input={}), outcome=None)
+    return msgspec.structs.replace(task, order=msgspec.structs.replace(task.order, input_json=NO_INPUT), outcome=None)
 
 
 def now_ms() -> int:
@@ -306,6 +310,18 @@ class Wakeups:
         """Return the task of the last change; None if it has to be read."""
         return self._recent.get(subject)
 
+    def current(self, owner: str | None, task_id: str) -> Task | None:
+        """Return a recent task as its owner would read it now; None if it has to be read."""
+        task = self._recent.get(task_id)
+        if task is None or owner not in (None, task.order.owner):
+            return None
+        until = task.order.deadline if task.outcome is None else task.order.expires
+        return task if now_ms() < until else None
+
+    def forget(self) -> None:
+        """Have all tasks read from now on."""
+        self._recent = {}
+
     def remember(self, subject: str, task: Task | None) -> None:
         """Keep the task as it was just stored or read; None to have it read from now on."""
         self._recent.pop(subject, None)
@@ -326,8 +342,7 @@ class Wakeups:
         with self.expect(task_id) as waiter:
             is_woken = True
             while True:
-                recent = self.recent(task_id) if is_woken else None
-                task = _current_copy(recent, owner) or await look()
+                task = (self.current(owner, task_id) if is_woken else None) or await look()
                 if task is None:
                     return
                 if task != seen:
@@ -342,7 +357,7 @@ class Wakeups:
         if changes is None or WORK in changes:
             self.works += 1
         if changes is None:
-            self._recent = {}
+            self.forget()
         for subject, task in (changes or {}).items():
             self.remember(subject, task)
         by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
@@ -360,18 +375,6 @@ class Wakeups:
 def _wake(waiters: list[Waiter]) -> None:
     for waiter in waiters:
         waiter.wake()
-
-
-def _current_copy(task: Task | None, owner: str | None) -> Task | None:
-    """Return the task as its owner would read it from the store, without a result; None if only the store knows."""
-    if task is None or owner not in (None, task.owner):
-        return None
-    if task.outcome is None:
-        return task if task.order.deadline > now_ms() else None
-    if transitions.is_forgotten(task, now_ms()):
-        return None
-    outcome = msgspec.json.decode(msgspec.json.encode(task.outcome), type=Outcome)
-    return msgspec.structs.replace(task, outcome=outcome)
 
 
 def _until_looked_at(task: Task, again: float | None) -> float:

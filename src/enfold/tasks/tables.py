@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from enfold.middleware.idempotency_store import failure
 from enfold.observability.log import Log
 from enfold.operations import Progress
 from enfold.tasks import transitions
-from enfold.tasks.model import EVERY_TASK, Order, Task, TaskFilter
+from enfold.tasks.model import EVERY_TASK, NO_INPUT, Order, Task, TaskFilter
 from enfold.tasks.store import (
     HOUR,
     OVERHEAD,
@@ -112,6 +113,7 @@ WITH RECURSIVE names (name) AS (
 SELECT name FROM names WHERE name IS NOT NULL
 """  # noqa: S608
 _STATE_FIELDS: Final = tuple(name for name in Task.__struct_fields__ if name not in ("order", "outcome"))
+_state_of: Final = attrgetter(*_STATE_FIELDS)
 
 
 class Jobs(Protocol):
@@ -144,11 +146,14 @@ class TableTasks:
 
     # the verbs
 
-    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
+    def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Coroutine[Any, Any, Task | Claim]:
         job = partial(self._accept, order, msgspec.json.encode(order), limits, claims)
-        return await (self._claimed(job) if claims else self._write(job))
+        return self._claimed(job) if claims else self._write(job)
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
+        recent = self._wakeups.current(owner, task_id)
+        if recent is not None and (recent.is_ended or self._is_ours(recent)):
+            return recent  # other processes can only ask to cancel it, which is heard with the next poll
         task, now = await self._read(partial(self._look_up, owner, task_id)), now_ms()
         if task is None or transitions.is_forgotten(task, now):
             return None
@@ -215,6 +220,7 @@ class TableTasks:
             if str(error) != self._last_error:
                 Log("enfold.tasks").warning("Cannot use the tasks in %s: %s", self._place, error)
             self._last_error = str(error)
+            self._wakeups.forget()  # the file may be another now
             raise store_unavailable(error) from error
         self._last_error = ""
         return found
@@ -449,11 +455,11 @@ def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
 
 
 def _state(task: Task) -> bytes:
-    return msgspec.json.encode({name: getattr(task, name) for name in _STATE_FIELDS})
+    return msgspec.json.encode(dict(zip(_STATE_FIELDS, _state_of(task), strict=True)))
 
 
 _task: Final = msgspec.json.Decoder(Task).decode
-_NO_ORDER: Final = msgspec.json.encode(Order("", "", "", {}, 0, 0, 0.0, 0, retries=False))
+_NO_ORDER: Final = msgspec.json.encode(Order("", "", "", NO_INPUT, 0, 0, 0.0, 0, retries=False))
 
 
 def _decode(row: _Row) -> Task:

@@ -9,6 +9,8 @@ from functools import partial
 from re import match
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
 from enfold.mcp.tasks import poll_seconds
@@ -159,7 +161,7 @@ class Tasks:
             id=new_task_id(),
             owner=owner_of(identity),
             operation=spec.id,
-            input=dict(input),
+            input_json=msgspec.Raw(msgspec.json.encode(input)),
             created=now,
             deadline=now + int(allowed * 1000),
             keep=limits.keep,

@@ -28,7 +28,7 @@ from enfold.operations.mcp_kind import kind_of
 from enfold.operations.outcomes import Deferred, envelope_of
 from enfold.operations.questions import Question
 from enfold.runtime.registry import Registry
-from enfold.tasks.model import Elsewhere, Order, Outcome, Status, Task
+from enfold.tasks.model import NO_INPUT, Elsewhere, Order, Outcome, Status, Task
 from enfold.tasks.store import now_ms
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _task(
         status = Status(str(reported.get("status")))
     except ValueError:
         return None
-    order = Order(handle, owner, place.operation, {}, place.created, place.expires, 0.0, 1, retries=False)
+    order = Order(handle, owner, place.operation, NO_INPUT, place.created, place.expires, 0.0, 1, retries=False)
     message, interval = reported.get("statusMessage"), reported.get("pollIntervalMs")
     return Task(
         order,
