@@ -24,6 +24,7 @@ from enfold.tasks.model import Order, new_task_id
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.nats_streams import Names, first_key, operation_token, slot_key, task_key, token_of
 
+MUCH = msgspec.Raw(b'{"amount":1000000}')
 APP = """
 from pathlib import Path
 from enfold import Context, OperationRegistry
@@ -139,9 +140,7 @@ async def test_it_orders_reads_writes_acknowledges_and_purges_nothing_of_the_sho
     waiting = await edge.start("shop.confirm", {}, identity=ALICE)
     order = await asked(waiting)
     before = await waiting.state()
-    paying = msgspec.structs.replace(
-        order, id=new_task_id(), operation="shop.pay", input={"amount": 1_000_000}, identity=ALICE
-    )
+    paying = msgspec.structs.replace(order, id=new_task_id(), operation="shop.pay", input_json=MUCH, identity=ALICE)
     pay = operation_token("shop.pay")
     client, heard = evil.client, []
 
@@ -199,7 +198,7 @@ async def test_an_order_that_the_server_copies_into_the_queue_for_it_is_not_run(
     del worker
     waiting = await edge.start("shop.confirm", {}, identity=ALICE)
     paying = msgspec.structs.replace(
-        await asked(waiting), id=new_task_id(), operation="shop.pay", input={"amount": 1_000_000}, signature=""
+        await asked(waiting), id=new_task_id(), operation="shop.pay", input_json=MUCH, signature=""
     )
     own = NAMES.key(f"task.{operation_token('evil.run')}.{token_of('x')}.{'0' * 32}.state")
     await evil.client.jetstream(timeout=2).publish(own, msgspec.json.encode(paying))
@@ -252,7 +251,7 @@ async def test_an_order_without_the_signature_of_an_edge_is_not_run(
     forged = [
         msgspec.structs.replace(new, signature=""),
         new,
-        msgspec.structs.replace(good, input={"amount": 1_000_000}),
+        msgspec.structs.replace(good, input_json=MUCH),
         msgspec.structs.replace(good, signature=good.signature.replace("edge:", "shop:")),
         order_signer(other, "edge")(new),
         order_signer(other, "evil")(new),

@@ -179,9 +179,9 @@ def read_prefer(headers: Headers) -> Prefer:
     """Return the preferences that we support; others are ignored (RFC 7240)."""
     is_async, wait = False, 0.0
     for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
-        name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
-        is_async = is_async or name == "respond-async"
-        if name == "wait" and (number := value.strip('"')).isdecimal():
+        name, _, value = part.partition(";")[0].lower().partition("=")
+        is_async = is_async or name.strip() == "respond-async"
+        if name.strip() == "wait" and (number := value.strip().strip('"')).isdecimal():
             wait = min(float(number[:9]), MAX_WAIT)
     return Prefer(is_async, wait)
 

@@ -21,10 +21,11 @@ _OLD: Final = 5_000
 
 def flat_task(task: Task) -> dict[str, Any]:
     """Return the fields of a task that every surface shows, without questions and outcome."""
+    order = task.order
     told: dict[str, Any] = {
-        "taskId": task.id,
+        "taskId": order.id,
         "status": task.status.value,
-        "createdAt": _iso(task.created),
+        "createdAt": _iso(order.created),
         "lastUpdatedAt": _iso(task.updated),
         "ttlMs": task.ttl_ms,
     }

@@ -431,7 +431,7 @@ class NATSTasks:
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
         async with self._reached():
-            task = await self._change_held(claim, lambda task, now: after_ending(task, ending, now))
+            task = await self._change_held(claim, partial(after_ending, ending=ending))
             self._running.pop(claim.id, None)
             if isinstance(ending, Abandoned) and not task.is_ended:
                 await claim.token.message.nak()

@@ -204,7 +204,8 @@ class Runner:
         return {pulse.claim.task.owner for pulse in self._attempts.values()} - {""}
 
     def _has_room_for(self, owner: str) -> bool:
-        return self._room > (self._reserved if owner in self._owners else 0)
+        room = self._room
+        return room > self._reserved or (room > 0 and owner not in self._owners)
 
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
         """Store a task, and start it if there is a free slot: storing and claiming together saves a write."""
@@ -365,7 +366,8 @@ class Runner:
     async def _record(self, claim: Claim, ending: Ending, pulse: AttemptPulse) -> None:
         """Record the end, retrying while the store is unavailable; FencedError says that another attempt has the task."""
         with suppress(CallError, FencedError):
-            await pulse.tell()  # the last that the handler has said
+            if pulse.progress is not None:  # the last that the handler has said, however soon after the one before
+                await self._store.hold(claim, pulse.progress)
         is_told = False
         while True:
             try:
@@ -428,11 +430,6 @@ class AttemptPulse(msgspec.Struct, eq=False):
     async def keep(self, notes: dict[str, Any]) -> None:
         """Store what the handler wants later attempts to know."""
         await self.store.hold(self.claim, None, notes)
-
-    async def tell(self) -> None:
-        """Store the last progress, however soon it came after the one before."""
-        if self.progress is not None:
-            await self.store.hold(self.claim, self.progress)
 
     def start(self) -> None:
         """Begin to send heartbeats; most tasks end before the first one."""

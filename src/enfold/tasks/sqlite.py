@@ -78,8 +78,8 @@ class SQLiteTasks(TableTasks):
             self._lock.hold()
         return self._lock.name
 
-    def _is_ours(self, task: Task) -> bool:
-        return self._lock is not None and task.fence.partition(".")[0] == self._lock.name
+    def _is_settled_here(self, task: Task) -> bool:
+        return task.is_ended or (self._lock is not None and task.fence.partition(".")[0] == self._lock.name)
 
     def _expire(self, connection: sqlite3.Connection) -> bool:
         forget_dead(self._holders, {name for (name,) in connection.execute(_HOLDERS)})

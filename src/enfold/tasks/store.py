@@ -286,7 +286,6 @@ class Wakeups:
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[Waiter, None]] = {}  # by subject
         self._recent: dict[str, Task] = {}  # as they were last stored or read, by subject
-        self.works = 0  # how often there was new work
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -305,10 +304,6 @@ class Wakeups:
                 del waiting[waiter]
                 if not waiting:
                     del self._waiting[subject]
-
-    def recent(self, subject: str) -> Task | None:
-        """Return the task of the last change; None if it has to be read."""
-        return self._recent.get(subject)
 
     def current(self, owner: str | None, task_id: str) -> Task | None:
         """Return a recent task as its owner would read it now; None if it has to be read."""
@@ -354,8 +349,6 @@ class Wakeups:
 
     def wake(self, changes: Changes | None = None) -> None:
         """Wake the waiters of these subjects, or all of them; may be called from any thread."""
-        if changes is None or WORK in changes:
-            self.works += 1
         if changes is None:
             self.forget()
         for subject, task in (changes or {}).items():

@@ -135,8 +135,6 @@ class TableTasks:
         self._place = place
         self._wakeups = Wakeups()
         self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
-        # The worker that left nothing queued, and the count of work at that time.
-        self._drained: tuple[Served, int] | None = None
         self._last_error = ""  # why it could not be used the last time
         self._jobs = make_jobs(self._publish)
 
@@ -152,8 +150,8 @@ class TableTasks:
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
         recent = self._wakeups.current(owner, task_id)
-        if recent is not None and (recent.is_ended or self._is_ours(recent)):
-            return recent  # other processes can only ask to cancel it, which is heard with the next poll
+        if recent is not None and self._is_settled_here(recent):
+            return recent
         task, now = await self._read(partial(self._look_up, owner, task_id)), now_ms()
         if task is None or transitions.is_forgotten(task, now):
             return None
@@ -172,10 +170,9 @@ class TableTasks:
 
     async def claim(self, served: Served, room: Room, wait: float, *, but: Collection[str] = ()) -> Claims:
         with self._wakeups.expect(WORK) as waiter:
-            is_drained, self._drained = self._drained == (served, self._wakeups.works), None
-            claims = [] if is_drained else await self._claim_now(served, room, but)
+            claims = await self._claim_now(served(), room, but)
             if not claims and await waiter.wait(wait):
-                claims = await self._claim_now(served, room, but, self._wakeups.recent(WORK))
+                claims = await self._claim_now(served(), room, but)
         return claims
 
     async def take(self, task_id: str) -> Claim | None:
@@ -193,7 +190,7 @@ class TableTasks:
         return (await self._write(partial(self._change_held, claim, step))).is_cancelling
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
-        return await self._write(partial(self._change_held, claim, lambda task, now: after_ending(task, ending, now)))
+        return await self._write(partial(self._change_held, claim, partial(after_ending, ending=ending)))
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         return await self._write(partial(self._signal, owner, task_id, signal))
@@ -225,17 +222,11 @@ class TableTasks:
         self._last_error = ""
         return found
 
-    async def _claim_now(self, served: Served, room: Room, but: Collection[str], queued: Task | None = None) -> Claims:
-        """Claim what is queued. Unless a `queued` task is known, look first: reading takes no lock."""
-        works, operations = self._wakeups.works, served()
-        is_known = queued is not None and queued.operation in operations
-        if not is_known and not await self._read(partial(self._wanted_here, operations)):
+    async def _claim_now(self, operations: Collection[str], room: Room, but: Collection[str]) -> Claims:
+        """Claim what is queued, if anything is: a look at it takes no lock."""
+        if not await self._read(partial(self._wanted_here, operations)) or (n := room()) <= 0:
             return []
-        n = room()
-        claims = await self._claimed(partial(self._claim, operations, n, tuple(but))) if n > 0 else []
-        if claims and len(claims) < n and not but:
-            self._drained = (served, works)
-        return claims
+        return await self._claimed(partial(self._claim, operations, n, tuple(but)))
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Await a job that claims tasks; if its caller is cancelled, return the claimed tasks."""
@@ -328,8 +319,8 @@ class TableTasks:
         """Return the name under which this process holds tasks."""
         return "this process"
 
-    def _is_ours(self, task: Task) -> bool:  # noqa: ARG002  # for stores of several processes
-        """Whether only this process works on the task, or may begin to."""
+    def _is_settled_here(self, task: Task) -> bool:  # noqa: ARG002  # for stores of several processes
+        """Whether no other process changes the task: it has ended or runs here. They can only ask to cancel it."""
         return True
 
     def _change_held(self, claim: Claim, step: Callable[..., Task], connection: sqlite3.Connection) -> Task:
@@ -370,19 +361,20 @@ class TableTasks:
         return found
 
     def _put(self, task: Task, connection: sqlite3.Connection) -> Task:
+        task_id = task.order.id
         outcome = None if task.outcome is None else msgspec.json.encode(task.outcome)
         holder = task.fence.partition(".")[0]
-        connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
+        connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task_id))
         if outcome is not None:  # a task ends once
-            connection.execute(_COUNT, (task.id,))
-        (size,) = connection.execute("SELECT LENGTH(ordered) FROM tasks WHERE id = ?", (task.id,)).fetchone()
+            connection.execute(_COUNT, (task_id,))
+        (size,) = connection.execute("SELECT LENGTH(ordered) FROM tasks WHERE id = ?", (task_id,)).fetchone()
         self._mark_changed(task, size if outcome is None else size + len(outcome))
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
         self._changed[task.order.id] = size <= MAX_RECENT_BYTES
         if task.is_queued:
-            self._changed[WORK] = True
+            self._changed[WORK] = False
 
     def _publish(self, results: Sequence[Any]) -> None:
         """Wake those who wait for what has changed; `results` have the tasks that have just been stored."""
@@ -392,11 +384,8 @@ class TableTasks:
         for result in results:
             for each in result if isinstance(result, list) else (result,):
                 task = each.task if isinstance(each, Claim) else each
-                if isinstance(task, Task) and self._changed.get(task.id):
-                    if task.is_queued:
-                        changes[WORK] = task
-                    if task.is_ended or self._is_ours(task):
-                        changes[task.id] = task
+                if isinstance(task, Task) and self._changed.get(task.order.id) and self._is_settled_here(task):
+                    changes[task.order.id] = task
         self._changed = {}
         self._wakeups.wake(changes)
 
@@ -444,14 +433,15 @@ def _claimed_by(holder: str, task: Task) -> Task:
 
 def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
     """Return the task of an attempt as it is now; its order, which may be large, is not read again."""
-    row = connection.execute("SELECT state, outcome FROM tasks WHERE id = ?", (claim.id,)).fetchone()
+    order = claim.task.order
+    row = connection.execute("SELECT state, outcome FROM tasks WHERE id = ?", (order.id,)).fetchone()
     try:
-        task = None if row is None else _decode((claim.id, _NO_ORDER, *row))
+        task = None if row is None else _decode((order.id, _NO_ORDER, *row))
     except CallError:
         raise FencedError from None  # a corrupt row
     if task is None or task.fence != claim.task.fence:
         raise FencedError
-    return msgspec.structs.replace(task, order=claim.task.order)
+    return msgspec.structs.replace(task, order=order)
 
 
 def _state(task: Task) -> bytes:

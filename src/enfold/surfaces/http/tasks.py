@@ -53,7 +53,7 @@ class TaskPages:
             task = await _wait_for_change(handle, preference.wait)
             if task.is_ended:
                 return self._outcome(functions, request, task)
-        place = f"{request.root}{TASKS_PATH}/{task.id}".encode()
+        place = f"{request.root}{TASKS_PATH}/{handle.id}".encode()
         return self._accepted(request, task, [(b"location", place), _APPLIED])
 
     # pages
