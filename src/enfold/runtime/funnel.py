@@ -101,7 +101,9 @@ class Funnel:
                 if own.call is not None and own.call.is_repeated:
                     await _let_timers_fire()
             result = self._start(arguments, own)
-            if type(result) is CoroutineType:
+            if self.is_remote:  # it always waits, and ends by the deadline itself
+                result = await result
+            elif type(result) is CoroutineType:
                 try:
                     waits_for = result.send(None)
                 except StopIteration as done:  # it has ended without a wait: there is nothing to limit

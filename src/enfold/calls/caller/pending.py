@@ -191,8 +191,10 @@ class PendingRequestMap:
         """Send a request until a call is over or a stream has begun; retry if that is safe. Failures become its error."""
         attempt, silence = 1, self._settings.silence
         subject = self._subjects.get(request.operation_id) or self._new_subject(request.operation_id)
+        loop = asyncio.get_running_loop()
         while True:
-            waiting = new_attempt(request=request, silence=silence, last_event_at=monotonic())
+            changed = loop.create_future()
+            waiting = new_attempt(request=request, changed=changed, silence=silence, last_event_at=monotonic())
             self._waiting[request.request_id] = waiting
             try:
                 if request.ttl_ms == 0:

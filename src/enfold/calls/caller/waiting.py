@@ -28,14 +28,11 @@ from enfold.errors import CallError, FormatError
 from enfold.operations.idempotency import in_progress
 
 
-def _new_future() -> asyncio.Future[None]:
-    return asyncio.get_running_loop().create_future()
-
-
 class WaitingCall(msgspec.Struct, eq=False):
     """A pending call: its deadline, its worker's last event and control subject, and its outcome."""
 
     request: Requested
+    changed: asyncio.Future[None]  # completes when the caller can continue
     deadline: float | None
     silence: float  # seconds without an event after which the worker counts as gone
     last_event_at: float
@@ -47,7 +44,6 @@ class WaitingCall(msgspec.Struct, eq=False):
     is_aborted: bool = False  # on this side
     has_answered: bool = False  # a worker has sent an event
     has_begun: bool = False  # the caller can continue before the end: a worker has accepted the stream
-    changed: asyncio.Future[None] = msgspec.field(default_factory=_new_future)  # completes when the caller can continue
 
     @property
     def operation_id(self) -> str:
@@ -158,7 +154,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
 
     def change(self) -> asyncio.Future[None]:
         """Return a future that completes with the next item or the end."""
-        self.changed = _new_future()
+        self.changed = asyncio.get_running_loop().create_future()
         return self.changed
 
     @property
