@@ -12,9 +12,8 @@ import msgspec
 from enfold.app.keys import BY_KIND, COMMON, TABLES, Keys, Kind
 from enfold.app.syntax import Lines, Path, Variables, fill, json_lines, plain_json, split_syntax_error, toml_lines
 from enfold.errors import CallError, nearest
-from enfold.mcp.editor_entries import TABLES as EDITORS_TABLES
-from enfold.mcp.editor_entries import URL_KEYS, is_enabled
 from enfold.operations import legal_names, read_access
+from enfold.sources.mcp.settings import EDITORS_TABLES, URL_KEYS, is_enabled
 from enfold.storage import FileVersion, file_version
 
 if TYPE_CHECKING:

@@ -81,7 +81,6 @@ class MCPCaller:
         self.task = (
             None if task is None or context.is_nested else task
         )  # the durable task here whose work this call does
-        self.take_task = context.take_task  # makes a task of the server's for a caller that follows tasks
         self.client: object | None = None
         self.session: ClientSession | None = None
         self.meta: dict[str, Any] = {}  # what of the client's own `_meta` is passed on

@@ -67,7 +67,7 @@ class PooledSession:
     async def session(self) -> Session:
         """The open session; many callers at once open it only once."""
         session = self.current
-        if session is not None and session.is_open:
+        if session is not None and session.connection.is_open:
             return session
         async with self._opening:
             return self.current if self.current is not None and self.current.is_open else await self._reopen()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from enfold.mcp.editor_entries import TABLES, URL_KEYS, is_enabled
 from enfold.operations import Context
 from enfold.sources.options import MCPLimits, TextTable
 from enfold.sources.secrets import KnownSecrets, Supplied
@@ -146,7 +145,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
         return self.connection.limits
 
 
-# --- targets ------------------------------------------------------------------------------------------------------
+# --- targets, and servers in the files of editors ----------------------------------------------------------------------
 
 
 def read_servers(target: Target) -> Server | dict[str, Server]:
@@ -158,6 +157,16 @@ def read_servers(target: Target) -> Server | dict[str, Server]:
     if isinstance(target, Mapping):
         return _from_mapping(target)
     return Command(tuple(str(word) for word in target)) if target else _refuse("The command of the server is empty")
+
+
+# Every editor has its own word for the same table, and for the same key.
+EDITORS_TABLES: Final = ("mcpServers", "servers", "context_servers", "mcp_servers")
+URL_KEYS: Final = ("url", "serverUrl", "httpUrl")
+
+
+def is_enabled(entry: Any) -> bool:
+    """Whether a server is to be opened; an entry that is no table is for its reader to refuse."""
+    return not isinstance(entry, Mapping) or (entry.get("disabled") is not True and entry.get("enabled") is not False)
 
 
 def server_from_entry(entry: Any) -> Server:
@@ -206,7 +215,7 @@ def _from_text(text: str) -> Server:
 
 
 def _from_mapping(target: Mapping[str, Any]) -> Server | dict[str, Server]:
-    for table in TABLES:
+    for table in EDITORS_TABLES:
         entries = target.get(table)
         if isinstance(entries, Mapping):
             return {name: server_from_entry(entry) for name, entry in entries.items() if is_enabled(entry)}

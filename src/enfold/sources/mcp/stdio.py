@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
-import msgspec
-
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import OutgoingMessage, RPCRequest, encode
 from enfold.observability.log import Log
@@ -41,13 +39,20 @@ async def start_process(command: Command, session: Session) -> None:
     loop = asyncio.get_running_loop()
     connection = StdioConnection(session)
     try:
-        await loop.subprocess_exec(
-            lambda: connection,
-            *command.words,
-            env=_environment(command),
-            cwd=command.cwd,
-            start_new_session=True,  # so that what it starts can be ended with it
-        )
+        # A pipe of our own: asyncio would pass on the output of its processes one round of the loop later.
+        reader, writer = os.pipe()
+        try:
+            await loop.connect_read_pipe(lambda: connection.output, os.fdopen(reader, "rb", 0))
+            await loop.subprocess_exec(
+                lambda: connection,
+                *command.words,
+                stdout=writer,
+                env=_environment(command),
+                cwd=command.cwd,
+                start_new_session=True,  # so that what it starts can be ended with it
+            )
+        finally:
+            os.close(writer)  # the output ends with the process, or now if that could not be started
     except (OSError, ValueError) as error:
         details = {"reason": "start", "command": command.words[0]}
         why = _why_not(command, error)
@@ -75,7 +80,7 @@ def _is_needed(name: str) -> bool:
 
 
 class StdioConnection(asyncio.SubprocessProtocol):
-    """The connection to one process, of which the event loop tells: lines of its output, the tail of its stderr, its end."""
+    """The connection to one process, of which the event loop tells: the tail of its stderr, its end; and its output."""
 
     has_call_streams = False
 
@@ -84,7 +89,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
         session.connection = self
         self._name = session.name
         self._limits = session.limits
-        self._lines = _Lines(self._limits.message_bytes, session.take_text, self._refuse_line)
+        self.output = _Output(self._limits.message_bytes, session.take_text, self._refuse_line, self._output_lost)
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stderr = b""
@@ -92,7 +97,6 @@ class StdioConnection(asyncio.SubprocessProtocol):
         self._exit_code: int | None = None
         self.is_open = False  # until it closes its input or its output, or ends
         self._is_finished = False
-        self._has_answered = False  # if it never has, the user who opens the source sees what it printed
         self._is_output_closed = False  # when it has closed its output
         self._write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
         self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,14 +155,8 @@ class StdioConnection(asyncio.SubprocessProtocol):
         self.is_open = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self._has_answered = True
-            self._lines.feed(data)
-        else:
-            self._take_stderr(data)
-
-    def _take_stderr(self, data: bytes) -> None:
-        """Keep the end of it, and log whole lines: a secret may come in two pieces."""
+        """Keep the end of its stderr, and log whole lines: a secret may come in two pieces."""
+        del fd  # the output has its own pipe
         self._stderr = (self._stderr + data)[-MAX_STDERR:]
         *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
         self._stderr_line = self._stderr_line[-MAX_STDERR:]
@@ -170,9 +168,11 @@ class StdioConnection(asyncio.SubprocessProtocol):
         if fd == 0:
             self.is_open = False
             self.resume_writing()
-        self._is_output_closed = self._is_output_closed or fd == 1
-        if fd != 2:
             self._finish_soon()
+
+    def _output_lost(self) -> None:
+        self._is_output_closed = True
+        self._finish_soon()
 
     def process_exited(self) -> None:
         self._kill_group()  # whatever it has started and left behind
@@ -202,7 +202,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
             return
         self._is_finished, self.is_open = True, False
         self.resume_writing()
-        if self._stderr_tail and self._has_answered:
+        if self._stderr_tail and self.output.has_begun:  # else the user who opens the source sees it
             log.warning("%s %s: %s", self._name, self._how_it_ended(), self._stderr_tail)
         self._session.fail_all(self._end_error(), output=self._stderr_tail)
         self._kill_group()  # without its pipes the process is of no use
@@ -244,6 +244,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
         finally:
             self._kill_group()
             self._transport.close()
+            self.output.close()
 
     async def _ends_within(self, seconds: float) -> bool:
         """Whether it has ended by then."""
@@ -260,16 +261,35 @@ class StdioConnection(asyncio.SubprocessProtocol):
                 os.killpg(self._transport.get_pid(), number)
 
 
-class _Lines(msgspec.Struct, eq=False):
-    """Cuts output into lines; of one that is too long only the beginning and the end are kept, to find the call they name."""
+class _Output(asyncio.Protocol):
+    """The lines of an output; of one that is too long only the beginning and the end are kept, to find the call they name."""
 
-    _limit: int
-    _take: Callable[[bytes], None]
-    _refuse: Callable[[bytes, bytes], None]
-    _parts: list[bytes] = []
-    _size: int = 0
+    def __init__(
+        self,
+        limit: int,
+        take: Callable[[bytes], None],
+        refuse: Callable[[bytes, bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        """Of each line, `take` gets the bytes; of one beyond the limit, `refuse` gets both ends."""
+        self._limit = limit
+        self._take = take
+        self._refuse = refuse
+        self._lost = lost
+        self._transport: asyncio.BaseTransport | None = None
+        self._parts: list[bytes] = []  # of the line that has not ended
+        self._size = 0
+        self.has_begun = False
 
-    def feed(self, data: bytes) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        self.has_begun = True
         *ended, rest = data.split(b"\n")
         for line in ended:
             if self._parts or len(line) > self._limit:
@@ -279,6 +299,10 @@ class _Lines(msgspec.Struct, eq=False):
                 self._take(line)
         if rest:
             self._add(rest)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def _add(self, part: bytes) -> None:
         if not part:

@@ -157,7 +157,8 @@ class Upstream:
     def _result_of_task(self, begun: Object, caller: MCPCaller) -> Awaitable[Object]:
         """Wait for a task, unless the caller follows it."""
         # A source that answers questions could not, once the caller follows the task.
-        taken = None if caller.take_task is None or self._terms.answers else caller.take_task(begun)
+        take = None if self._terms.answers else caller.context.take_task
+        taken = None if take is None else take(begun)
         if taken is not None:
             raise Suspension(Deferred(taken))
         return wait_for_task(partial(self._send_about_task, caller), self.name, begun, caller)
@@ -222,7 +223,7 @@ class Upstream:
     def _offered(self, request: ServerRequest, caller: MCPCaller, session: Session) -> dict[str, Any]:
         """The capabilities that a request names: what the caller and the source can be asked, and tasks where they fit."""
         # A caller who takes over a task, and is no MCP client itself, is shown the questions of the task as they are.
-        answers_later = caller.peer is None and not self._terms.answers and caller.take_task is not None
+        answers_later = caller.peer is None and not self._terms.answers and caller.context.take_task is not None
         is_shown_all = answers_later and declares_tasks(session.capabilities)
         offered = EVERY_QUESTION if is_shown_all else caller.capabilities
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
