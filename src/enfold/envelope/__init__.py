@@ -24,11 +24,12 @@ from enfold.envelope.envelope import (
     mcp_envelope,
     to_wire,
     unwrap,
+    wire_data,
 )
 
 __all__ = [
     "BODILESS", "MISFITS", "REPAIRS", "REPAIR_LIMIT", "RESPONSE_SOURCES", "ROOT_MISMATCH", "HTTPResponseMeta",
     "LocalResponseMeta", "MCPResponseMeta", "ResponseEnvelope", "ResultWarning", "bounded_warnings", "error_of",
     "error_text", "from_wire", "has_no_content", "has_own_schema", "http_envelope", "is_response_envelope",
-    "local_envelope", "mcp_envelope", "to_wire", "unwrap",
+    "local_envelope", "mcp_envelope", "to_wire", "unwrap", "wire_data",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import (
@@ -394,13 +395,14 @@ def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
         del wire["privateHeaders"]
     elif isinstance(meta, MCPResponseMeta):
         wire["content"] = [block.to_wire() for block in meta.content]
-    if isinstance(data, bytes | bytearray | memoryview):
-        import binascii
+    if isinstance(meta, HTTPResponseMeta) and isinstance(data, bytes | bytearray | memoryview):
+        wire["dataEncoding"] = "base64"
+    return {"data": wire_data(data), "meta": wire}
 
-        data = binascii.b2a_base64(data, newline=False).decode()
-        if isinstance(meta, HTTPResponseMeta):
-            wire["dataEncoding"] = "base64"
-    return {"data": data, "meta": wire}
+
+def wire_data(data: Any) -> Any:
+    """Return the data as JSON has it: bytes become base64 text."""
+    return b2a_base64(data, newline=False).decode() if isinstance(data, bytes | bytearray | memoryview) else data
 
 
 def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
@@ -452,10 +454,8 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
         return _mapped_data(data, fields.get("content", []), meta.content) if isinstance(data, list) else data
     if meta.source != "http" or fields.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
-    import binascii
-
     try:
-        return binascii.a2b_base64(data, strict_mode=True)
+        return a2b_base64(data, strict_mode=True)
     except ValueError:
         warned.append(_warning_at("envelope_meta", "meta", "dataEncoding"))  # not base64: the text is kept
         return data

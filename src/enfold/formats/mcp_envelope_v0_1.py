@@ -5,14 +5,21 @@ An existing envelope is passed through, never wrapped again. Timestamps are omit
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from enfold.envelope import REPAIRS, MCPResponseMeta, ResponseEnvelope, ResultWarning, error_of, local_envelope
+from enfold.envelope import (
+    REPAIRS,
+    MCPResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    error_of,
+    local_envelope,
+    wire_data,
+)
 from enfold.envelope.content import TextContent, json_text
 from enfold.envelope.foreign import ENVELOPE_VERSION as VERSION
 from enfold.envelope.foreign import names_itself, own_code, parse_envelope
@@ -60,7 +67,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
     own = own_wire(envelope)
     if own is not None:
         return own
-    wire: dict[str, Any] = {"schema_version": VERSION, "result": _json(envelope.data)}
+    wire: dict[str, Any] = {"schema_version": VERSION, "result": wire_data(envelope.data)}
     had = envelope if isinstance(envelope, _ReadEnvelope) else None
     errors = _result_errors(envelope) if had is None else had.errors
     if errors or (had and "errors" in had._fields):
@@ -81,7 +88,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
     partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else error.details.get("stdout")
     return {
         "schema_version": VERSION,
-        "result": None if names_itself(partial) else _json(partial),
+        "result": None if names_itself(partial) else wire_data(partial),
         "errors": [_write_failure(error)],
         "provenance": getattr(error, "provenance", None),
     }
@@ -157,10 +164,6 @@ class _ReadError(CallError):
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
-
-
-def _json(data: Any) -> Any:
-    return b64encode(data).decode() if isinstance(data, bytes | bytearray | memoryview) else data
 
 
 def _result_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope, wire_data
 from enfold.errors import CallError, FormatError
 from enfold.operations import OperationSpec
 from enfold.schema.keywords import object_schema
@@ -31,11 +31,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
         return {f"result{index}": value for index, value in enumerate(data)}
     if values == 0 and data is None:
         return {}
-    if not isinstance(data, bytes):
-        return {"result": data}
-    from base64 import b64encode  # few results are bytes
-
-    return {"result": b64encode(data).decode()}
+    return {"result": wire_data(data)}
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two

@@ -19,6 +19,7 @@ from enfold.envelope import (
     ResultWarning,
     error_of,
     local_envelope,
+    wire_data,
 )
 from enfold.envelope.content import json_text
 from enfold.envelope.foreign import BLOCK_VERSION as VERSION
@@ -73,7 +74,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
         return own
     if envelope.is_error:
         return _write_failure(_failed_result(envelope))
-    payload = b64encode(envelope.data).decode() if isinstance(envelope.data, bytes) else envelope.data
+    payload = wire_data(envelope.data)
     words = _author_text(envelope, operation) or summarize(payload, _title(payload, operation))
     more = envelope.more_content if isinstance(envelope, _BlockEnvelope) else ()
     return _wire(words, payload, _meta(_tool(envelope, operation), envelope), more, is_error=False)
@@ -81,9 +82,8 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
     """Write the failure as a message with an icon and as an error payload."""
-    if isinstance(error, _BlockError) and error.payload is not None:
-        return _wire(error.summary, error.payload, error.wire_meta, error.more_content, is_error=True)
-    return _write_failure(error)
+    own = error.wire if isinstance(error, _BlockError) else None
+    return own or _write_failure(error)
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
@@ -148,12 +148,9 @@ class _BlockEnvelope(ResponseEnvelope[Any], frozen=True):
 
 
 class _BlockError(CallError):
-    """A failure that was read, with its payload."""
+    """A failure that was read, with its wire form; none where the tool says no more than that it failed."""
 
-    payload: Any = None
-    summary: str = ""
-    wire_meta: dict[str, Any]
-    more_content: tuple[Any, ...] = ()
+    wire: dict[str, Any] | None = None
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
@@ -362,8 +359,9 @@ def _read_error(
         found = failure_of_payload(payload)
         failure = _BlockError(found.code, found.message, found.details, found.retryable)
         failure.row = found.row
-    failure.payload, failure.wire_meta, failure.more_content = block.payload, block.meta, more
-    failure.summary = summary if summary is not None else _error_summary(block.payload, retry_is_safe=failure.retryable)
+    if block.payload is not None:
+        words = summary if summary is not None else _error_summary(block.payload, retry_is_safe=failure.retryable)
+        failure.wire = _wire(words, block.payload, block.meta, more, is_error=True)
     return failure
 
 
