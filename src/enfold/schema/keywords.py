@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 SCHEMAS: Final = frozenset({
@@ -56,6 +56,27 @@ def with_references(schema: Any, change: Callable[[str], str]) -> Any:
     if not isinstance(schema, dict) or "$id" in schema:
         return schema
     return {key: _member(key, value, change) for key, value in schema.items()}
+
+
+def references(schema: Any) -> Iterator[str]:
+    """Yield the references that `with_references` would rewrite."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict) and "$id" not in each:
+            for key, value in each.items():
+                if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                    yield value
+                elif key == "discriminator":
+                    mapping = value.get("mapping") if isinstance(value, dict) else None
+                    named = mapping.values() if isinstance(mapping, dict) else ()
+                    yield from (target for target in named if isinstance(target, str) and target.startswith("#"))
+                elif key in MAPS and isinstance(value, dict):
+                    waiting += value.values()
+                elif key not in VALUES:
+                    waiting.append(value)
 
 
 def _member(key: str, value: Any, change: Callable[[str], str]) -> Any:

@@ -24,7 +24,7 @@ from enfold.runtime.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
 from enfold.schema.files import FileArgument, file_arguments, media_types
 from enfold.schema.json_pointer import escape, unescape
-from enfold.schema.keywords import object_schema, with_references
+from enfold.schema.keywords import object_schema, references, with_references
 from enfold.schema.nodes.reference import digest, opened, unquote
 from enfold.search.selection import narrowed
 from enfold.surfaces.request import PROBLEM, ArgumentKind, argument_kinds
@@ -602,20 +602,17 @@ def _meaning(name: str, schema: Schema) -> Schema:
     definitions: Schema = schema["$defs"]
     found: Schema = {}
     waiting = [name]
-
-    def follow(reference: str) -> str:
-        target = _definition_of(reference)
-        if target in definitions:
-            waiting.append(target)
-        elif reference.startswith("#"):
-            found["#"] = schema
-        return reference
-
     while waiting:
         each = waiting.pop()
-        if each not in found:
-            found[each] = definitions[each]
-            with_references(definitions[each], follow)
+        if each in found:
+            continue
+        found[each] = definitions[each]
+        for reference in references(definitions[each]):
+            target = _definition_of(reference)
+            if target in definitions:
+                waiting.append(target)
+            elif reference.startswith("#"):
+                found["#"] = schema
     return found
 
 

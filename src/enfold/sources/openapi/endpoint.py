@@ -54,7 +54,6 @@ class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
     private_headers: tuple[str, ...]
     extras: Literal["strip", "keep"]
     problems: list[Problem]
-    error_bodies: dict[int, Schema] = msgspec.field(default_factory=dict)
 
 
 class Blueprint(msgspec.Struct, frozen=True):
@@ -121,7 +120,7 @@ class ServiceEndpoint:
         return output_schema(blueprint.responses, blueprint.found.method, schemas)
 
     def error_schemas(self) -> list[ErrorSchema]:
-        return error_schemas(self._blueprint.responses, self._shared.outputs, self._shared.error_bodies)
+        return error_schemas(self._blueprint.responses, self._shared.outputs)
 
     @property
     def has_several_answers(self) -> bool:

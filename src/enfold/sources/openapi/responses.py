@@ -301,15 +301,13 @@ def _is_event(place: DocumentPlace) -> bool:
     return set(properties) <= {"data", "event", "id", "retry", "comment"}
 
 
-def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
-    """Return the declared failures; responses shared by many operations are described once."""
+def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas) -> list[ErrorSchema]:
+    """Return the declared failures."""
     described: list[ErrorSchema] = []
     for response in errors(responses):
-        key = id(response.place.node)
-        if key not in cache:
-            cache[key] = _error_body(response, schemas)
         status = int(response.status) if response.status.isdecimal() else None
-        described.append(ErrorSchema(code_of(status or 0), response.place.text("description"), cache[key], status))
+        body, text = _error_body(response, schemas), response.place.text("description")
+        described.append(ErrorSchema(code_of(status or 0), text, body, status))
     return described
 
 

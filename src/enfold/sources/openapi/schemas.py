@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from enfold.schema.keywords import LISTS, SCHEMAS, with_references
+from enfold.schema.keywords import LISTS, SCHEMAS, references
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
 from enfold.sources.reports import Problem
 
@@ -71,7 +71,7 @@ class Schemas:
         while isinstance(schema, dict) and schema.keys() == {"$ref"}:  # the root shows its type
             schema = self.definition(schema["$ref"])
         root: Schema = schema if isinstance(schema, dict) else {} if schema else {"not": {}}
-        definitions = self._closure(_references(root))
+        definitions = self._closure(frozenset(references(root)))
         return {**root, "$defs": definitions} if definitions else root
 
     def definition(self, reference: str) -> Any:
@@ -97,21 +97,22 @@ class Schemas:
 
     # --- definitions
 
-    def _closure(self, references: frozenset[str]) -> Schema:
-        known = self._closures.get(references)
+    def _closure(self, used: frozenset[str]) -> Schema:
+        known = self._closures.get(used)
         if known is None:
-            reached = sorted(self._reached(references))
-            known = self._closures[references] = {_name_of(each): self.definition(each) for each in reached}
+            reached = sorted(self._reached(used))
+            known = {each.removeprefix(_DEFINITIONS): self.definition(each) for each in reached}
+            self._closures[used] = known
         return known
 
-    def _reached(self, references: frozenset[str]) -> set[str]:
+    def _reached(self, used: frozenset[str]) -> set[str]:
         reached: set[str] = set()
-        waiting = set(references)
+        waiting = set(used)
         while waiting:
             reference = waiting.pop()
             reached.add(reference)
             if reference not in self._mentions:
-                self._mentions[reference] = _references(self.definition(reference))
+                self._mentions[reference] = frozenset(references(self.definition(reference)))
             waiting |= self._mentions[reference] - reached
         return reached
 
@@ -158,22 +159,6 @@ def any_of(schemas: Iterable[Any]) -> Any:
     if not distinct or any(each in ({}, True) for each in distinct):
         return ANYTHING
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-
-
-def _references(schema: Any) -> frozenset[str]:
-    """Return the references in a converted schema."""
-    found: set[str] = set()
-
-    def add(reference: str) -> str:
-        found.add(reference)
-        return reference
-
-    with_references(schema, add)
-    return frozenset(found)
-
-
-def _name_of(reference: str) -> str:
-    return reference.removeprefix(_DEFINITIONS)
 
 
 class _Conversion:
