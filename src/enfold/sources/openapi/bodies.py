@@ -86,12 +86,22 @@ class Part(msgspec.Struct, frozen=True):
     schema_type: str | None = None  # the media type that its schema names
 
 
+class Fields(msgspec.Struct, frozen=True):
+    """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
+
+    properties: dict[str, Any]  # their schemas
+    required: frozenset[str]
+    hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
+    extra: Any = None  # the schema of fields that are not listed; None where there may be none
+
+
 class Media(msgspec.Struct, frozen=True):
     """One media type a body may have, with its schema and what is known of its fields."""
 
     type: str
     schema: DocumentPlace
     parts: dict[str, Part] = {}
+    fields: Fields | None = None  # which callers pass one by one; None for a body in one piece
     is_sequence: bool = False  # described by an itemSchema: one item after another
     place: DocumentPlace | None = None  # of all that; may have examples
 

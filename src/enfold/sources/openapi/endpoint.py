@@ -18,7 +18,7 @@ from enfold.schema.compiled import compile_apart, compile_schema
 from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.client import ResponseStream, Servers, ServiceClient, in_query
 from enfold.sources.openapi.document import Library
-from enfold.sources.openapi.inputs import Inputs, is_stream_field, plan_inputs
+from enfold.sources.openapi.inputs import Inputs, plan_inputs
 from enfold.sources.openapi.operations import FoundOperation, bare, is_json, json_first
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import RequestBuilder
@@ -195,7 +195,7 @@ class ServiceEndpoint:
         return answer
 
     async def _request(self, arguments: Mapping[str, Any], last_event_id: str = "") -> Request:
-        request = self._builder.build({**arguments, **self._fixed} if self._fixed else arguments)
+        request = self._builder.build(arguments)
         request.add_header("Accept", self._accept)
         if self._schemes:
             await self._shared.security.add_to(request, self._schemes)
@@ -212,13 +212,6 @@ class ServiceEndpoint:
             self._shared.inputs,
             stream=self._streams if self._blueprint.has_twin else None,
         )
-
-    @cached_property
-    def _fixed(self) -> dict[str, bool]:
-        """The argument `stream`, where the operation is one of two that differ in it."""
-        if not self._blueprint.has_twin:
-            return {}
-        return {name: self._streams for name, each in self._inputs.arguments.items() if is_stream_field(each)}
 
     @cached_property
     def _builder(self) -> RequestBuilder:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, is_binary_range
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Fields, Media, is_binary_range
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
@@ -25,22 +25,6 @@ _NOT_PLAIN: Final = frozenset(
 _ONLY_REQUIRED: Final = frozenset({"required", "title", "description"})
 
 
-class Fields(msgspec.Struct, frozen=True):
-    """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
-
-    properties: dict[str, Any]  # their schemas
-    required: frozenset[str]
-    hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
-    extra: Any = None  # the schema of fields that are not listed; None where there may be none
-
-
-class BodyKind(msgspec.Struct, frozen=True):
-    """One media type of the body, and its fields where it is a plain object."""
-
-    media: Media
-    fields: Fields | None
-
-
 class Argument(msgspec.Struct, frozen=True):
     """One argument: the location and name it stands for, and what it looks like."""
 
@@ -52,11 +36,11 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """The arguments by the name callers use, the kinds of body, and the schema of the whole."""
+    """The arguments by the name callers use, the body they are written to, and the schema of the whole."""
 
     arguments: dict[str, Argument]
-    kinds: tuple[BodyKind, ...]
-    needs_body: bool
+    fixed: dict[str, bool]  # the argument `stream` of an operation that exists with and without it
+    body: Body | None
     schema: Schema
 
 
@@ -64,26 +48,28 @@ def plan_inputs(
     parameters: Iterable[Parameter], body: Body | None, schemas: Schemas, stream: bool | None = None
 ) -> Inputs:
     """Name and describe every argument; `stream` fixes the body's field of that name, where it has one."""
-    kinds = _kinds(body, schemas) if body is not None else ()
-    from_body = list(_body_arguments(body, kinds, schemas))
-    if body is not None and stream is not None and any(map(is_stream_field, from_body)):
+    body = None if body is None or not body.media else _with_fields(body, schemas)
+    from_body = list(_body_arguments(body, schemas))
+    if body is not None and stream is not None and any(map(_is_stream_field, from_body)):
         # The field is always sent, and with it the body and all that the body requires.
         body = msgspec.structs.replace(body, required=True)
-        from_body = list(_body_arguments(body, kinds, schemas))
+        from_body = list(_body_arguments(body, schemas))
     in_order = sorted(parameters, key=lambda each: _ORDER[each.location])
     arguments = _with_names([*(_parameter_argument(each, schemas) for each in in_order), *from_body])
+    fixed: dict[str, bool] = {}
     if stream is not None:  # which chooses between a response and a stream, as the operation has chosen
-        fixed = {"type": "boolean", "const": stream, "default": stream}
-        for name in [name for name, each in arguments.items() if is_stream_field(each)]:
-            arguments[name] = msgspec.structs.replace(arguments[name], required=False, schema=fixed)
-    needs_body = body is not None and body.required
-    whole = _object(arguments, kinds, _whole_examples(arguments, kinds, schemas.library))
-    return Inputs(arguments, kinds, needs_body, schemas.bundle(whole))
+        fixed = {name: stream for name, each in arguments.items() if _is_stream_field(each)}
+    for name in fixed:
+        schema = {"type": "boolean", "const": stream, "default": stream}
+        arguments[name] = msgspec.structs.replace(arguments[name], required=False, schema=schema)
+    media = () if body is None else body.media
+    whole = _object(arguments, media, _whole_examples(arguments, media, schemas.library))
+    return Inputs(arguments, fixed, body, schemas.bundle(whole))
 
 
-def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind], examples: list[Schema]) -> Schema:
+def _object(arguments: dict[str, Argument], media: Sequence[Media], examples: list[Schema]) -> Schema:
     """Return the schema of all arguments; unknown ones are rejected, unless the body accepts any field."""
-    extra = (each.fields.extra for each in kinds if each.fields is not None and each.fields.extra is not None)
+    extra = (each.fields.extra for each in media if each.fields is not None and each.fields.extra is not None)
     schema: Schema = {
         "type": "object",
         "properties": {name: argument.schema for name, argument in arguments.items()},
@@ -116,7 +102,7 @@ def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
     return named
 
 
-def is_stream_field(argument: Argument) -> bool:
+def _is_stream_field(argument: Argument) -> bool:
     schema = argument.schema
     if argument.location != "body" or argument.name != "stream" or not isinstance(schema, dict):
         return False
@@ -162,30 +148,30 @@ def _examples(place: DocumentPlace, library: Library) -> Iterator[Any]:
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
-def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
-    """Return the kinds of body; if fields can be passed, the same object in another notation (XML) adds nothing."""
-    kinds = tuple(_kind(each, schemas) for each in body.media)
-    if not kinds or kinds[0].fields is None:
-        return kinds
-    return tuple(
-        each
-        for each in kinds
-        if each.fields is not None or _family_fields(each.media.schema, schemas) is None or each.media.is_sequence
-    )
+def _with_fields(body: Body, schemas: Schemas) -> Body:
+    """Return the body with its fields; if some can be passed, the same object in another notation (XML) adds nothing."""
+    media = tuple(_media_with_fields(each, schemas) for each in body.media)
+    if media[0].fields is not None:
+        media = tuple(
+            each
+            for each in media
+            if each.fields is not None or each.is_sequence or _family_fields(each.schema, schemas) is None
+        )
+    return msgspec.structs.replace(body, media=media)
 
 
-def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schemas) -> Iterator[Argument]:
-    if body is None or not kinds:
+def _body_arguments(body: Body | None, schemas: Schemas) -> Iterator[Argument]:
+    if body is None:
         return
-    spread = kinds[0].fields is not None
-    others = kinds if not spread else [each for each in kinds if each.fields is None]
+    spread = body.media[0].fields is not None
+    others = [each for each in body.media if each.fields is None] if spread else body.media
     if spread:
-        yield from _field_arguments(kinds, required=body.required and not others)
+        yield from _field_arguments(body.media, required=body.required and not others)
     if others:
-        whole = any_of(_whole_schema(each.media, schemas) for each in others)
+        whole = any_of(_whole_schema(each, schemas) for each in others)
         described = _described(whole, body.place, schemas.library)
         yield Argument("body", "whole", described, required=body.required and not spread)
-    types = [each.media.type for each in kinds]
+    types = [each.type for each in body.media]
     has_range = any(map(is_range, types))
     if len(types) > 1 or has_range:
         listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
@@ -193,7 +179,7 @@ def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schem
         yield Argument("content_type", "type", choice, required=False)
 
 
-def _whole_examples(arguments: dict[str, Argument], kinds: Sequence[BodyKind], library: Library) -> list[Schema]:
+def _whole_examples(arguments: dict[str, Argument], media: Sequence[Media], library: Library) -> list[Schema]:
     """Return the arguments that the examples of a body stand for, each with those of the parameters."""
     parameters = {name: each for name, each in arguments.items() if each.parameter is not None}
     others = {
@@ -202,7 +188,7 @@ def _whole_examples(arguments: dict[str, Argument], kinds: Sequence[BodyKind], l
         if isinstance(each.schema, dict) and each.schema.get("examples")
     }
     found: list[Schema] = []
-    for body in _body_examples(kinds, library):
+    for body in _body_examples(media, library):
         fields = body if isinstance(body, dict) else {}
         given = {
             name: fields[each.name]
@@ -215,17 +201,17 @@ def _whole_examples(arguments: dict[str, Argument], kinds: Sequence[BodyKind], l
     return found[:MAX_EXAMPLES]
 
 
-def _body_examples(kinds: Sequence[BodyKind], library: Library) -> Iterator[Any]:
-    for media in (kind.media for kind in kinds):
-        if media.place is not None:
-            yield from _examples(media.place, library)
-        if not media.is_sequence:
-            yield from _examples(library.follow_if_possible(media.schema), library)
+def _body_examples(media: Sequence[Media], library: Library) -> Iterator[Any]:
+    for each in media:
+        if each.place is not None:
+            yield from _examples(each.place, library)
+        if not each.is_sequence:
+            yield from _examples(library.follow_if_possible(each.schema), library)
 
 
-def _field_arguments(kinds: Sequence[BodyKind], *, required: bool) -> Iterator[Argument]:
+def _field_arguments(media: Sequence[Media], *, required: bool) -> Iterator[Argument]:
     """Return the fields of all kinds of body; only what all of them require is required."""
-    plain = [(each.fields, each.media.files) for each in kinds if each.fields is not None]
+    plain = [(each.fields, each.files) for each in media if each.fields is not None]
     everywhere = frozenset.intersection(*(fields.required for fields, _ in plain))
     schemas: dict[str, list[tuple[Any, bool]]] = {}
     for fields, files in plain:
@@ -254,14 +240,15 @@ def _whole_schema(kind: Media, schemas: Schemas) -> Any:
     return FILE_SCHEMA
 
 
-def _kind(media: Media, schemas: Schemas) -> BodyKind:
+def _media_with_fields(media: Media, schemas: Schemas) -> Media:
     """Return a media type with its fields, if its schema is a plain object."""
     fields = None if media.is_sequence or not has_fields(media.type) else _family_fields(media.schema, schemas)
     if fields is None or not fields.properties:
-        return BodyKind(media, None)
+        return media
     fields = _with_undeclared(fields)
-    is_in_parts = is_form(media.type) or is_multipart(media.type)
-    return _with_files(media, fields, schemas) if is_in_parts else BodyKind(media, fields)
+    if is_form(media.type) or is_multipart(media.type):
+        return _with_files(media, fields, schemas)
+    return msgspec.structs.replace(media, fields=fields)
 
 
 def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
@@ -348,7 +335,7 @@ def _all_of(schemas: list[Any]) -> Any:
     return schemas[0] if all(each == schemas[0] for each in schemas) else {"allOf": schemas}
 
 
-def _with_files(media: Media, fields: Fields, schemas: Schemas) -> BodyKind:
+def _with_files(media: Media, fields: Fields, schemas: Schemas) -> Media:
     """Return a form with what the schemas of its fields say about its parts; files are described as such."""
     parts, properties = dict(media.parts), dict(fields.properties)
     for name, schema in fields.properties.items():
@@ -358,7 +345,7 @@ def _with_files(media: Media, fields: Fields, schemas: Schemas) -> BodyKind:
         parts[name] = msgspec.structs.replace(media.part(name), is_file=is_file, schema_type=kind)
         if is_file:
             properties[name] = _file_schema(schema)
-    return BodyKind(msgspec.structs.replace(media, parts=parts), msgspec.structs.replace(fields, properties=properties))
+    return msgspec.structs.replace(media, parts=parts, fields=msgspec.structs.replace(fields, properties=properties))
 
 
 def _part_schema(schema: Any, schemas: Schemas) -> Schema:

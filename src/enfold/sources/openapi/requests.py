@@ -12,8 +12,8 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.http_client import Request
-from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
-from enfold.sources.openapi.inputs import BodyKind, Inputs
+from enfold.sources.openapi.bodies import Body, FilePart, Media, is_described_file, write_body
+from enfold.sources.openapi.inputs import Inputs
 from enfold.sources.openapi.operations import has_fields, is_json, is_multipart, is_within
 from enfold.sources.openapi.parameters import (
     PLACEHOLDER,
@@ -94,6 +94,7 @@ class RequestBuilder:
 
     def build(self, arguments: Mapping[str, Any]) -> Draft:
         """Write these arguments; raise CallError for what cannot be sent."""
+        arguments = {**arguments, **self._inputs.fixed}
         query = "".join(self._filled(self._query, arguments))
         path = self._filled(self._path, arguments)
         self._check_path(path, arguments)
@@ -102,8 +103,8 @@ class RequestBuilder:
         for name, parameter in self._others:
             if arguments.get(name) is not None:
                 self._place(request, name, parameter, arguments[name])
-        if self._inputs.kinds:
-            self._write_body(request, arguments)
+        if self._inputs.body is not None:
+            self._write_body(request, self._inputs.body, arguments)
         return request
 
     def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> list[str]:
@@ -145,25 +146,32 @@ class RequestBuilder:
 
     # --- body
 
-    def _write_body(self, request: Draft, arguments: Mapping[str, Any]) -> None:
+    def _write_body(self, request: Draft, body: Body, arguments: Mapping[str, Any]) -> None:
         given, whole = self._body_fields(arguments), self._whole
         wanted = arguments.get(self._type) if self._type else request.header("content-type")
+        value: Any
         if whole is not None and whole in arguments and not given:
-            kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
-            self._set(request, kind, arguments[whole], wanted)
-        elif given or (self._inputs.needs_body and self._inputs.kinds[0].fields is not None):
-            kind = _kind_for_fields(self._inputs.kinds, given, wanted)
-            _check_required(kind, given, self._inputs)
-            self._set(request, kind, given, wanted)
-        elif self._inputs.needs_body:
+            value = arguments[whole]
+            media = _media_for_value(body.media, value, wanted)
+        elif given or (body.required and body.media[0].fields is not None):
+            value, media = given, _media_for_fields(body.media, given, wanted)
+            self._check_required(media, given)
+        elif body.required:
             raise _missing(whole or "body")
-
-    def _set(self, request: Draft, kind: BodyKind, value: Any, wanted: str | None) -> None:
-        request.content, content_type = write_body(kind.media, value, wanted)
+        else:
+            return
+        request.content, content_type = write_body(media, value, wanted)
         if is_multipart(content_type):  # only we know the boundary
             request.set_header("Content-Type", content_type)
         else:
             request.add_header("Content-Type", content_type)
+
+    def _check_required(self, media: Media, given: Mapping[str, Any]) -> None:
+        """Check what the schema could not require, because the whole body is optional."""
+        required = media.fields.required if media.fields is not None else frozenset()
+        for name, argument in self._inputs.arguments.items():
+            if argument.location == "body" and argument.name in required and argument.name not in given:
+                raise _missing(name)
 
     def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that are fields of the body, including undeclared ones if it allows them."""
@@ -198,50 +206,41 @@ def _missing(argument: str) -> CallError:
     return invalid_argument(argument, "missing", None, f'Argument "{argument}" is missing')
 
 
-def _check_required(kind: BodyKind, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Check what the schema could not require, because the whole body is optional."""
-    required = kind.fields.required if kind.fields is not None else frozenset()
-    for name, argument in inputs.arguments.items():
-        if argument.location == "body" and argument.name in required and argument.name not in given:
-            raise _missing(name)
-
-
-def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], wanted: str | None) -> BodyKind:
+def _media_for_fields(media: Sequence[Media], given: Mapping[str, Any], wanted: str | None) -> Media:
     """Choose the kind of body for these fields: the requested one, else the first that can hold them all."""
-    plain = [each for each in kinds if each.fields is not None]
+    plain = [each for each in media if each.fields is not None]
     for each in plain:
-        if each.media.type == wanted:
+        if each.type == wanted:
             return each
     files = _given_files(plain, given)
     for each in plain:
-        fields = each.fields
-        if fields is not None and set(given) <= set(fields.properties) and files <= each.media.files:
+        if each.fields is not None and set(given) <= set(each.fields.properties) and files <= each.files:
             return each
     return plain[0]
 
 
-def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
+def _given_files(media: list[Media], given: Mapping[str, Any]) -> set[str]:
     """Return the fields whose values are files: content of this process, or described ones where a kind accepts a file."""
-    possible = frozenset().union(*(each.media.files for each in plain))
+    possible = frozenset().union(*(each.files for each in media))
     listed = {name: value if isinstance(value, list) else [value] for name, value in given.items() if name in possible}
     described = {name for name, values in listed.items() if any(map(is_described_file, values))}
     return described | {name for name, value in given.items() if _is_bytes(value)}
 
 
-def _kind_for_value(kinds: tuple[BodyKind, ...], value: Any, wanted: str | None) -> BodyKind:
+def _media_for_value(media: Sequence[Media], value: Any, wanted: str | None) -> Media:
     """Choose the kind of body for a value: the requested one, else by its look, else the first."""
-    chosen = [each for each in kinds if each.media.type == wanted] or [
-        each for each in kinds if wanted and is_within(wanted, each.media.type)
-    ]
+    chosen = [each for each in media if each.type == wanted]
+    if not chosen and wanted:
+        chosen = [each for each in media if is_within(wanted, each.type)]
     if chosen:
         return chosen[0]
     if _is_bytes(value) or is_described_file(value):
-        fits = [each for each in kinds if not is_json(each.media.type)]
+        fits = [each for each in media if not is_json(each.type)]
     elif isinstance(value, str):
-        fits = [each for each in kinds if not is_json(each.media.type) or _says_text(each)]
+        fits = [each for each in media if not is_json(each.type) or _says_text(each)]
     else:
-        fits = [each for each in kinds if has_fields(each.media.type)]
-    return fits[0] if fits else kinds[0]
+        fits = [each for each in media if has_fields(each.type)]
+    return fits[0] if fits else media[0]
 
 
 def _is_bytes(value: Any) -> bool:
@@ -249,8 +248,8 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, (bytes, bytearray, FilePart, os.PathLike))
 
 
-def _says_text(kind: BodyKind) -> bool:
-    node = kind.media.schema.node
+def _says_text(media: Media) -> bool:
+    node = media.schema.node
     return not isinstance(node, dict) or not node or node.get("type") == "string"
 
 

@@ -42,9 +42,9 @@ class Schemas:
     A converted schema refers to definitions, which `bundle` adds.
     """
 
-    def __init__(self, library: Library, direction: Direction) -> None:
+    def __init__(self, library: Library, direction: Direction, problems: list[Problem]) -> None:
         self.library = library
-        self.problems: list[Problem] = []
+        self.problems = problems
         self.is_old = library.version in ("2.0", "3.0")
         self.is_input = direction == "input"
         self._hidden = _HIDDEN[direction]

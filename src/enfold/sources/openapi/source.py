@@ -166,8 +166,8 @@ def from_openapi(
         servers,
         http,
         security,
-        inputs=Schemas(library, "input"),
-        outputs=Schemas(library, "output"),
+        inputs=Schemas(library, "input", problems),
+        outputs=Schemas(library, "output", problems),
         private_headers=tuple(service.private_headers),
         extras=policy.extras or "keep",
         problems=problems,
@@ -286,7 +286,7 @@ class _Importer(msgspec.Struct, frozen=True, eq=False):
             _ = operation.spec.input_schema, operation.spec.output_schema
         refused = {each.base: self.shared.servers.refusal(each.base) for each in blueprints}
         servers = [Problem(base or "servers", why) for base, why in refused.items() if why is not None]
-        return [*servers, *self.shared.problems, *self.shared.inputs.problems, *self.shared.outputs.problems]
+        return [*servers, *self.shared.problems]
 
 
 def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:
