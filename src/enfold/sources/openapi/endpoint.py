@@ -25,15 +25,13 @@ from enfold.sources.openapi.requests import RequestBuilder
 from enfold.sources.openapi.responses import (
     DeclaredResponse,
     ReceivedResponse,
+    Responses,
     error_schemas,
-    errors,
     item_schema,
     kind_for,
     output_schema,
     read_responses,
-    response_for,
     response_schema,
-    successes,
     to_envelope,
     to_error,
 )
@@ -62,28 +60,21 @@ class Blueprint(msgspec.Struct, frozen=True):
     found: FoundOperation
     parameters: list[Parameter]
     body: Body | None
-    responses: tuple[DeclaredResponse, ...]
+    responses: Responses
     requirements: Requirements
     base: str
 
     @property
     def kinds(self) -> list[bool]:
-        """Whether it streams: once for the answer, once for the stream, where there is such."""
-        return [False] * self.gives_answer + [True] * self.gives_stream
-
-    @property
-    def gives_stream(self) -> bool:
-        return any(each.stream_types for each in successes(self.responses))
-
-    @property
-    def gives_answer(self) -> bool:
-        """Whether it answers at once: most do, and those that also stream where they declare another type."""
-        return not self.gives_stream or any(each.plain_types for each in successes(self.responses))
+        """Whether it streams, for each operation that it is: one that answers, one that streams, or both."""
+        streams = any(each.stream_types for each in self.responses.successes)
+        answers = not streams or any(each.plain_types for each in self.responses.successes)
+        return [False] * answers + [True] * streams
 
     @property
     def has_twin(self) -> bool:
         """Whether it is two operations: one that answers, and one that streams."""
-        return self.gives_stream and self.gives_answer
+        return len(self.kinds) > 1
 
 
 def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprint:
@@ -125,7 +116,7 @@ class ServiceEndpoint:
     @property
     def has_several_answers(self) -> bool:
         """Whether there are several successes or media types: then what came says which schema counts."""
-        kinds = [kind for each in self._successes for kind in each.plain_types or [""]]
+        kinds = [kind for each in self._blueprint.responses.successes for kind in each.plain_types or [""]]
         return not self._streams and len(kinds) > 1
 
     # --- what it does
@@ -135,7 +126,7 @@ class ServiceEndpoint:
         answer = await self._fetch(arguments)
         if answer.status >= 400:
             raise self._failure(answer)
-        response = response_for(self._successes, answer.status)
+        response = self._blueprint.responses.success(answer.status)
         promises_json = response is not None and any(map(is_json, response.media))
         envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.private_headers)
         if response is None or not promises_json or not isinstance(envelope.data, str):
@@ -156,7 +147,7 @@ class ServiceEndpoint:
     async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """Run `answer`, and repair the result by the schema of its status and media type."""
         envelope = await self.answer(arguments, context)
-        response = response_for(self._successes, getattr(envelope.meta, "status_code", 0))
+        response = self._blueprint.responses.success(getattr(envelope.meta, "status_code", 0))
         if response is None or has_no_content(envelope):
             return envelope
         schema = self._schema_of(response, getattr(envelope.meta, "content_type", ""))
@@ -231,20 +222,17 @@ class ServiceEndpoint:
     @cached_property
     def _accept(self) -> str:
         """The Accept header: the types of successful responses, JSON first, and those of errors."""
+        responses = self._blueprint.responses
         wanted = [
-            kind for each in self._successes for kind in (each.stream_types if self._streams else each.plain_types)
+            kind for each in responses.successes for kind in (each.stream_types if self._streams else each.plain_types)
         ]
-        for_errors = [kind for each in errors(self._blueprint.responses) for kind in each.plain_types]
+        for_errors = [kind for each in responses.errors for kind in each.plain_types]
         listed = list(dict.fromkeys(json_first(wanted)))
         if not listed:
             return "application/json, */*;q=0.8"
         others = [kind for kind in dict.fromkeys(for_errors) if kind not in listed]
         rest = [f"{kind};q=0.9" for kind in listed[1:]] + [f"{kind};q=0.8" for kind in others]
         return ", ".join([listed[0], *rest])
-
-    @cached_property
-    def _successes(self) -> tuple[DeclaredResponse, ...]:
-        return successes(self._blueprint.responses)
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
         """Return the schema of a response of this type; for an undeclared type, that of the first JSON type."""

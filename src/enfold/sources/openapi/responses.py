@@ -181,7 +181,19 @@ class DeclaredResponse(msgspec.Struct, frozen=True):
         return [each for each in self.media if is_stream(each)]
 
 
-def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> tuple[DeclaredResponse, ...]:
+class Responses(msgspec.Struct, frozen=True):
+    """The declared responses of an operation: those that mean success, which a lone default does, and those of errors."""
+
+    successes: tuple[DeclaredResponse, ...]
+    errors: tuple[DeclaredResponse, ...]
+
+    def success(self, status: int) -> DeclaredResponse | None:
+        """Return the declared response for an actual status."""
+        by_status = {each.status.upper(): each for each in self.successes}
+        return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
+
+
+def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> Responses:
     """Read the responses of an operation; one that cannot be read counts as undeclared, and is a problem."""
     read: list[DeclaredResponse] = []
     for status, place in found.place.child("responses").items():
@@ -192,7 +204,11 @@ def read_responses(library: Library, found: FoundOperation, problems: list[Probl
             read.append(DeclaredResponse(status, target, _media(library, found, target)))
         except BrokenReferenceError as error:
             problems.append(Problem(place.where, str(error)))
-    return tuple(read)
+    successes = tuple(each for each in read if each.status.upper().startswith("2"))
+    successes = successes or tuple(each for each in read if each.status == "default")
+    return Responses(
+        successes, tuple(each for each in read if each not in successes and not each.status.startswith(("1", "3")))
+    )
 
 
 def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dict[str, DocumentPlace]:
@@ -201,26 +217,6 @@ def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dic
     if library.version == "2.0" and "schema" in place.fields:
         return dict.fromkeys(json_first(listed_types(library, found, "produces")) or ["application/json"], place)
     return {}
-
-
-def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
-    """Return the responses that mean success; a lone default does."""
-    listed = tuple(responses)
-    found = tuple(each for each in listed if each.status.upper().startswith("2"))
-    return found or tuple(each for each in listed if each.status == "default")
-
-
-def errors(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
-    """Return the error responses."""
-    listed = tuple(responses)
-    good = successes(listed)
-    return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))
-
-
-def response_for(responses: Iterable[DeclaredResponse], status: int) -> DeclaredResponse | None:
-    """Return the declared response for an actual status."""
-    by_status = {each.status.upper(): each for each in responses}
-    return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
 
 
 # --- schemas ------------------------------------------------------------------------------------------------------
@@ -251,19 +247,15 @@ def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
     return found or next((each for each in kinds if is_within(content_type, each)), None)
 
 
-def output_schema(responses: Iterable[DeclaredResponse], method: str, schemas: Schemas) -> Schema:
+def output_schema(responses: Responses, method: str, schemas: Schemas) -> Schema:
     """Return the schema of any success as one self-contained schema."""
-    return schemas.bundle(any_of(response_schema(each, method, schemas) for each in successes(responses)))
+    return schemas.bundle(any_of(response_schema(each, method, schemas) for each in responses.successes))
 
 
-def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:
+def item_schema(responses: Responses, schemas: Schemas) -> Schema:
     """Return the schema of one item of a stream."""
-    found = (
-        _item_schema(kind, response.media[kind], schemas)
-        for response in successes(responses)
-        for kind in response.stream_types
-    )
-    return schemas.bundle(any_of(found))
+    media = ((kind, each.media[kind]) for each in responses.successes for kind in each.stream_types)
+    return schemas.bundle(any_of(_item_schema(kind, place, schemas) for kind, place in media))
 
 
 def _item_schema(kind: str, place: DocumentPlace, schemas: Schemas) -> Any:
@@ -301,10 +293,10 @@ def _is_event(place: DocumentPlace) -> bool:
     return set(properties) <= {"data", "event", "id", "retry", "comment"}
 
 
-def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas) -> list[ErrorSchema]:
+def error_schemas(responses: Responses, schemas: Schemas) -> list[ErrorSchema]:
     """Return the declared failures."""
     described: list[ErrorSchema] = []
-    for response in errors(responses):
+    for response in responses.errors:
         status = int(response.status) if response.status.isdecimal() else None
         body, text = _error_body(response, schemas), response.place.text("description")
         described.append(ErrorSchema(code_of(status or 0), text, body, status))

@@ -202,12 +202,12 @@ class _Importer(msgspec.Struct, frozen=True, eq=False):
         blueprints = [each for each in map(self._read, found) if each is not None]
         self.shared.problems.extend(self.shared.security.assume_if_unsaid([each.requirements for each in blueprints]))
         parts = [(each, streams) for each in blueprints for streams in each.kinds]
-        wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
+        wanted = [wanted_name(each.found, is_stream_twin=streams and each.has_twin) for each, streams in parts]
         names = distinct_names(wanted)
         operations: list[Operation] = []
         found_by_id: dict[str, FoundOperation] = {}
         for (blueprint, streams), generated, name in zip(parts, wanted, names, strict=True):
-            declared, is_twin = blueprint.found.original, streams and blueprint.gives_answer
+            declared, is_twin = blueprint.found.original, streams and blueprint.has_twin
             original = generated.original if declared is None else f"{declared}{STREAM_SUFFIX * is_twin}"
             new = selection.name(name, original, blueprint.found.title)
             operation = self._operation(blueprint, new, original, streams=streams)
