@@ -94,11 +94,15 @@ class ServiceClient:
         while True:
             wait: float | None
             try:
-                response = await self._follow(request)
-            except CallError as error:
-                if not error.retryable or attempt >= self.limits.retries:
-                    self._note_failure(request.origin, error)
-                    raise
+                # Credentials go to the user's own server only.
+                response = await follow(self.send, request, self._keeps_headers, self.limits.redirects)
+            except WebError as error:
+                failure = self.failure(error, request)
+                if not failure.retryable or attempt >= self.limits.retries:
+                    if error.kind == "unreachable" and self.reach.is_home(request.origin):
+                        self._lost = request.origin
+                        self._note(failure.message)
+                    raise failure from error
                 wait = _backoff(attempt)
             else:
                 wait = self._wait_before_retry(request, response, attempt)
@@ -120,13 +124,6 @@ class ServiceClient:
         if asked is None:
             return _backoff(attempt)
         return asked + _backoff(0) if asked <= self.limits.retry_wait else None
-
-    async def _follow(self, request: Request) -> Response:
-        """Send, and follow redirects to addresses that may be contacted; credentials go to the user's own server only."""
-        try:
-            return await follow(self.send, request, self._keeps_headers, self.limits.redirects)
-        except WebError as error:
-            raise self.failure(error, request) from error
 
     async def send(self, request: Request) -> Response:
         """Send one request and return an open response, without following redirects."""
@@ -150,12 +147,6 @@ class ServiceClient:
         except WebError as error:
             raise CallError("UNAVAILABLE", error.sentence) from error
         await response.close()
-
-    def _note_failure(self, origin: str, error: CallError) -> None:
-        cause = error.__cause__
-        if isinstance(cause, WebError) and cause.kind == "unreachable" and self.reach.is_home(origin):
-            self._lost = origin
-            self._note(error.message)
 
     def _note(self, why: str) -> None:
         """Remember why the server cannot be reached, or that it can; call the watchers where that is news."""

@@ -209,6 +209,8 @@ def _missing(argument: str) -> CallError:
 def _media_for_fields(media: Sequence[Media], given: Mapping[str, Any], wanted: str | None) -> Media:
     """Choose the kind of body for these fields: the requested one, else the first that can hold them all."""
     plain = [each for each in media if each.fields is not None]
+    if len(plain) == 1:
+        return plain[0]
     for each in plain:
         if each.type == wanted:
             return each
