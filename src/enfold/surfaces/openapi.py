@@ -164,33 +164,10 @@ def _outline(spec: OperationSpec, registry: Registry) -> Schema:
 
 
 def _path_item(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
-    item = {"post": _post(spec, notes, components)}
-    return item if spec.type is OperationType.MUTATION else {"get": _get(spec, notes, components), **item}
-
-
-def _post(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
-    schema = components.root(spec.input_schema, _input_name(spec))
-    return {
-        **_described(spec, spec.id, notes),
-        **({"parameters": more} if (more := _more_parameters(spec, components)) else {}),
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": schema},
-                **_upload_content(spec.input_schema, spec.id, components),
-            },
-        },
-        "responses": _responses(spec, components, with_body=True),
-    }
-
-
-def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
-    parameters = [*_parameters(spec, components), *_more_parameters(spec, components)]
-    return {
-        **_described(spec, f"{spec.id}.get", notes),
-        "parameters": parameters,
-        "responses": _responses(spec, components, with_body=False),
-    }
+    post = _method(spec, "POST", spec.id, notes, components)
+    if spec.type is OperationType.MUTATION:
+        return {"post": post}
+    return {"get": _method(spec, "GET", f"{spec.id}.get", notes, components), "post": post}
 
 
 def _rest_paths(specs: Iterable[OperationSpec], notes: dict[str, Schema], components: _Components) -> dict[str, Schema]:
@@ -205,36 +182,46 @@ def _rest_paths(specs: Iterable[OperationSpec], notes: dict[str, Schema], compon
         names = dict(zip(route.arguments, place.arguments, strict=True))
         methods = paths.setdefault(place.path, {})
         if route.method.lower() not in methods:  # another process has the same route
-            methods[route.method.lower()] = _rest(spec, route.method, names, notes[spec.id], components)
+            own = _method(spec, route.method, f"{spec.id}.rest", notes[spec.id], components, names)
+            methods[route.method.lower()] = own
     return paths
 
 
-def _rest(spec: OperationSpec, method: str, names: dict[str, str], notes: Schema, components: _Components) -> Schema:
-    """Describe a REST route; `names` are those that its arguments have in the path."""
-    arguments = {each["name"]: each for each in _parameters(spec, components)}
-    parameters = [{**arguments.pop(own), "name": name, "in": "path", "required": True} for own, name in names.items()]
-    with_body = method in WITH_BODY
-    body = _rest_body(spec, names, components) if with_body and arguments else {}
+def _method(
+    spec: OperationSpec,
+    method: str,
+    operation_id: str,
+    notes: Schema,
+    components: _Components,
+    in_path: Mapping[str, str] | None = None,
+) -> Schema:
+    """Describe one method of an operation's path; `in_path` are the names that arguments have there, None without a route."""
+    with_body, is_route = method in WITH_BODY, in_path is not None
+    arguments = {each["name"]: each for each in _parameters(spec, components)} if is_route or not with_body else {}
+    placed = (in_path or {}).items()
+    parameters = [{**arguments.pop(own), "name": name, "in": "path", "required": True} for own, name in placed]
+    body = _body(spec, in_path, components) if with_body and (arguments or not is_route) else {}
     parameters += [*([] if with_body else arguments.values()), *_more_parameters(spec, components)]
     return {
-        **_described(spec, f"{spec.id}.rest", notes),
+        **_described(spec, operation_id, notes),
         **({"parameters": parameters} if parameters else {}),
         **body,
         "responses": _responses(spec, components, with_body=with_body),
     }
 
 
-def _rest_body(spec: OperationSpec, in_path: Mapping[str, str], components: _Components) -> Schema:
-    """Describe the arguments that are not in the path."""
-    schema = spec.input_schema
-    required = [name for name in schema.get("required", ()) if name not in in_path]
-    rest = {**schema, "properties": {name: of for name, of in schema["properties"].items() if name not in in_path}}
-    rest |= {"required": required} if "required" in schema else {}
-    content = components.root(rest, f"{spec.id}.rest.input" if in_path else _input_name(spec))
-    uploads = _upload_content(rest, f"{spec.id}.rest" if in_path else spec.id, components)
-    return {
-        "requestBody": {"required": bool(required), "content": {"application/json": {"schema": content}, **uploads}}
-    }
+def _body(spec: OperationSpec, in_path: Mapping[str, str] | None, components: _Components) -> Schema:
+    """Describe the arguments that are not in the path; without a route, a body is always sent."""
+    schema, owner, name = spec.input_schema, spec.id, _input_name(spec)
+    required = [each for each in schema.get("required", ()) if each not in (in_path or ())]
+    if in_path:
+        rest = {each: of for each, of in schema["properties"].items() if each not in in_path}
+        schema = {**schema, "properties": rest, **({"required": required} if "required" in schema else {})}
+        owner, name = f"{spec.id}.rest", f"{spec.id}.rest.input"
+    content = {"application/json": {"schema": components.root(schema, name)}}
+    is_required = bool(required) or in_path is None
+    uploads = _upload_content(schema, owner, components)
+    return {"requestBody": {"required": is_required, "content": {**content, **uploads}}}
 
 
 def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:
