@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Any, Any, Told, Any, Warned]] = {
     "an empty word for variants without names": (
         UNNAMED,
         {"kind": "", "bark": 1},
-        [("lives", "missing", "integer")],
+        [("bark", "type", "string")],
         {"kind": "", "bark": "1"},
         [("convert", "/bark")],
     ),
@@ -223,7 +223,7 @@ CASES: dict[str, tuple[Any, Any, Told, Any, Warned]] = {
     "constants that overlap tell nothing apart": (
         OVERLAP,
         {"v": "b", "s": 1},
-        [("n", "missing", "integer")],
+        [("s", "type", "string")],
         {"v": "b", "s": "1"},
         [("convert", "/s")],
     ),

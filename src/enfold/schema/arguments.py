@@ -171,9 +171,9 @@ class Walk:
     def fits_all(self, bundle: Bundle, value: Any) -> bool:
         return all(self.fits(node, value) for node in bundle.nodes)
 
-    def near(self, nodes: tuple[Node, ...], value: Any) -> list[Node]:
+    def near(self, nodes: tuple[Node, ...], value: Any) -> tuple[Node, ...]:
         """Return the nodes that accept the type of a value."""
-        return [part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value))]
+        return tuple(part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value)))
 
     def tag(self, pending: Pending) -> Tag | None:
         """Return the property with distinct values that selects one of the variants, if there is one."""
@@ -321,24 +321,13 @@ class Walk:
             return self._tagged(tag, value, (*keys, tag.name))
         if self._members(pending.node, 0) is not None:
             return _broken(keys, self._describe(pending.node), value)
-        return max(near, key=lambda part: self._closeness(self._schema.bundle(part), value))
+        return self._schema.likeliest(near, value)
 
     def _tagged(self, tag: Tag, value: dict[str, Any], keys: Keys) -> Node | Fault:
         if tag.name not in value:
             return Fault(messages.path(keys), "missing", messages.one_of(tag.values))
         selected = tag.variant_for(value[tag.name])
         return _broken(keys, messages.one_of(tag.values), value[tag.name]) if selected is None else selected
-
-    def _closeness(self, bundle: Bundle, value: Any) -> int:
-        """Count the parts of a value that fit a variant, minus missing and invalid ones."""
-        self.spend()
-        if type(value) is list:
-            inner = [(bundle.item(index), item) for index, item in enumerate(value)]
-        else:
-            names = bundle.members if type(value) is dict else {}
-            inner = [(bundle.child(name), value[name]) for name in names if name in value]
-        fitting = sum(1 if self.fits_all(part, item) else -1 for part, item in inner if part.nodes)
-        return fitting - (sum(name not in value for name in bundle.required) if type(value) is dict else 0)
 
 
 def _string_faults(node: Node, value: str, keys: Keys) -> list[Fault]:

@@ -16,7 +16,7 @@ from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, re
 from enfold.schema.nodes.traits import Variants, decides_by_value, has_unevaluated, spans_whole_value
 from enfold.schema.nodes.values import CompiledSchemas
 from enfold.schema.plain import is_plain
-from enfold.schema.repairs import Repaired, misfits, repaired, unchanged
+from enfold.schema.repairs import Repaired, by_likeness, misfits, repaired, unchanged
 from enfold.schema.repairs.bundle import Bundle, Bundles
 from enfold.schema.structs import QuickTests, quick_tests
 
@@ -92,6 +92,10 @@ class Schema:
     def check_of(self, node: Node) -> Callable[[Any], bool]:
         """Return the check of one node of the schema."""
         return self._keep.check_of(node)
+
+    def likeliest(self, variants: tuple[Node, ...], value: Any) -> Node:
+        """Return the variant that a value is most like, of those that accept its type."""
+        return by_likeness(self._keep, variants, value, self._keep.new_memo())[0]
 
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Return warnings for the places where the unrepaired value is invalid."""

@@ -453,7 +453,7 @@ class _RepairRun:
         if self.comparisons < 0:
             self.report.add("unrepairable", path, value, value)
             return value
-        variants = _by_likeness(self.bundles, pending.variants, value, self.memo)
+        variants = by_likeness(self.bundles, pending.variants, value, self.memo)
         if not variants:
             self.report.add("type_mismatch", path, value, value)
             return value
@@ -580,7 +580,8 @@ def _variant_for(tag: Tag, value: Any) -> Node | None:
     return next(filter(None, map(tag.variant_for, converted)), selected)
 
 
-def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
+def by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, memo: KnownMemo) -> tuple[Node, ...]:
+    """Return the variants that a value could become valid for, the likeliest first."""
     scores = {variant: _score(bundles, variant, value, memo) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))
