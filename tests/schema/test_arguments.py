@@ -362,7 +362,9 @@ values = st.recursive(
 @given(schemas(), values)
 def test_there_are_faults_exactly_where_the_check_refuses(schema: Schema, value: Any) -> None:
     compiled = compile_schema(schema)
-    assert (next(Walk(compiled).faults(compiled.bundle(compiled.root), value), None) is None) is compiled.check(value)
+    assert (next(Walk(compiled).faults(compiled.bundles.alone(compiled.root), value), None) is None) is compiled.check(
+        value
+    )
     assert bool(faults(schema, value)) is not compiled.check(value)
 
 

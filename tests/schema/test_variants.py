@@ -278,5 +278,5 @@ def test_many_variants_that_share_a_large_part_are_distinguished_once() -> None:
     schema = {"anyOf": variants, "$defs": {"Shared": shared}}
     value = {**{f"p{i}": "x" for i in range(100)}, "tag": 99, "p7": "z"}
     assert [fault.argument for fault in faults(schema, value)] == ["p7"]
-    root, known = compile_schema(schema).root, compile_schema(schema).variants
+    root, known = compile_schema(schema).root, compile_schema(schema).bundles.variants
     assert known.tags(root, root.any_of) is known.tags(root, root.any_of)

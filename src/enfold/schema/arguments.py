@@ -24,6 +24,7 @@ from enfold.schema.nodes.traits import (
     kinds_of,
 )
 from enfold.schema.nodes.values import all_differ, bounds_of, is_member, readings
+from enfold.schema.repairs import by_likeness
 from enfold.schema.repairs.bundle import Bundle, Pending
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
@@ -39,7 +40,7 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
     try:
         with shared_budget():
             compiled = compile_schema(schema)
-            return Coercion(Walk(compiled, 2 * MAX_STEPS)).convert(compiled.bundle(compiled.root), value)
+            return Coercion(Walk(compiled, 2 * MAX_STEPS)).convert(compiled.bundles.alone(compiled.root), value)
     except (TooMuchWorkError, RecursionError):
         return value
 
@@ -59,7 +60,7 @@ def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
 def _find_faults(schema: Schema, value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
-        for fault in islice(Walk(schema).faults(schema.bundle(schema.root), value), _MAX_FAULTS):
+        for fault in islice(Walk(schema).faults(schema.bundles.alone(schema.root), value), _MAX_FAULTS):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
         pass  # report the faults found so far
@@ -150,9 +151,8 @@ class Walk:
 
     def __init__(self, schema: Schema, steps: int = MAX_STEPS) -> None:
         self._left = steps
-        self._schema = schema
-        # Results hold a reference to their value so that its identity stays unique.
-        self._known: dict[tuple[int, int], tuple[Any, bool]] = {}
+        self._bundles = schema.bundles
+        self._memo = schema.bundles.new_memo()
 
     def spend(self) -> None:
         self._left -= 1
@@ -161,23 +161,19 @@ class Walk:
 
     def fits(self, node: Node, value: Any) -> bool:
         self.spend()
-        if not isinstance(value, dict | list):
-            return self._schema.check_of(node)(value)
-        key = (node.index, id(value))
-        if key not in self._known:
-            self._known[key] = (value, self._schema.check_of(node)(value))
-        return self._known[key][1]
+        return bool(self._bundles.test_of(node)(value, self._memo))
 
     def fits_all(self, bundle: Bundle, value: Any) -> bool:
-        return all(self.fits(node, value) for node in bundle.nodes)
+        self.spend()
+        return bundle.fits(value, self._memo)
 
     def near(self, nodes: tuple[Node, ...], value: Any) -> tuple[Node, ...]:
         """Return the nodes that accept the type of a value."""
-        return tuple(part for part in nodes if not self._schema.variants.types(part).isdisjoint(kinds_of(value)))
+        return tuple(part for part in nodes if not self._bundles.types_of(part).isdisjoint(kinds_of(value)))
 
     def tag(self, pending: Pending) -> Tag | None:
         """Return the property with distinct values that selects one of the variants, if there is one."""
-        return next((tag for tag in self._schema.variants.tags(pending.node, pending.variants) if tag.values), None)
+        return next((tag for tag in self._bundles.variants.tags(pending.node, pending.variants) if tag.values), None)
 
     def faults(self, bundle: Bundle, value: Any, keys: Keys = ()) -> Iterator[Fault]:
         """Yield the faults of a value in the order of the schema."""
@@ -203,7 +199,7 @@ class Walk:
         return messages.types(bundle.possible_types) if members is None else messages.one_of(members)
 
     def _describe(self, node: Node) -> str:
-        return self.describe(self._schema.bundle(node))
+        return self.describe(self._bundles.alone(node))
 
     def _members(self, node: Node, depth: int) -> list[Any] | None:
         """Return all values that a node enumerates; None where it does not."""
@@ -281,7 +277,7 @@ class Walk:
                 yield from self.faults(bundle.of(found.nodes), item, inside)
         for part in bundle.parts:
             if part.names is not None:
-                yield from self._name_faults(self._schema.bundle(part.names), value, keys)
+                yield from self._name_faults(self._bundles.alone(part.names), value, keys)
             for name, needed in part.dependent_required.items():
                 lacking = [each for each in needed if each not in value] if name in value else []
                 yield from (self._missing(bundle, each, keys) for each in lacking)
@@ -316,12 +312,12 @@ class Walk:
         near = self.near(pending.variants, value)
         tag = self.tag(pending) if type(value) is dict and len(near) > 1 else None
         if not near:
-            return self._wrong_type(self._schema.bundle(pending.node), value, keys)
+            return self._wrong_type(self._bundles.alone(pending.node), value, keys)
         if tag is not None:
             return self._tagged(tag, value, (*keys, tag.name))
         if self._members(pending.node, 0) is not None:
             return _broken(keys, self._describe(pending.node), value)
-        return self._schema.likeliest(near, value)
+        return by_likeness(self._bundles, near, value, self._memo)[0]
 
     def _tagged(self, tag: Tag, value: dict[str, Any], keys: Keys) -> Node | Fault:
         if tag.name not in value:

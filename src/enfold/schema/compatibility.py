@@ -73,7 +73,7 @@ def incompatibilities(given: Any, taken: Any, *, ignores_extras: bool = False) -
     if problem is not None:
         return [Incompatibility("", f"cannot be compared: {problem}")]
     try:
-        return _Comparison(other, ignores_extras=ignores_extras).compare(one.bundle(one.root), other.root, "")[
+        return _Comparison(other, ignores_extras=ignores_extras).compare(one.bundles.alone(one.root), other.root, "")[
             :MAX_REPORTED
         ]
     except (_TooMuchError, RecursionError):
@@ -115,7 +115,7 @@ class _Comparison:
             return [each for one in decided for each in self.compare(one, taken, path)]
         values = _values(given)
         if values is not None:
-            fits = self._taken.check_of(taken)
+            fits = self._taken.bundles.check_of(taken)
             refused = [messages.short_json(value) for value in values if not fits(value)]
             return [Incompatibility(path, f"may be {text}, which is not accepted") for text in refused]
         return [each for part in parts for each in self._compare_part(given, part, path)]
@@ -148,7 +148,7 @@ class _Comparison:
             if not found:
                 return []
             self._met = met  # discard assumptions made on the way
-            if kind in self._taken.variants.types(variant):
+            if kind in self._taken.bundles.types_of(variant):
                 near.append(found)
         if len(near) == 1:
             return near[0]

@@ -16,8 +16,8 @@ from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, re
 from enfold.schema.nodes.traits import Variants, decides_by_value, has_unevaluated, spans_whole_value
 from enfold.schema.nodes.values import CompiledSchemas
 from enfold.schema.plain import is_plain
-from enfold.schema.repairs import Repaired, by_likeness, misfits, repaired, unchanged
-from enfold.schema.repairs.bundle import Bundle, Bundles
+from enfold.schema.repairs import Repaired, misfits, repaired, unchanged
+from enfold.schema.repairs.bundle import Bundles
 from enfold.schema.structs import QuickTests, quick_tests
 
 
@@ -27,14 +27,14 @@ class Schema:
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
         self.root = nodes[0]
-        self.variants = Variants()
         self._may_break = any(spans_whole_value(node) or decides_by_value(node) for node in nodes)
         # The pattern budget costs as much as checking a number, so only schemas with slow patterns use it.
         self._effort = shared_budget if any(map(_may_search_long, nodes)) else nullcontext
         memoizes = mark_cyclic(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(memoizes=memoizes))
-        self._strip = _bundles(checks, self.variants, strip=True)
-        self._keep = _bundles(checks, self.variants, strip=False)
+        variants = Variants()
+        self._strip = _bundles(checks, variants, strip=True)
+        self.bundles = _bundles(checks, variants, strip=False)  # without stripping
 
     def check(self, value: Any) -> bool:
         """Whether the value is valid under JSON Schema 2020-12; `format` is an annotation."""
@@ -77,7 +77,7 @@ class Schema:
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """Repair a value; `extras="keep"` keeps undeclared properties."""
-        bundles = self._keep if extras == "keep" else self._strip
+        bundles = self.bundles if extras == "keep" else self._strip
         with self._effort():
             try:
                 is_clean = bundles.clean_of(self.root)(value)
@@ -85,22 +85,10 @@ class Schema:
                 is_clean = False
             return Repaired(value) if is_clean else repaired(bundles, self.root, value, strip=bundles is self._strip)
 
-    def bundle(self, node: Node) -> Bundle:
-        """Return the bundle of one node of the schema."""
-        return self._keep.alone(node)
-
-    def check_of(self, node: Node) -> Callable[[Any], bool]:
-        """Return the check of one node of the schema."""
-        return self._keep.check_of(node)
-
-    def likeliest(self, variants: tuple[Node, ...], value: Any) -> Node:
-        """Return the variant that a value is most like, of those that accept its type."""
-        return by_likeness(self._keep, variants, value, self._keep.new_memo())[0]
-
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Return warnings for the places where the unrepaired value is invalid."""
         with self._effort():
-            return () if self.check(value) else misfits(self._keep, self.root, value)
+            return () if self.check(value) else misfits(self.bundles, self.root, value)
 
 
 def _may_search_long(node: Node) -> bool:
