@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -26,7 +26,7 @@ from enfold.mcp.json_rpc import (
     RPCNotification,
     RPCRequest,
 )
-from enfold.mcp.messages import Cancelled, LogMessage, Params, Progress, Resumable, read_error, read_loosely
+from enfold.mcp.messages import Cancelled, LogMessage, Progress, Resumable, read_error, read_loosely
 from enfold.mcp.results import InputRequest, InputRequired, Result
 from enfold.mcp.revisions import KNOWN, LATEST_HANDSHAKE, LEVELS, STATELESS, Revision, urgency_of
 from enfold.mcp.tasks import StateSigner
@@ -289,18 +289,6 @@ def _log_data(told: LoggedMessage) -> Any:
     if told.data is None:
         return told.message
     return {"message": told.message, "data": told.data} if told.message else told.data
-
-
-# --- methods --------------------------------------------------------------------------------------------------------
-
-
-class Method(msgspec.Struct, frozen=True):
-    """How the requests of a method are answered: by a function of the server, the exchange and the parameters."""
-
-    answer: Callable[[Any, ClientExchange, Any], Any]
-    params: type[Params] = Params
-    kind: Literal["quick", "slow", "call"] = "quick"  # quick ones need no event loop, calls run an operation
-    capability: str = ""  # of ours, without which there is no such method
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.observability.log import Log
 from enfold.operations import Policy
-from enfold.operations.access import grants_all_of
 from enfold.runtime.registry import Registry
 from enfold.surfaces.asgi import (
     BODY_TIMEOUT,
@@ -45,7 +44,7 @@ from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.post import STATUSES, answer_post
 from enfold.surfaces.mcp.request import EVENTS, MCPEndpoint, MCPRequest
 from enfold.surfaces.mcp.server import OBSERVED, MCPServer, code_of_protocol
-from enfold.surfaces.mcp.sessions import HTTPSession, Sessions, event_place
+from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
 from enfold.surfaces.mcp.settings import MCPSettings
 from enfold.surfaces.responses import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
 
@@ -135,12 +134,8 @@ class MCPApp:
                     await self._refuse(not_allowed(method, _METHODS), request)
         except (ProtocolError, CallError) as refused:
             await self._refuse(refused, request)
-        except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
-            if not isinstance(fault, asyncio.CancelledError):
-                _log.error("Failed to respond", error=fault)
-            if not request.is_started:  # else only the connection can report it
-                error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
-                await request.answer(500, encode(error_response(None, error)), [JSON])
+        except BaseException as fault:
+            await _answer_fault(fault, request)
             if not isinstance(fault, Exception):
                 raise
 
@@ -227,24 +222,28 @@ class MCPApp:
             changes.schedule(partial(changes.resource_updated, uri))
 
 
+async def _answer_fault(fault: BaseException, request: MCPRequest) -> None:
+    """Whatever went wrong in here, the client gets an answer and no stack."""
+    if not isinstance(fault, asyncio.CancelledError):
+        _log.error("Failed to respond", error=fault)
+    if not request.is_started:  # else only the connection can report it
+        error = ProtocolError(INTERNAL_ERROR, "The server failed to respond")
+        await request.answer(500, encode(error_response(None, error)), [JSON])
+
+
 # --- GET: the stream of notifications that belong to no request, or one that is resumed -------------------------------
 
 
 async def _carry_stream(request: MCPRequest) -> None:
-    session, identity = _session(request), request.identity
+    session = _session(request)
     if EVENTS not in request.headers.get(b"accept", b""):
         raise not_acceptable("text/event-stream")
     with request, request.while_admitted(request.end_stream):
-        place = event_place(request.headers.get(b"last-event-id", b""))
-        stream = None if place is None else session.streams.get(place[0])
-        asked = None if stream is None else stream.identity
-        allowed_more = identity is not None and asked is not None and not grants_all_of(identity, asked)
-        if stream is not None and (stream.is_dropped or allowed_more):
-            stream = None  # it was dropped, or holds the answer to a token that allowed more
-        if stream is not None and place is not None:
-            await request.carry(stream, place[1])
-        else:
+        stream, after = session.interrupted_stream(request.headers.get(b"last-event-id", b""), request.identity)
+        if stream is None:
             await _stream_notifications(request, session)
+        else:
+            await request.carry(stream, after)
 
 
 async def _stream_notifications(request: MCPRequest, session: HTTPSession) -> None:

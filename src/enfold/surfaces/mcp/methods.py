@@ -5,9 +5,10 @@ Those about tools are in `tools`, those about tasks in `tasks`. Each gets the se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.envelope import MCPResponseMeta
@@ -38,13 +39,13 @@ from enfold.mcp.results import (
     TemplateList,
 )
 from enfold.mcp.revisions import STATELESS, negotiate
-from enfold.mcp.tasks import TASKS
+from enfold.mcp.tasks import TASK_METHODS, TASKS
 from enfold.operations import OperationSpec
 from enfold.operations.access import may_list
 from enfold.operations.outcomes import NeedsInput
 from enfold.surfaces.mcp import tools
 from enfold.surfaces.mcp.catalog import Prompt
-from enfold.surfaces.mcp.exchange import ClientExchange, Method, check_level, revision_for
+from enfold.surfaces.mcp.exchange import ClientExchange, check_level, revision_for
 from enfold.surfaces.mcp.uris import with_prefix, without_prefix
 
 if TYPE_CHECKING:
@@ -200,7 +201,26 @@ def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:
     return [each for each in values if isinstance(each, str) and each.lower().startswith(value.lower())]
 
 
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+async def _about_task(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
+    del params  # they are read once it is known that there are tasks
+    from enfold.surfaces.mcp.tasks import answer_about_task  # which needs asyncio
+
+    return await answer_about_task(server, exchange)
+
+
 # --- the table ------------------------------------------------------------------------------------------------------
+
+
+class Method(msgspec.Struct, frozen=True):
+    """How the requests of a method are answered: by a function of the server, the exchange and the parameters."""
+
+    answer: Callable[[MCPServer, ClientExchange, Any], Any]
+    params: type[Params] = Params
+    kind: Literal["quick", "slow", "call"] = "quick"  # quick ones need no event loop, calls run an operation
+    capability: str = ""  # of ours, without which there is no such method
 
 
 _SHARED: Final = {
@@ -221,4 +241,8 @@ IN_SESSION: Final = {
     "resources/subscribe": Method(_subscribe, Subscribe, "slow", capability="resources"),
     "resources/unsubscribe": Method(_unsubscribe, Subscribe, "slow", capability="resources"),
 }
-STATELESS_ONES: Final = {**_SHARED, "server/discover": Method(_discover)}
+STATELESS_ONES: Final = {
+    **_SHARED,
+    "server/discover": Method(_discover),
+    **dict.fromkeys(TASK_METHODS, Method(_about_task, kind="slow")),
+}

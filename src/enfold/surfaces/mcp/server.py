@@ -32,7 +32,6 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.messages import Listen, Resumable, WantedNotifications, read_params
 from enfold.mcp.results import Result
 from enfold.mcp.revisions import LATEST, Revision, urgency_of
-from enfold.mcp.tasks import TASK_METHODS
 from enfold.observability.log import Log
 from enfold.observability.observers import Watch
 from enfold.observability.records import INPUT_REQUIRED, OK, SpanStart
@@ -49,8 +48,8 @@ from enfold.surfaces.mcp.catalog import (
     Resource,
     read_exposure,
 )
-from enfold.surfaces.mcp.exchange import ClientExchange, Method, Rounds, Session, read_text_clients
-from enfold.surfaces.mcp.methods import IN_SESSION, STATELESS_ONES
+from enfold.surfaces.mcp.exchange import ClientExchange, Rounds, Session, read_text_clients
+from enfold.surfaces.mcp.methods import IN_SESSION, STATELESS_ONES, Method
 from enfold.surfaces.mcp.results import protocol_error, too_many
 from enfold.surfaces.mcp.settings import MCPSettings
 from enfold.surfaces.mcp.subscriptions import KINDS, ChangeListener, Changes, Following, Release
@@ -340,17 +339,13 @@ class MCPServer:
 
     def is_quick(self, method: str) -> bool:
         """Whether the method can be answered without an event loop."""
-        found = IN_SESSION.get(method)
-        return found.kind == "quick" if found is not None else method not in (*TASK_METHODS, "subscriptions/listen")
+        found = IN_SESSION.get(method) or STATELESS_ONES.get(method)
+        return method != "subscriptions/listen" if found is None else found.kind == "quick"
 
     def _method(self, exchange: ClientExchange) -> Method:
         """The method that a request names, of its revision."""
-        name, is_stateless = exchange.method, exchange.client.revision.is_stateless
-        method = (STATELESS_ONES if is_stateless else IN_SESSION).get(name)
-        if method is None and is_stateless and name in TASK_METHODS:
-            from enfold.surfaces.mcp.tasks import METHODS  # which need asyncio
-
-            method = METHODS[name]
+        name = exchange.method
+        method = (STATELESS_ONES if exchange.client.revision.is_stateless else IN_SESSION).get(name)
         if method is None:
             raise ProtocolError(METHOD_NOT_FOUND, f"Method not found: {name[:100]}")
         if method.capability and method.capability not in self.capabilities():

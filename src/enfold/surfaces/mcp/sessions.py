@@ -16,6 +16,7 @@ from enfold.errors import CallError
 from enfold.mcp.json_rpc import OutgoingMessage, encode
 from enfold.observability.log import Log
 from enfold.operations import Identity
+from enfold.operations.access import grants_all_of
 from enfold.surfaces.limits import Limits
 from enfold.surfaces.mcp.exchange import Session
 
@@ -45,6 +46,19 @@ class HTTPSession(Session, eq=False, kw_only=True):
         stream = EventStream(self.buffer, self.owner, identity)
         self.streams[stream.id] = stream
         return stream
+
+    def interrupted_stream(self, event_id: bytes, identity: Identity | None) -> tuple[EventStream | None, int]:
+        """Return the stream that has an event, and the number of the event there.
+
+        None for a stream that was dropped, or that holds the answer to a token that allowed more.
+        """
+        name, _, number = event_id.decode("latin-1").rpartition("-")
+        stream = self.streams.get(name)
+        if stream is None or stream.is_dropped or not (number.isascii() and number.isdigit() and len(number) < 12):
+            return None, -1
+        asked = stream.identity
+        allowed_more = identity is not None and asked is not None and not grants_all_of(identity, asked)
+        return (None, -1) if allowed_more else (stream, int(number))
 
     @property
     def is_idle(self) -> bool:
@@ -277,12 +291,6 @@ class EventStream:
         self._first += 1
         if self._buffer is not None:
             self._buffer.remove(self, size)
-
-
-def event_place(event_id: bytes) -> tuple[str, int] | None:
-    """Return the stream and number of an event id; None if it is not ours."""
-    stream, _, number = event_id.decode("latin-1").rpartition("-")
-    return (stream, int(number)) if number.isascii() and number.isdigit() and len(number) < 12 else None
 
 
 # --- how much is kept ---------------------------------------------------------------------------------------------

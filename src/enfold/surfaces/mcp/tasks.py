@@ -6,7 +6,7 @@ Only clients that declare the extension with their request get tasks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,12 +25,12 @@ from enfold.mcp.json_rpc import (
     ErrorObject,
     ProtocolError,
 )
-from enfold.mcp.messages import AboutTask, Params, UpdateTask, read_params
+from enfold.mcp.messages import AboutTask, UpdateTask, read_params
 from enfold.mcp.results import Result, TaskDetails, ToolResult
 from enfold.mcp.tasks import MAX_TASK_ID, TASKS, declares_tasks
 from enfold.observability.log import Log
 from enfold.operations.questions import MissingCapabilityError
-from enfold.surfaces.mcp.exchange import ClientExchange, Method
+from enfold.surfaces.mcp.exchange import ClientExchange
 from enfold.surfaces.mcp.results import RUN_KEY, failure, too_many, write_result
 from enfold.surfaces.mcp.subscriptions import ChangeListener
 from enfold.surfaces.tasks import flat_task, input_requests
@@ -78,26 +78,22 @@ async def _cancel(server: MCPServer, exchange: ClientExchange, params: AboutTask
     return Result()
 
 
-def _method(answer: Callable[..., Coroutine[Any, Any, Result]], type: type[AboutTask]) -> Method:
-    """A method that has its failures as errors of the protocol, and first of all refuses clients that do not declare tasks."""
-
-    async def answer_about_task(server: MCPServer, exchange: ClientExchange, params: Params) -> Result:
-        del params  # read below, once it is known that there are tasks
-        _tasks_of(server, exchange)
-        check_declared(exchange)
-        try:
-            return await answer(server, exchange, read_params(exchange.method, exchange.params, type))
-        except CallError as error:
-            raise _refusal(error) from error
-
-    return Method(answer_about_task, kind="slow")
-
-
-METHODS: Final = {
-    "tasks/get": _method(_get, AboutTask),
-    "tasks/update": _method(_update, UpdateTask),
-    "tasks/cancel": _method(_cancel, AboutTask),
+_METHODS: Final[dict[str, tuple[Callable[..., Awaitable[Result]], type[AboutTask]]]] = {
+    "tasks/get": (_get, AboutTask),
+    "tasks/update": (_update, UpdateTask),
+    "tasks/cancel": (_cancel, AboutTask),
 }
+
+
+async def answer_about_task(server: MCPServer, exchange: ClientExchange) -> Result:
+    """Answer a method about a task: first of all refuse clients that do not declare tasks, whatever else is wrong."""
+    _tasks_of(server, exchange)
+    check_declared(exchange)
+    answer, kind = _METHODS[exchange.method]
+    try:
+        return await answer(server, exchange, read_params(exchange.method, exchange.params, kind))
+    except CallError as error:
+        raise _refusal(error) from error
 
 
 def _tasks_of(server: MCPServer, exchange: ClientExchange) -> Tasks:
