@@ -48,7 +48,7 @@ class Cache:
         self._known: dict[str, ResponseEnvelope[Any]] = {}
 
     async def __call__(self, call: Call, next: Next) -> Outcome:
-        key = repr(sorted(call.input.items()))
+        key = repr((sorted(call.input.items()), call.select))  # the result has only the selected fields
         if key in self._known:
             return self._known[key]
         outcome = await next(call)

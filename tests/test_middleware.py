@@ -506,6 +506,98 @@ def test_a_header_that_would_break_the_answer_is_refused(name: str, value: str) 
         Context().set_header(name, value)
 
 
+# --- results: selected, checked once --------------------------------------------------------------------------------
+
+
+class Copied:
+    """Returns other envelopes with the same content."""
+
+    async def __call__(self, call: Call, next: Next) -> Outcome:
+        outcome = await next(call)
+        return outcome.replace(data=outcome.data) if isinstance(outcome, ResponseEnvelope) else outcome
+
+    async def stream(self, call: Call, next: NextStream) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        async for envelope in next(call):
+            yield envelope.replace(data=envelope.data)
+
+
+def points(*middleware: Middleware, **options: Any) -> OperationRegistry:
+    ops = wrapped(*middleware)
+
+    @ops.query(**options)
+    async def line(x: int) -> Point:
+        return Point(x)
+
+    @ops.query
+    async def wrong() -> int:
+        return "x"  # type: ignore[return-value]
+
+    @ops.subscription
+    async def path(to: int) -> AsyncIterator[Point]:
+        for number in range(to):
+            yield Point(number)
+
+    @ops.subscription
+    async def wrong_path() -> AsyncIterator[int]:
+        yield "x"  # type: ignore[misc]
+
+    return ops
+
+
+def selected(text: str) -> Context:
+    context = Context()
+    context.select = text
+    return context
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_fields_that_were_not_selected_do_not_come_back_in_a_changed_result(strict: bool) -> None:
+    ops = points(Copied(), strict_output=strict)
+    for field, expected in (("label", {"label": "a"}), ("x", {"x": 3})):
+        envelope = await ops.execute("shop.line", {"x": 3}, selected(field))
+        assert (envelope.data, [each.code for each in envelope.warnings]) == (expected, ["left_out"])
+    items = [item async for item in ops.subscribe("shop.path", {"to": 2}, selected("x"))]
+    assert [item.data for item in items] == [{"x": 0}, {"x": 1}]
+
+
+async def test_the_default_selection_of_an_operation_applies_to_a_changed_result() -> None:
+    envelope = await points(Copied(), select="x").execute("shop.line", {"x": 3})
+    assert (envelope.data, [each.code for each in envelope.warnings]) == ({"x": 3}, ["left_out"])
+
+
+async def test_a_result_of_a_middleware_has_only_the_selected_fields() -> None:
+    ops = points()
+
+    @ops.middleware
+    async def answer(call: Call, next: Next) -> Outcome:
+        return local_envelope(Point(7, "b"), call.operation.spec.id)
+
+    assert (await ops.execute("shop.line", {"x": 3}, selected("label"))).data == {"label": "b"}
+    assert (await ops.execute("shop.line", {"x": 3})).data == {"x": 7, "label": "b"}
+
+
+async def test_what_does_not_fit_is_reported_once_however_many_middleware_there_are() -> None:
+    async def warnings(ops: OperationRegistry) -> list[Any]:
+        items = [item.warnings async for item in ops.subscribe("shop.wrong_path")]
+        return [(await ops.execute("shop.wrong")).warnings, *items]
+
+    assert await warnings(points(Copied(), Copied())) == await warnings(points())
+
+
+async def test_the_result_of_a_middleware_of_another_process_is_checked_where_it_runs() -> None:
+    transport, edge = MemoryTransport(), OperationRegistry()
+    given: list[Any] = [{"x": "7", "secret": 1}, {"x": float("nan")}]
+
+    async def answer(call: Call, next: Next) -> Outcome:
+        return envelope_of(await next(call)).replace(data=given.pop(0))
+
+    async with serve_calls(points(), transport), from_calls(transport, middleware=[answer]) as remote:
+        edge.register_all(remote)
+        assert (await edge.execute("shop.line", {"x": 1})).data == {"x": 7, "label": "a"}
+        with pytest.raises(CallError, match="nan is not a JSON number"):
+            await edge.execute("shop.line", {"x": 1})
+
+
 # --- subscriptions --------------------------------------------------------------------------------------------------
 
 

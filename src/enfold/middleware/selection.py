@@ -24,6 +24,11 @@ class Select:
         self._spec = spec
         self._compiled: dict[str | None, Selection | None] = {}  # by the text that asked for them
 
+    @property
+    def has_default(self) -> bool:
+        """Whether calls that select nothing get the default selection of the operation."""
+        return "select" in self._spec.meta
+
     async def __call__(self, call: Call, next: Next) -> Outcome:
         selection = self.compiled(call.select)
         call.context.keeps_result = True  # fields are selected of plain data
@@ -36,7 +41,7 @@ class Select:
         selection = self.compiled(call.select)
         async with aclosing(next(call)) as items:
             async for envelope in items:
-                yield envelope if selection is None else selection.of(envelope)
+                yield envelope if selection is None else call.context.note(selection.of(envelope))
 
     def compiled(self, text: str | None) -> Selection | None:
         """Compile the caller's selection, else the default; raise VALIDATION_ERROR for an invalid one."""

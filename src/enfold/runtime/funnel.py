@@ -138,7 +138,7 @@ class Funnel:
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
-            context = self._enter(context)
+            given, context = context, self._enter(context)
             with self.time_limit(context):
                 items = await self._handler.open_stream(arguments, context)
             while True:
@@ -147,7 +147,7 @@ class Funnel:
                         item = await anext(items)
                 except StopAsyncIteration:
                     return
-                yield await self.results.finish(item)
+                yield given.note(await self.results.finish(item))
         except CallError as error:
             raise self.failures.with_ids(error, context) from error.__cause__
         except BaseException as error:

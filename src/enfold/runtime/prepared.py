@@ -17,7 +17,7 @@ from enfold.middleware.payload_log import LogPayloads
 from enfold.middleware.recording import RecordRun
 from enfold.middleware.selection import Select
 from enfold.middleware.tasks import RunAsTask
-from enfold.middleware.user import UserMiddleware
+from enfold.middleware.user import MiddlewareResults, UserMiddleware
 from enfold.operations import INHERIT, Context, Identity, Operation, OperationSpec, OperationType, Policy
 from enfold.operations.access import check_access
 from enfold.operations.call import Call, Middleware, Next, NextStream, compose, compose_stream
@@ -146,8 +146,10 @@ class PreparedOperation:
         return Call(self.operation, given, context, self._ingress.surface, *asked)
 
     def _compose(self) -> _Stack:
-        is_guarded = self._ingress.is_guarded
-        self._stack = _build_stack(self._funnel, self._policy, self._services, self._user, is_guarded=is_guarded)
+        steps = _steps(
+            self.operation, self._funnel, self._policy, self._services, self._user, is_guarded=self._ingress.is_guarded
+        )
+        self._stack = _build_stack(self._funnel, list(steps))
         return self._stack
 
     def error_for_caller(self, error: CallError) -> CallError:
@@ -171,11 +173,8 @@ class _Stack(msgspec.Struct, frozen=True):
     follow_asked: NextStream
 
 
-def _build_stack(
-    funnel: Funnel, policy: Policy, services: Services, user: tuple[Middleware, ...], *, is_guarded: bool
-) -> _Stack:
+def _build_stack(funnel: Funnel, steps: list[_Step]) -> _Stack:
     """Compose the middleware that an operation needs, once for all its calls."""
-    steps = list(_steps(funnel, policy, services, user, is_guarded=is_guarded))
     whole = [step.middleware for step in steps]
     for_all = [step.middleware for step in steps if step.is_for_all]
     return _Stack(
@@ -187,7 +186,13 @@ def _build_stack(
 
 
 def _steps(
-    funnel: Funnel, policy: Policy, services: Services, user: tuple[Middleware, ...], *, is_guarded: bool
+    operation: Operation,
+    funnel: Funnel,
+    policy: Policy,
+    services: Services,
+    user: tuple[Middleware, ...],
+    *,
+    is_guarded: bool,
 ) -> Iterator[_Step]:
     """Return the middleware of one operation, outermost first: this is the order of every call."""
     spec, select = funnel.spec, Select(funnel.spec)
@@ -200,9 +205,10 @@ def _steps(
         yield _Step(RunAsTask(services, funnel.failures, is_required=is_required), is_required)
     if spec.type is OperationType.MUTATION:
         yield _Step(Idempotency(services, funnel, select), False)
+    results = MiddlewareResults(operation, policy, select)
     for index, middleware in enumerate(user):
-        yield _Step(UserMiddleware(middleware, funnel, is_outermost=index == 0), True)
+        yield _Step(UserMiddleware(middleware, funnel, results, is_outermost=index == 0), True)
     yield _Step(RecordRun(), False)
     if policy.payloads is not None:
         yield _Step(LogPayloads(policy.payloads), True)
-    yield _Step(select, "select" in spec.meta)
+    yield _Step(select, select.has_default)

@@ -129,6 +129,9 @@ def default_selection(spec: OperationSpec) -> Selection | None:
 def narrowed(spec: OperationSpec) -> OperationSpec:
     """Return the spec as listed, with its output narrowed by the default selection."""
     chosen = default_selection(spec) if DEFAULT in spec.meta else None
-    if chosen is None:
-        return spec
-    return spec.replace(output_schema=narrowed_schema(spec.output_schema, chosen.fields))
+    return spec if chosen is None else narrowed_by(chosen, spec)
+
+
+def narrowed_by(selection: Selection, spec: OperationSpec) -> OperationSpec:
+    """Return the spec with its output narrowed by a selection."""
+    return spec.replace(output_schema=narrowed_schema(spec.output_schema, selection.fields))
