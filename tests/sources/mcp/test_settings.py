@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -23,3 +24,10 @@ from enfold.sources.mcp.settings import read_servers
 def test_an_entry_that_cannot_be_read_says_what_it_should_be(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         read_servers(entry)
+
+
+def test_the_path_of_a_configuration_is_refused_with_the_function_that_opens_it() -> None:
+    with pytest.raises(ValueError, match=r"mcp\.json is a configuration: open it with ") as refused:
+        read_servers("mcp.json")
+    module, _, name = str(refused.value).rpartition(" ")[2].rpartition(".")
+    assert callable(getattr(import_module(module), name))

@@ -210,7 +210,7 @@ def _from_text(text: str) -> Server:
     if not words:
         _refuse("The command of the server is empty")
     if len(words) == 1 and text.endswith(".json"):
-        _refuse(f"{text} is a configuration: open it with enfold.app.open_config")
+        _refuse(f"{text} is a configuration: open it with enfold.app.reconciler.open_config")
     return Command((sys.executable, text) if len(words) == 1 and text.endswith(".py") else words)
 
 
