@@ -153,8 +153,7 @@ def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tup
 
 def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
     """Return the arguments, and the fields of typed ones: `person`, `person.name`."""
-    from enfold.schema.nodes.reference import opened
-    from enfold.surfaces.command_line.help import fields_of
+    from enfold.surfaces.command_line.help import fields_of, variants
 
     waiting = [("", root)]
     while waiting:
@@ -163,18 +162,16 @@ def _fields(root: dict[str, Any], typed: str) -> Iterator[tuple[str, Any]]:
             path = f"{prefix}{name}"
             yield path, schema
             if typed.startswith(path):
-                whole = opened(schema, root)
-                variants = whole.get("anyOf") or whole.get("oneOf") or [whole]
-                waiting += [(f"{path}.", opened(variant, root)) for variant in variants]
+                waiting += [(f"{path}.", variant) for variant in variants(schema, root)]
 
 
 def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
     """Return the values that a schema lists, in its branches too."""
-    from enfold.schema.nodes.reference import opened
+    from enfold.surfaces.command_line.help import variants
 
-    branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    if branches:
-        return [value for branch in branches for value in _values(opened(branch, root), {})]
+    branches = variants(schema, root)
+    if branches != [schema]:
+        return [value for branch in branches for value in _values(branch, {})]
     if schema.get("type") == "boolean":
         return ["true", "false"]
     listed = schema.get("enum", [schema["const"]] if "const" in schema else [])

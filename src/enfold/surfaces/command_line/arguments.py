@@ -10,8 +10,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.operations import OperationSpec
 from enfold.schema.files import FileArgument, file_argument
-from enfold.schema.nodes.reference import opened
-from enfold.surfaces.command_line.help import fields_of
+from enfold.surfaces.command_line.help import fields_of, variants
 
 USAGE: Final = """\
 usage: call OPERATION [name=text] [name:=json] [@file] [options]
@@ -258,7 +257,7 @@ class _Fields:
     def is_flag(self, name: str) -> bool:
         """Whether an argument may be true or false."""
         part = self._properties(self._root).get(self.spelled(name))
-        return any(each.get("type") == "boolean" for each in self._variants(part))
+        return any(each.get("type") == "boolean" for each in variants(part, self._root))
 
     def file(self, name: str) -> FileArgument | None:
         """Return how a value takes the bytes of a file; None if it takes text."""
@@ -306,12 +305,12 @@ class _Fields:
 
     def _wants_array(self, part: Any) -> bool:
         """Whether an array fits and text does not, as far as the schema itself says."""
-        kinds = [variant.get("type") for variant in self._variants(part)]
+        kinds = [variant.get("type") for variant in variants(part, self._root)]
         return "array" in kinds and all(kind in ("array", "null") for kind in kinds)
 
     def _below(self, part: Any, key: str) -> Any:
         """Return the schema of a field, or of an item."""
-        for variant in self._variants(part):
+        for variant in variants(part, self._root):
             found = self._properties(variant).get(key)
             found = variant.get("items" if key.isdigit() else "additionalProperties") if found is None else found
             if isinstance(found, dict):
@@ -319,12 +318,7 @@ class _Fields:
         return {}
 
     def _properties(self, part: Any) -> dict[str, Any]:
-        return {name: field for each in self._variants(part) for name, field, _ in fields_of(each)}
-
-    def _variants(self, part: Any) -> list[Schema]:
-        whole = opened(part, self._root)
-        branches = whole.get("anyOf") or whole.get("oneOf") or [whole]
-        return [opened(branch, self._root) for branch in branches] if isinstance(branches, list) else [whole]
+        return {name: field for each in variants(part, self._root) for name, field, _ in fields_of(each)}
 
 
 def _item(array: list[Any], key: str, path: Path) -> Any:

@@ -70,8 +70,7 @@ def _object_in(part: dict[str, Any], root: dict[str, Any]) -> Any:
     """Return the object whose fields to show: the part itself, an array's items, or the only one of a union."""
     if isinstance(part.get("items"), dict):
         return _object_in(opened(part["items"], root), root)
-    variants = [opened(each, root) for each in part.get("anyOf") or part.get("oneOf") or ()]
-    objects = [each for each in variants if "properties" in each]
+    objects = [each for each in variants(part, root) if "properties" in each]
     return objects[0] if len(objects) == 1 else part
 
 
@@ -175,6 +174,13 @@ def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
     required = part.get("required") if properties else None
     names = required if isinstance(required, list) else []
     return [(name, field, name in names) for name, field in properties.items()]
+
+
+def variants(part: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the branches of a union, or the part itself; references are followed."""
+    whole = opened(part, root)
+    branches = whole.get("anyOf") or whole.get("oneOf")
+    return [opened(branch, root) for branch in branches] if isinstance(branches, list) else [whole]
 
 
 def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:
