@@ -76,6 +76,22 @@ def test_candidates_at_the_end_of_a_line(folder: Path) -> None:
     assert candidates(folder, "nonsense", "") == []
 
 
+ODD = """
+from enfold import OperationRegistry, OperationSpec
+ops = OperationRegistry()
+schema = {"properties": {"a": {"enum": 5}, "b": {"anyOf": 5}, "c": {"enum": ["x"]}}}
+ops.register_spec(OperationSpec(name="odd", input_schema=schema))
+ops.register_handler("odd", lambda input, context: 1)
+"""
+
+
+def test_odd_values_of_a_schema_are_no_candidates(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    assert candidates(tmp_path, "call", "odd.py", "odd", "a=") == []
+    assert candidates(tmp_path, "call", "odd.py", "odd", "b=") == []
+    assert candidates(tmp_path, "call", "odd.py", "odd", "c=") == ["c=x"]
+
+
 def found(shell: str) -> str:
     return shutil.which(shell) or not_run(shell)
 

@@ -124,6 +124,8 @@ WRONG = {
         "person.name is given both as a whole and by person.name.first",
     ),
     "an item out of order": (["tags.1=b"], "tags.1: give the items of an array in order, from 0"),
+    "an item that is no number": (["tags.0=a", "tags.²=b"], "tags is given both as a whole and by tags.²"),
+    "an item far away": (["tags.0=a", f"tags.{'1' * 5_000}=b"], "tags is given both as a whole and by tags.1"),
     "an option without a value": (["--x"], "--x needs a value"),
     "an unknown option": (["--persn", "1"], 'Unknown argument "persn": did you mean "person"?'),
     "nearly an option of ours": (["--fromat", "x"], "Unknown option --fromat: did you mean --format?"),

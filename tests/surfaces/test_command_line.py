@@ -525,6 +525,11 @@ def test_streams_run_in_the_loop_that_their_source_lives_in(tmp_path: Path) -> N
             "required": ["a"],
         },
         {"type": "object", "properties": {"a": {"anyOf": [True, {"items": {"$ref": 7}}]}}, "required": "a"},
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}},
+        },
         {"type": "object", "properties": [], "required": {}},
         {"type": "object", "properties": {"a": {"type": "string", "minLength": 10**12}}, "required": ["a"]},
     ],

@@ -175,7 +175,8 @@ def _values(schema: dict[str, Any], root: dict[str, Any]) -> list[str]:
     if schema.get("type") == "boolean":
         return ["true", "false"]
     listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return [str(value) for value in listed if isinstance(value, str | int) and not isinstance(value, bool)]
+    values = listed if isinstance(listed, list) else []
+    return [str(value) for value in values if isinstance(value, str | int) and not isinstance(value, bool)]
 
 
 # --- scripts ------------------------------------------------------------------------------------------------------

@@ -171,6 +171,8 @@ def wrong(message: str) -> CallError:
     return CallError("VALIDATION_ERROR", message)
 
 
+_MAX_DIGITS: Final = 10  # of the number of an item
+
 Schema: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
@@ -286,11 +288,11 @@ class _Fields:
         part: Any = self._root
         for depth, key in enumerate(path[:-1]):
             part = self._below(part, key)
-            is_array = path[depth + 1].isdigit() and self._wants_array(part)
+            is_array = _is_index(path[depth + 1]) and self._wants_array(part)
             inner = container.get(key) if isinstance(container, dict) else _item(container, key, path)
             if inner is None:
                 inner = [] if is_array else {}
-            if not isinstance(inner, dict) and not (isinstance(inner, list) and path[depth + 1].isdigit()):
+            if not isinstance(inner, dict) and not (isinstance(inner, list) and _is_index(path[depth + 1])):
                 raise wrong(f"{'.'.join(path[: depth + 1])} is given both as a whole and by {'.'.join(path)}")
             container = _assign(container, key, inner.copy(), path)
         _assign(container, path[-1], self.item_or_array(value, path), path)
@@ -312,7 +314,7 @@ class _Fields:
         """Return the schema of a field, or of an item."""
         for variant in variants(part, self._root):
             found = self._properties(variant).get(key)
-            found = variant.get("items" if key.isdigit() else "additionalProperties") if found is None else found
+            found = variant.get("items" if _is_index(key) else "additionalProperties") if found is None else found
             if isinstance(found, dict):
                 return found
         return {}
@@ -321,8 +323,12 @@ class _Fields:
         return {name: field for each in variants(part, self._root) for name, field, _ in fields_of(each)}
 
 
+def _is_index(key: str) -> bool:
+    return key.isdecimal() and len(key) < _MAX_DIGITS
+
+
 def _item(array: list[Any], key: str, path: Path) -> Any:
-    if not key.isdigit() or int(key) > len(array):
+    if not _is_index(key) or int(key) > len(array):
         raise wrong(f"{'.'.join(path)}: give the items of an array in order, from 0")
     return array[int(key)] if int(key) < len(array) else None
 

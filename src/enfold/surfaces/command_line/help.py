@@ -68,8 +68,9 @@ def _rows(part: Any, root: dict[str, Any], depth: int, above: tuple[int, ...]) -
 
 def _object_in(part: dict[str, Any], root: dict[str, Any]) -> Any:
     """Return the object whose fields to show: the part itself, an array's items, or the only one of a union."""
-    if isinstance(part.get("items"), dict):
-        return _object_in(opened(part["items"], root), root)
+    for _ in range(_DEEPEST):  # an array may contain itself
+        if isinstance(part.get("items"), dict):
+            part = opened(part["items"], root)
     objects = [each for each in variants(part, root) if "properties" in each]
     return objects[0] if len(objects) == 1 else part
 
