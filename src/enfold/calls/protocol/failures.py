@@ -39,6 +39,13 @@ def silent(operation_id: str, *, retryable: bool) -> CallError:
     return CallError("UNAVAILABLE", message, {"reason": "silence"}, retryable)
 
 
+def stopped(operation_id: str, *, has_started: bool, retryable: bool) -> CallError:
+    """Return the error for a call that a worker gives up because it stops."""
+    message = f"The worker stopped before {operation_id} {'finished' if has_started else 'started'}"
+    details = {"reason": "stopped"} if has_started else {"reason": "stopped", "started": False}
+    return CallError("UNAVAILABLE", message, details, retryable)
+
+
 def timed_out(operation_id: str, *, idempotent: bool) -> CallError:
     return CallError("TIMEOUT", f"{operation_id} exceeded its timeout", retryable=idempotent)
 

@@ -51,11 +51,11 @@ class ServedCall(msgspec.Struct, eq=False):
     peer: str | None
     owner: Owner  # the caller that its slot counts for
     reply: str
+    headers: Mapping[str, str] | None  # with the trace context of the caller
+    size: int  # of the request, in bytes
     deadline: float | None
     arrived_at: float
     last_sent_at: float
-    headers: Mapping[str, str] | None = None  # with the trace context of the caller
-    size: int | None = None  # of the request, in bytes
     context: Context | None = None
     producer: Producer | None = None
     task: asyncio.Task[None] | None = None
@@ -73,6 +73,10 @@ class ServedCall(msgspec.Struct, eq=False):
         A call under an idempotency key continues without its caller.
         """
         self.is_aborted = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel what runs for the call."""
         if self.context is not None:
             self.context.cancel()
         if self.task is not None:

@@ -173,7 +173,7 @@ class CallHandler:
         if drain and (tasks or self._queue.size):
             await self._wait_for_running(ends_at)
         for call in list(self._calls.values()):
-            call.abort()
+            self._stop(call)
         self._ticker.stop()
         self._pulse.stop()
         if self._control is not None:
@@ -186,6 +186,13 @@ class CallHandler:
             await asyncio.wait(unfinished, timeout=1.0)
         await self._leave_store(max(0.0, ends_at - monotonic()))
         await self._answers.close()
+
+    def _stop(self, call: ServedCall) -> None:
+        """Give up a call because the worker stops; its caller gets an error."""
+        if self._queue.remove(call):
+            self._refuse_waiting(call, failures.stopped(call.operation_id, has_started=False, retryable=True))
+        elif call.task is not None:
+            call.cancel()
 
     async def _wait_for_running(self, ends_at: float) -> None:
         while self._running and monotonic() < ends_at:
@@ -254,11 +261,10 @@ class CallHandler:
             raise CallError("VALIDATION_ERROR", "This request id is already in use")
         owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
         counts = self.operations.get(operation_id) or self.operations.setdefault(operation_id, OperationCounts())
-        reply = message.reply or ""
-        call = ServedCall(request, prepared, counts, identity, message.peer, owner, reply, deadline, now, now)
-        if self._observers.is_on:
-            call.headers, call.size = message.headers, len(message.data)
-        return call
+        reply, size = message.reply or "", len(message.data)
+        return ServedCall(
+            request, prepared, counts, identity, message.peer, owner, reply, message.headers, size, deadline, now, now
+        )
 
     def _refuse(self, request: Requested, reply: str | None, identity: Identity | None, error: CallError) -> None:
         self._answers.send_soon(reply or "", failed(request.request_id, error))
@@ -299,7 +305,8 @@ class CallHandler:
             if watch is not None:
                 watch.code = "ABORTED"
             if not call.is_aborted:  # the worker is stopping
-                error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} finished")
+                retryable = prepared.spec.idempotent or request.idempotency_key is not None
+                error = failures.stopped(call.operation_id, has_started=True, retryable=retryable)
                 self._answers.send_soon(call.reply, failed(request_id, error))
                 raise
         except Exception as fault:  # noqa: BLE001  # the caller gets an error without a stack trace
