@@ -13,7 +13,7 @@ from tests.calls.fault_worker import connect
 
 from enfold.calls.protocol.events import Aborted, Requested, write_event
 from enfold.calls.protocol.transport import Transport
-from enfold.calls.transports.connection import SUBPROTOCOL, Frame, Op, write_frame
+from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, write_frame
 from enfold.operations import new_request_id
 
 AT_ONCE = 4  # frames between two looks at the clock

@@ -20,7 +20,7 @@ from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.events import Aborted, Requested, responded, write_event
 from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import DeniedError, Message, Transport, TransportError
-from enfold.calls.transports.connection import Frame, Op, write_frame
+from enfold.calls.transports.frames import Frame, Op, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.announcer import Announcer

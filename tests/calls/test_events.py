@@ -22,9 +22,9 @@ from enfold.calls.protocol.events import (
     Payload,
     Requested,
     Resume,
-    envelope_of,
     event_ids,
     failed,
+    read_envelope,
     read_event,
     responded,
     write_event,
@@ -80,7 +80,7 @@ def test_the_output_of_a_response_is_an_envelope() -> None:
 )
 def test_an_envelope_comes_out_as_it_went_in(envelope: ResponseEnvelope[Any]) -> None:
     payload: Any = read_event(write_event("e1", responded(ID, envelope))).payload
-    assert envelope_of(payload) == envelope
+    assert read_envelope(payload) == envelope
 
 
 @pytest.mark.parametrize("output", [None, 1, "text", [], {}, {"data": 1}, {"data": 1, "meta": {"source": "moon"}}])
@@ -88,7 +88,7 @@ def test_anything_but_an_envelope_is_not_an_output(output: Any) -> None:
     wire = {"v": 1, "type": "call.responded", "id": "e", "payload": {"requestId": ID, "output": output}}
     payload: Any = read_event(msgspec.json.encode(wire)).payload
     with pytest.raises(FormatError):
-        envelope_of(payload)
+        read_envelope(payload)
 
 
 MALFORMED = {

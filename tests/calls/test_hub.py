@@ -28,7 +28,7 @@ from enfold.auth.tokens import Tokens
 from enfold.calls import PendingRequestMap
 from enfold.calls.protocol.settings import NEVER
 from enfold.calls.protocol.transport import OverloadedError
-from enfold.calls.transports.connection import SUBPROTOCOL, Frame, Op, read_frame, write_frame
+from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.sources.calls import Discovery, from_calls

@@ -86,8 +86,8 @@ class _PartialList:
         return [OperationSpec.from_dict(wire) for number in sorted(self.specs) for wire in self.specs[number]]
 
 
-# Who may offer each list, in the order in which the lists came, and the operations without workers.
-_Offers: TypeAlias = tuple[dict[str, set[tuple[str, ...] | None]], set[str]]
+# The digest of each list and who may offer it, in the order in which the lists came, and the operations without workers.
+_Offers: TypeAlias = tuple[list[tuple[str, set[tuple[str, ...] | None]]], set[str]]
 
 
 class PeerDirectory:
@@ -112,7 +112,7 @@ class PeerDirectory:
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by digest
         # Operations without workers, and until when they are kept.
         self._gone: dict[str, tuple[OperationSpec, float]] = {}
-        self._offers: _Offers = ({}, set())  # as `changed` was last called for
+        self._offers: _Offers = ([], set())  # as `changed` was last called for
         self._announced: set[tuple[str, str]] = set()  # name and boot of workers to be asked
         self._unlisted: dict[str, PeerListing] = {}  # workers whose list is not known yet
         self._fetched: dict[str, _PartialList] = {}  # lists that are being fetched, by the key of their worker
@@ -149,7 +149,7 @@ class PeerDirectory:
         """The operations by id; if lists differ, the first one received counts until no worker has it."""
         offered, _ = self._current_offers()
         found: dict[str, OperationSpec] = {}
-        for digest, namespaces in offered.items():
+        for digest, namespaces in offered:
             for spec in self._specs[digest]:
                 if any(lies_in(spec.id, each) for each in namespaces):
                     found.setdefault(spec.id, spec)
@@ -176,7 +176,7 @@ class PeerDirectory:
         await self._fetch_lists()
         self._forget()
         offers = self._current_offers()
-        if offers != self._offers or list(offers[0]) != list(self._offers[0]):
+        if offers != self._offers:
             self._offers = offers
             self._changed()
 
@@ -266,7 +266,7 @@ class PeerDirectory:
         offered: dict[str, set[tuple[str, ...] | None]] = {}
         for listing in self._workers.values():
             offered.setdefault(listing.digest, set()).add(listing.may_offer)
-        return {digest: offered[digest] for digest in self._specs if digest in offered}, set(self._gone)
+        return [(digest, offered[digest]) for digest in self._specs if digest in offered], set(self._gone)
 
     # answers
 

@@ -20,7 +20,7 @@ from enfold.calls.protocol.events import (
     Responded,
     Resume,
     call_error,
-    envelope_of,
+    read_envelope,
 )
 from enfold.calls.protocol.settings import CallSettings
 from enfold.envelope import ResponseEnvelope
@@ -98,7 +98,7 @@ class WaitingCall(msgspec.Struct, eq=False):
             self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: use subscribe()"))
             return
         try:
-            self.result = envelope_of(payload)
+            self.result = read_envelope(payload)
         except FormatError as error:
             self.fail(CallError("UNKNOWN_ERROR", f"The response of {self.operation_id} is invalid: {error}"))
         else:
@@ -195,7 +195,7 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
             self._miss(now)
             return
         try:
-            self._items.append((envelope_of(payload), payload.event_id, size))
+            self._items.append((read_envelope(payload), payload.event_id, size))
         except FormatError as error:
             self.fail(CallError("UNKNOWN_ERROR", f"An item of {self.operation_id} is invalid: {error}"))
             return

@@ -211,7 +211,7 @@ def responded(
     return Responded(request_id, to_wire(envelope), seq, warnings, envelope.provenance, event_id)
 
 
-def envelope_of(event: Responded) -> ResponseEnvelope[Any]:
+def read_envelope(event: Responded) -> ResponseEnvelope[Any]:
     """Return the envelope of a response; raise FormatError if the output is not one."""
     output = event.output
     try:

@@ -26,7 +26,7 @@ from enfold.calls.protocol.transport import (
     operation_of,
     peer_name,
 )
-from enfold.calls.transports.connection import (
+from enfold.calls.transports.frames import (
     CONNECTION_SETTINGS,
     MAX_UNSENT,
     SUBPROTOCOL,

@@ -200,7 +200,6 @@ class MemoryTransport:
             max_payload,
             peer_identity=identity is not None if has_identities is None else has_identities,
         )
-        self._max_payload = max_payload
         self._inbox = inbox_of(self.name, new_boot())
         self.replies = ReplyAddresses()
         self._listeners: set[Listener] = set()
@@ -208,7 +207,7 @@ class MemoryTransport:
 
     def join(self, name: str, identity: Identity | None = None) -> MemoryTransport:
         """Create another peer on the same bus."""
-        return MemoryTransport(name, identity, max_payload=self._max_payload, router=self._router)
+        return MemoryTransport(name, identity, max_payload=self.capabilities.max_payload, router=self._router)
 
     async def connect(self) -> None:
         """Do nothing: a bus is always connected."""
@@ -219,17 +218,12 @@ class MemoryTransport:
     async def publish(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        if self._is_closed or headers is not None or len(data) > self._max_payload:
-            self._check(data, headers)
-        self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
+        self._carry(subject, data, reply, headers)
 
     async def send(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        if self._is_closed or headers is not None or len(data) > self._max_payload:
-            self._check(data, headers)
-        message = Message(subject, data, reply, headers, self.name, self.identity)
-        if not self._router.route(message) and reply is not None:
+        if not self._carry(subject, data, reply, headers) and reply is not None:
             self._router.route(Message(reply, signal=self._router.signal_without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
@@ -244,12 +238,16 @@ class MemoryTransport:
         for listener in list(self._listeners):
             self._forget(listener)
 
-    def _check(self, data: bytes, headers: Mapping[str, str] | None) -> None:
+    def _carry(self, subject: str, data: bytes, reply: str | None, headers: Mapping[str, str] | None) -> bool:
+        """Deliver a message; returns whether there is a subscriber."""
         if self._is_closed:
             raise DisconnectedError
-        size = len(data) + sum(len(key) + len(text) for key, text in (headers or {}).items())
-        if size > self._max_payload:
-            raise PayloadTooLargeError(size, self._max_payload)
+        size, limit = len(data), self.capabilities.max_payload
+        if headers is not None:
+            size += sum(len(key) + len(text) for key, text in headers.items())
+        if size > limit:
+            raise PayloadTooLargeError(size, limit)
+        return self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
 
     def _forget(self, listener: Listener) -> None:
         self._router.remove(listener)

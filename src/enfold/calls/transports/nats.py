@@ -83,10 +83,10 @@ class NATSTransport:
         self.name = name or options.get("user") or urlsplit(self._servers[0]).username or f"peer-{new_boot()}"
         if not is_token(self.name):
             raise ValueError(f"{self.name!r} is not a valid NATS user: use 1 to 64 of A-Z a-z 0-9 _ -")
-        self.capabilities = Capabilities(peer_identity=False, keeps_state=True)
+        is_by_account = identity_from == "account"
+        self.capabilities = Capabilities(peer_identity=False, rewrites_replies=is_by_account, keeps_state=True)
         self.slow = 0  # messages that nats-py dropped because this process was too slow
         self._identify = identities.get if isinstance(identities, Mapping) else identities or Identity
-        self._by_account = identity_from == "account"
         self._insecure = insecure
         self._connect_within = connect_within
         self._refusal: Exception | None = None  # why the last attempt failed
@@ -100,7 +100,7 @@ class NATSTransport:
         self._violations: set[str] = set()
         self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
-        self._refused: asyncio.Event | None = None  # set when the server rejects the credentials
+        self._refused: asyncio.Future[None] | None = None  # done when the server rejects the credentials
         self._shown = address_name(",".join(self._servers))
         self._outage = Outage(_log, f"NATS at {self._shown}")
         self._is_closed = False
@@ -181,11 +181,8 @@ class NATSTransport:
         client = await self._first_client()
         try:
             self._check_server(client)
-            limit = client.max_payload - HEADROOM
-            is_guarded = await self._is_guarded(client)
-            self.capabilities = Capabilities(
-                limit, peer_identity=is_guarded, rewrites_replies=self._by_account, keeps_state=True
-            )
+            limit, is_guarded = client.max_payload - HEADROOM, await self._is_guarded(client)
+            self.capabilities = msgspec.structs.replace(self.capabilities, max_payload=limit, peer_identity=is_guarded)
         except BaseException:
             await _close_client(client)
             raise
@@ -194,21 +191,19 @@ class NATSTransport:
     async def _first_client(self) -> Client:
         """Return a connected client; raise UNAVAILABLE if no server responds in time, ACCESS_DENIED for bad credentials."""
         connecting = asyncio.ensure_future(self._new_client())
-        self._refused = asyncio.Event()
-        refused = asyncio.ensure_future(self._refused.wait())
+        refused = self._refused = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait((connecting, refused), timeout=self._connect_within, return_when=asyncio.FIRST_COMPLETED)
             if connecting.done():
                 return connecting.result()
         finally:
-            refused.cancel()
             if not connecting.done():
                 if self._attempt is not None:
                     # nats-py may swallow the cancellation and retry forever: let its next failure be final.
                     self._attempt.options.update(allow_reconnect=False, max_reconnect_attempts=0)
                 connecting.cancel()
                 await asyncio.wait((connecting,), timeout=1.0)
-        if self._refused.is_set():
+        if refused.done():
             message = f"NATS at {self._shown} refuses the connection: {_CREDENTIALS}"
             raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
         reason = "" if self._refusal is None else f": {sentence_of(self._refusal)}"
@@ -275,7 +270,7 @@ class NATSTransport:
 
     async def _is_guarded(self, client: Client) -> bool:
         """Whether permissions prevent peers from publishing as others; sends a probe that should be refused."""
-        if self._by_account:
+        if self.capabilities.rewrites_replies:
             return True
         if not server_has(client, "auth_required"):
             return False
@@ -323,8 +318,8 @@ class NATSTransport:
 
         if self._client is None:
             self._refusal = error
-            if _is_refusal(error) and self._refused is not None:
-                self._refused.set()
+            if _is_refusal(error) and self._refused is not None and not self._refused.done():
+                self._refused.set_result(None)
         if _is_refusal(error) and self._outage.is_on:
             _drop_connection(self._attempt)
         if _is_refusal(error) or isinstance(error, OSError):
@@ -356,7 +351,7 @@ class NATSTransport:
             receive(Message(subject, signal=Signal.NO_RESPONDERS))
             return
         if subject.startswith("op."):
-            peer = _account(headers) if self._by_account else subject.split(".", 2)[1]
+            peer = _account(headers) if self.capabilities.rewrites_replies else subject.split(".", 2)[1]
             identity = self._identify(peer) if peer is not None and self.capabilities.peer_identity else None
         receive(Message(subject, wire.data, wire.reply or None, headers, peer, identity))
 

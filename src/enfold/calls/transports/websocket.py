@@ -24,7 +24,7 @@ from enfold.calls.protocol.transport import (
     inbox_of,
     new_boot,
 )
-from enfold.calls.transports.connection import (
+from enfold.calls.transports.frames import (
     CONNECTION_SETTINGS,
     SUBPROTOCOL,
     Frame,
