@@ -191,6 +191,20 @@ def _from_environment(scheme: str, namespace: str, environment: Mapping[str, str
 _PARTS: Final = ("username", "password", "client_id", "client_secret", "scopes", "token_url")
 
 
+def presented(credential: Any, *, may_be_pair: bool) -> str | tuple[str, str]:
+    """Return a credential as text, or as user and password; `may_be_pair` reads `user:password` as a pair."""
+    if isinstance(credential, Mapping):
+        if "username" in credential or "password" in credential:
+            credential = credential.get("username", ""), credential.get("password", "")
+        else:
+            credential = credential.get("token") or credential.get("value") or credential.get("access_token")
+    if isinstance(credential, (tuple, list)):
+        return _pair(credential)
+    text = credential if isinstance(credential, str) else ""
+    user, colon, password = text.partition(":")
+    return (user, password) if may_be_pair and colon else text
+
+
 # --- applying -----------------------------------------------------------------------------------------------------
 
 
@@ -264,22 +278,14 @@ class Security(msgspec.Struct, eq=False):
                 request.set_header(scheme.parameter, f"{scheme.prefix}{value}")
 
     async def _value(self, scheme: Scheme, credential: Credential, scopes: Scopes) -> str:
-        credential = await current(credential)
-        if isinstance(credential, str):
-            is_pair = scheme.kind == "basic" and ":" in credential
-            return self._basic(*credential.split(":", 1)) if is_pair else credential
-        if isinstance(credential, (tuple, list)):
-            return self._basic(*_pair(credential))
-        parts: Mapping[str, str] = credential if isinstance(credential, Mapping) else {}
-        if "client_id" in parts:
-            return await self.tokens.token(_grant(scheme, parts, scopes))
-        if "username" in parts or "password" in parts:
-            return self._basic(parts.get("username", ""), parts.get("password", ""))
-        return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
-
-    def _basic(self, user: str, password: str) -> str:
-        self.secrets.remember(password)
-        return b64encode(f"{user}:{password}".encode()).decode()
+        given = await current(credential)
+        if isinstance(given, Mapping) and "client_id" in given:
+            return await self.tokens.token(_grant(scheme, given, scopes))
+        value = presented(given, may_be_pair=scheme.kind == "basic")
+        if isinstance(value, str):
+            return value
+        self.secrets.remember(value[1])
+        return b64encode(":".join(value).encode()).decode()
 
 
 def _grant(scheme: Scheme, parts: Mapping[str, str], needed: Scopes) -> CredentialsFlow:

@@ -37,6 +37,7 @@ from enfold.sources.openapi.security import (
     TokenStore,
     document_credentials,
     gather_credentials,
+    presented,
     read_schemes,
     unknown_credentials,
 )
@@ -459,15 +460,11 @@ def _folders(home: Path, allowed: Iterable[Folder]) -> Iterator[Path]:
 async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[str]:
     """Return the credentials of the API for its document's server; its schemes are in the document."""
     for credential in credentials:
-        given: Any = await current(credential)
-        if isinstance(given, Mapping):
-            pair = (given.get("username", ""), given.get("password", ""))
-            given = given.get("token") or given.get("value") or given.get("access_token") or (pair if any(pair) else "")
-        if isinstance(given, tuple | list):
-            yield basic_authorization(":".join(map(str, given)))
-        elif isinstance(given, str) and given:
-            is_pair = ":" in given and "basic" in challenge.lower()
-            yield basic_authorization(given) if is_pair else f"Bearer {given}"
+        value = presented(await current(credential), may_be_pair="basic" in challenge.lower())
+        if not isinstance(value, str):
+            yield basic_authorization(":".join(value))
+        elif value:
+            yield f"Bearer {value}"
 
 
 def _run_in_thread(work: Coroutine[Any, Any, ReceivedResponse]) -> ReceivedResponse:
