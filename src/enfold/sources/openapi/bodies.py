@@ -12,11 +12,9 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.operations import (
+from enfold.sources.openapi.media_types import (
     SEQUENCE_STREAMS,
-    FoundOperation,
     bare,
-    declared_content,
     is_bytes,
     is_form,
     is_json,
@@ -27,11 +25,11 @@ from enfold.sources.openapi.operations import (
     is_within,
     is_yaml,
     json_first,
-    listed_types,
     parameter,
     plainest,
     recognized,
 )
+from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
 from enfold.sources.openapi.parameters import (
     ENCODE_RESERVED,
     MalformedOperationError,

@@ -23,9 +23,10 @@ from enfold.observability import spans
 from enfold.operations import Context
 from enfold.sources.decoders import EventDecoder, EventTooLargeError, ServerSentEvent, read_json
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.operations import EVENT_STREAM, SEQUENCE_STREAMS, FoundOperation, bare, is_json, is_stream
+from enfold.sources.openapi.media_types import EVENT_STREAM, SEQUENCE_STREAMS, bare, is_json, is_stream
+from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
-from enfold.sources.options import OpenAPILimits
+from enfold.sources.options import Service
 from enfold.sources.secrets import KnownSecrets
 
 if TYPE_CHECKING:
@@ -40,15 +41,14 @@ _FIRST_WAIT: Final = 0.1
 class ServiceClient:
     """The client of one source: ours by default, or the user's own httpx or httpx2 client."""
 
-    def __init__(
-        self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """`headers`, and those that a given client adds, are sent only to the user's own server."""
+    def __init__(self, reach: Reach, service: Service, headers: Mapping[str, str] | None = None) -> None:
+        """`headers`, and those that the user's client adds, are sent only to the user's own server."""
         self.reach = reach
-        self.limits = limits
+        self.limits = service.limits
+        self.private_headers = tuple(service.private_headers)  # which callers never see
         self.secrets = KnownSecrets()  # which answers must not repeat to callers
         self._own_headers = list((headers or {}).items())
-        self._given = client
+        self._given = service.client
         self._client: AnyClient | None = None
         self._lost = ""  # the origin of the user's own server that could not be reached
         self.why = ""  # why the server is unreachable; empty before the first request
@@ -349,7 +349,6 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
 
     client: ServiceClient
     is_text: bool  # whether the schema wants an item's text as it is, though it may look like JSON
-    private_headers: tuple[str, ...] = ()
 
     async def items(
         self, ready: Callable[[str], Awaitable[Request]], context: Context
@@ -423,7 +422,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
             details = {"content_type": content_type, "reason": "content_type"}
             raise CallError("EXECUTION_ERROR", f"Not a stream: {content_type or 'no content type'}", details)
         answer = await self.client.read(response, request)
-        return to_envelope(answer, expects_json=True, private_headers=self.private_headers)
+        return to_envelope(answer, expects_json=True, private_headers=self.client.private_headers)
 
     def _envelope(
         self, item: ServerSentEvent, status: int, headers: Headers, content_type: str
@@ -438,7 +437,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
             status_code=status,
             headers=headers,
             content_type=bare(content_type),
-            private_headers=self.private_headers,
+            private_headers=self.client.private_headers,
             **meta,
         )
         return msgspec.structs.replace(envelope, warnings=warnings) if warnings else envelope

@@ -19,7 +19,8 @@ from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.client import ResponseStream, Servers, ServiceClient, in_query
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.inputs import Inputs, plan_inputs
-from enfold.sources.openapi.operations import FoundOperation, bare, is_json, json_first
+from enfold.sources.openapi.media_types import bare, is_json, json_first
+from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import RequestBuilder
 from enfold.sources.openapi.responses import (
@@ -49,7 +50,6 @@ class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
     security: Security
     inputs: Schemas
     outputs: Schemas
-    private_headers: tuple[str, ...]
     extras: Literal["strip", "keep"]
     problems: list[Problem]
 
@@ -128,7 +128,7 @@ class ServiceEndpoint:
             raise self._failure(answer)
         response = self._blueprint.responses.success(answer.status)
         promises_json = response is not None and any(map(is_json, response.media))
-        envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.private_headers)
+        envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.client.private_headers)
         if response is None or not promises_json or not isinstance(envelope.data, str):
             return envelope
         return self._with_root_mismatch(envelope, self._schema_of(response, ""))
@@ -165,7 +165,7 @@ class ServiceEndpoint:
     def items(self, arguments: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Open the operation's stream and give its items."""
         is_text = self.output_schema().get("type") == "string"
-        stream = ResponseStream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
+        stream = ResponseStream(self._shared.client, is_text=is_text)
         return stream.items(lambda last_event_id: self._request(arguments, last_event_id), context)
 
     def _failure(self, answer: ReceivedResponse) -> CallError:

@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Fields, Media, is_binary_range
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
-from enfold.sources.openapi.operations import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
+from enfold.sources.openapi.media_types import has_fields, is_form, is_json, is_multipart, is_range, is_stream, is_text
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
 from enfold.sources.openapi.schemas import ANYTHING, MAX_CHILDREN, Schema, Schemas, any_of, mentions_reference
 

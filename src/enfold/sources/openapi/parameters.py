@@ -11,7 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.operations import FoundOperation, is_json
+from enfold.sources.openapi.media_types import is_json
+from enfold.sources.openapi.operations import FoundOperation
 
 LOCATIONS: Final = ("path", "query", "querystring", "header", "cookie")
 

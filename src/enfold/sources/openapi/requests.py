@@ -14,7 +14,7 @@ from enfold.errors import CallError, invalid_argument
 from enfold.http_client import Request
 from enfold.sources.openapi.bodies import Body, FilePart, Media, is_described_file, write_body
 from enfold.sources.openapi.inputs import Inputs
-from enfold.sources.openapi.operations import has_fields, is_json, is_multipart, is_within
+from enfold.sources.openapi.media_types import has_fields, is_json, is_multipart, is_within
 from enfold.sources.openapi.parameters import (
     PLACEHOLDER,
     Parameter,

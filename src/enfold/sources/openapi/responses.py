@@ -16,11 +16,9 @@ from enfold.http_client.errors import code_of, status_error
 from enfold.operations import ErrorSchema
 from enfold.sources.decoders import read_json
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
-from enfold.sources.openapi.operations import (
+from enfold.sources.openapi.media_types import (
     EVENT_STREAM,
-    FoundOperation,
     bare,
-    declared_content,
     is_bytes,
     is_json,
     is_range,
@@ -28,9 +26,9 @@ from enfold.sources.openapi.operations import (
     is_text,
     is_within,
     json_first,
-    listed_types,
     parameter,
 )
+from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
 from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, any_of
 from enfold.sources.reports import Problem
 

@@ -147,7 +147,7 @@ def from_openapi(
     loader = Loader(service, base_url, headers, document_credentials(credentials, os.environ))
     library = loader.load(document)
     servers = Servers(library, base_url, service.server_variables, service.allow_hosts)
-    http = ServiceClient(servers.reach, service.limits, service.client, headers)
+    http = ServiceClient(servers.reach, service, headers)
     problems: list[Problem] = []
     schemes = read_schemes(library, problems)
     for unknown in unknown_credentials(credentials, schemes):
@@ -169,7 +169,6 @@ def from_openapi(
         security,
         inputs=Schemas(library, "input", problems),
         outputs=Schemas(library, "output", problems),
-        private_headers=tuple(service.private_headers),
         extras=policy.extras or "keep",
         problems=problems,
     )
@@ -400,7 +399,7 @@ class Loader:
     async def _get(self, url: str) -> ReceivedResponse:
         reach = self._reach()
         limits = msgspec.structs.replace(self._service.limits, response_bytes=self._service.limits.document_bytes)
-        client = ServiceClient(reach, limits, self._service.client, self._headers)
+        client = ServiceClient(reach, msgspec.structs.replace(self._service, limits=limits), self._headers)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 answer = await client.fetch(self._request(url))
