@@ -41,16 +41,20 @@ class Idempotency:
             passed_on = context.copy()
             passed_on.idempotency_key = entry.digest()
             return await next(replace(call, context=passed_on, idempotency_key=None))
+        headers: dict[str, str] = {}  # of the response, from this run or from the one it repeats
         try:
-            keyed = self._keyed(entry, call, next)
+            keyed = self._keyed(entry, call, next, headers)
             lifetime = self._services.lifetime
             if not lifetime.is_ready:
                 await lifetime.make_ready()
             return await self._services.open_idempotency_store().run_once(keyed)
         except CallError as error:
             raise self._funnel.failures.with_ids(error, context) from error.__cause__
+        finally:
+            if headers:
+                context.reply_headers = headers
 
-    def _keyed(self, entry: EntryKey, call: Call, next: Next) -> KeyedCall:
+    def _keyed(self, entry: EntryKey, call: Call, next: Next, headers: dict[str, str]) -> KeyedCall:
         """Return the call as the idempotency store sees it; raise VALIDATION_ERROR for a call that would not start."""
         import asyncio  # this and the next: only keys need it here
 
@@ -67,7 +71,8 @@ class Idempotency:
             try:
                 return await next(replace(call, context=own, idempotency_key=None))
             finally:
-                context.reply_headers = own.reply_headers
+                headers.update(own.reply_headers or {})
 
         own_time = 0.0 if self._funnel.is_upstream else spec.timeout  # an upstream may go on after any timeout
-        return KeyedCall(entry, digest, run, time.monotonic() + left, own_time, spec.on_crash == "retry")
+        reruns = spec.on_crash == "retry"
+        return KeyedCall(entry, digest, run, time.monotonic() + left, own_time, reruns, headers)

@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from copy import deepcopy
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -48,6 +48,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     warnings: list[dict[str, Any]] = []
     provenance: dict[str, Any] | None = None
     failure: Failure | None = None
+    headers: dict[str, str] = {}  # that the handler or its middleware added to the response
 
 
 def success(envelope: ResponseEnvelope[Any], most: int | None = None) -> Outcome:
@@ -74,6 +75,11 @@ def failure(error: CallError, most: int | None = None) -> Outcome:
     except (TypeError, ValueError, RecursionError):
         return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(kept, details={}))
     return outcome if most is None or size <= most else failure(_too_large(size, most))
+
+
+def with_headers(outcome: Outcome, headers: Mapping[str, str] | None) -> Outcome:
+    """Return the outcome with the headers that its run has added to the response."""
+    return msgspec.structs.replace(outcome, headers=dict(headers)) if headers else outcome
 
 
 def _too_large(size: int, most: int) -> CallError:
@@ -161,8 +167,11 @@ class BaseIdempotencyStore(ABC, Generic[C]):
             if not task.done():  # the first call runs on when this caller leaves
                 raise in_progress()
             outcome = CANCELLED if task.cancelled() else task.result()
+            if isinstance(outcome, Outcome):
+                call.headers.update(outcome.headers)
+                return result_of(outcome)
             if outcome is not None:
-                return result_of(outcome) if isinstance(outcome, Outcome) else outcome
+                return outcome
             if self._first_call_here(call.key) is None:  # another process or thread runs it
                 left = call.waits_until - time.monotonic()
                 if left <= 0:
@@ -215,14 +224,15 @@ class BaseIdempotencyStore(ABC, Generic[C]):
             if not isinstance(result, ResponseEnvelope):  # the caller comes back with answers, under the same key
                 await self._free(call.key, claim)
                 return result
-            outcome = kept = success(result)
+            outcome = kept = with_headers(success(result), call.headers)
         except CallError as error:
             was_cut_off = call.own_time is not None and time.monotonic() - started >= call.own_time - MARGIN
-            outcome, found = failure(error), kept_of(error, was_cut_off=was_cut_off)
+            found = kept_of(error, was_cut_off=was_cut_off)
+            outcome = with_headers(failure(error), call.headers)
             if found is None:
                 await self._free(call.key, claim)
                 return outcome
-            kept = found
+            kept = found if is_unknown(found) else with_headers(found, call.headers)
         except BaseException:  # the process ends
             await self._record(call.key, claim, CANCELLED)
             raise

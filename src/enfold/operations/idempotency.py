@@ -44,6 +44,7 @@ class KeyedCall(msgspec.Struct, frozen=True):
         None  # seconds; a TIMEOUT after them has cut the handler off, and says nothing of its effect
     )
     reruns: bool = False  # whether the handler may be started again where the outcome is unknown
+    headers: dict[str, str] = {}  # of the response: filled by the run, or by the store for a repeat
 
 
 class IdempotencyStore(Protocol):

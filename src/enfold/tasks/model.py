@@ -156,6 +156,11 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.status in ENDED
 
     @property
+    def reply_headers(self) -> dict[str, str] | None:
+        """The headers that its handler or middleware added to the response."""
+        return None if self.outcome is None else self.outcome.headers or None
+
+    @property
     def is_queued(self) -> bool:
         """Whether it waits for a worker."""
         return self.status is Status.WORKING and not self.fence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from enfold.errors import CallError, error_from
-from enfold.middleware.idempotency_store import failure, success
+from enfold.middleware.idempotency_store import failure, success, with_headers
 from enfold.observability.log import Log
 from enfold.operations import Context, Identity, LogMessage, OperationSpec, Origin, Progress
 from enfold.operations.access import may_call, narrower
@@ -289,34 +289,33 @@ class Runner:
 
     async def _run(self, task: Task, pulse: AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
+        context = Context(
+            timeout=(task.order.deadline - now_ms()) / 1000,
+            parent_request_id=task.order.request_id,
+            notify=pulse.hear,
+            invocation=Invocation(caller, CurrentTask(task, pulse)),
+        )
         try:
-            outcome = await self._execute(task, caller, pulse)
+            outcome = await self._execute(task, context)
             if isinstance(outcome, NeedsInput):
                 pulse.is_left = True
                 return Asking(dict(outcome.questions), caller.memory)
-            return success(envelope_of(outcome), self._max_result)
+            return with_headers(success(envelope_of(outcome), self._max_result), context.reply_headers)
         except CallError as error:
-            return failure(error, self._max_result)
+            return with_headers(failure(error, self._max_result), context.reply_headers)
         except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
             return failure(error_from(error, f"Operation {task.operation} failed"))
 
-    async def _execute(self, task: Task, caller: AbsentCaller, pulse: AttemptPulse) -> CallOutcome:
+    async def _execute(self, task: Task, context: Context) -> CallOutcome:
         order = task.order
-        left = (order.deadline - now_ms()) / 1000
-        if left <= 0:
+        if context.remaining() == 0:
             raise CallError("TIMEOUT", f"{order.operation} did not finish by its deadline")
         identity = self._identity(order.identity)
         prepared = self._registry.prepared(order.operation)
         given = order.input
         _check(prepared.spec, identity, given)
-        context = Context(
-            identity=identity,
-            timeout=left,
-            parent_request_id=order.request_id,
-            notify=pulse.hear,
-            invocation=Invocation(caller, CurrentTask(task, pulse)),
-        )
+        context.identity = identity
         context.select = order.select
         context.idempotency_key = _key_of(order)
         if self._recorder is not None:

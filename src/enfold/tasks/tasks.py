@@ -272,6 +272,7 @@ class Tasks:
         told: Progress | None = None
         async for task in handle.watch():
             if task.is_ended:
+                context.reply_headers = task.reply_headers
                 return self.outcome(task)
             if task.is_queued and self._runs_own:
                 await self.runner.take(task.id)

@@ -11,6 +11,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import invalid_argument
+from enfold.operations import Context
 from enfold.operations.outcomes import Deferred, envelope_of
 from enfold.surfaces.endpoints import NO_STORE, Functions, Route
 from enfold.surfaces.request import Request, Response, query_value, read_prefer, read_wait
@@ -114,6 +115,8 @@ class TaskPages:
     def _outcome(self, functions: Functions, request: Request, task: Task) -> Response:
         """Return what the plain call would have returned."""
         registry = self._tasks.registry
+        request.context = request.context or Context(identity=request.identity)
+        request.context.reply_headers = task.reply_headers
         if task.operation in registry:
             request.operation = registry.get(task.operation)
         return functions.answer_with_result(self._tasks.outcome(task), request)
