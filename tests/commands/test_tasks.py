@@ -336,6 +336,43 @@ def test_a_number_that_json_cannot_represent_is_asked_again() -> None:
     assert answer == {"action": "accept", "content": {"price": 1.5}}
 
 
+def test_a_field_takes_one_choice_or_several_and_nothing_that_the_server_would_refuse() -> None:
+    titled = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
+    form = {
+        "type": "object",
+        "properties": {
+            "size": {"type": "string", "oneOf": titled},
+            "colours": {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}, "maxItems": 2},
+            "sizes": {"type": "array", "items": {"anyOf": titled}},
+            "age": {"type": "integer", "minimum": 18},
+            "name": {"type": "string", "minLength": 2},
+            "tags": {"type": "array", "items": {"type": "string"}, "default": ["a", "b"]},
+        },
+        "required": ["size", "colours", "sizes", "age", "name", "tags"],
+    }
+    said = io.StringIO()
+    given = "Small\ns\nred, green\nred,blue\nl\n7\n+18\nA\nAnn\n\n"
+    answer = TerminalPeer(io.StringIO(given), said).answer("elicitation/create", {"requestedSchema": form})
+    assert answer == {
+        "action": "accept",
+        "content": {
+            "size": "s",
+            "colours": ["red", "blue"],
+            "sizes": ["l"],
+            "age": 18,
+            "name": "Ann",
+            "tags": ["a", "b"],
+        },
+    }
+    told = said.getvalue()
+    assert "size (s (Small)/l (Large)): " in told
+    assert "colours (red/blue, separated by commas): " in told
+    assert "tags (separated by commas, a,b): " in told
+    assert told.count('the answer must be one of "') == 2
+    assert "the answer must be at least 18" in told
+    assert "the answer must be at least 2 characters" in told
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from itertools import cycle
-from math import nan
 from shutil import get_terminal_size
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -102,31 +101,48 @@ class TerminalPeer:
 
 
 def _hint(part: Mapping[str, Any]) -> str:
-    kinds = part.get("enum") or ("y/n" if part.get("type") == "boolean" else part.get("type"))
-    shown = "/".join(map(str, kinds)) if isinstance(kinds, list) else kinds
-    default = f", {part['default']}" if "default" in part else ""
-    return f" ({printable(str(shown))}{printable(default)})" if shown else ""
+    several = part.get("type") == "array"
+    choices = "/".join(_choices(part.get("items") if several else part))
+    shown = choices or ("y/n" if part.get("type") == "boolean" else "" if several else part.get("type"))
+    default = part.get("default", "")
+    words = (
+        shown,
+        "separated by commas" if several else "",
+        ",".join(map(str, default)) if isinstance(default, list) else str(default),
+    )
+    hint = ", ".join(printable(str(each)) for each in words if each)
+    return f" ({hint})" if hint else ""
+
+
+def _choices(part: Any) -> Iterator[str]:
+    """Return the values of a field that lists them, with their titles."""
+    whole = part if isinstance(part, Mapping) else {}
+    if isinstance(whole.get("enum"), list):
+        yield from map(str, whole["enum"])
+    branches = whole.get("oneOf") or whole.get("anyOf")
+    for each in branches if isinstance(branches, list) else ():
+        if isinstance(each, Mapping) and "const" in each:
+            yield f"{each['const']} ({each['title']})" if "title" in each else str(each["const"])
 
 
 def _read(text: str, part: Mapping[str, Any]) -> Any:
-    kind = part.get("type")
-    if kind == "boolean":
+    """Return the value that a text stands for; raise ValueError, with what is expected, if it does not fit the field."""
+    from enfold.schema.arguments import coerce, faults  # few calls ask
+
+    if not text:
+        raise ValueError("an answer is required")
+    if part.get("type") == "boolean":
         if text.lower() not in (*_YES, *_NO):
             raise ValueError("answer y or n")
         return text.lower() in _YES
-    if kind in ("integer", "number"):
-        try:
-            number = int(text) if kind == "integer" else float(text)
-        except ValueError:
-            number = nan
-        if number - number != 0:  # not finite: JSON has no such number
-            raise ValueError(f"a {kind} is expected")
-        return number
-    if isinstance(part.get("enum"), list) and text not in part["enum"]:
-        raise ValueError(f"choose one of {', '.join(map(str, part['enum']))}")
-    if not text:
-        raise ValueError("an answer is required")
-    return text
+    schema, kind = dict(part), part.get("type")
+    value: Any = coerce(schema, [each.strip() for each in text.split(",")] if kind == "array" else text)
+    if value is text and kind in ("integer", "number"):
+        with suppress(ValueError):  # people also write +7 and 007, which JSON does not
+            value = int(text) if kind == "integer" else float(text)
+    for fault in faults(schema, value):
+        raise ValueError(f"the answer {fault.clause or f'must be {fault.expected}'}")
+    return value
 
 
 class ProgressLine:
