@@ -373,6 +373,13 @@ def test_a_field_takes_one_choice_or_several_and_nothing_that_the_server_would_r
     assert "the answer must be at least 2 characters" in told
 
 
+@pytest.mark.parametrize("required", [None, 5, "name", [1]])
+def test_a_form_whose_list_of_required_fields_is_odd_can_be_answered(required: Any) -> None:
+    form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": required}
+    answer = TerminalPeer(io.StringIO("Ann\n"), io.StringIO()).answer("elicitation/create", {"requestedSchema": form})
+    assert answer == {"action": "accept", "content": {"name": "Ann"}}
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -63,12 +63,13 @@ class TerminalPeer:
                 return {"action": "cancel"}
 
     def _form(self, schema: Any) -> dict[str, Any]:
-        properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if not isinstance(properties, Mapping) or not properties:
+        from enfold.surfaces.command_line.help import fields_of  # few calls ask
+
+        fields = fields_of(schema)
+        if not fields:
             agreed = self._field("ok", {"type": "boolean"}, is_required=True)
             return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
-        required = schema.get("required", ())
-        content = {name: self._field(name, part, is_required=name in required) for name, part in properties.items()}
+        content = {name: self._field(name, part, is_required=is_required) for name, part, is_required in fields}
         return {"action": "accept", "content": {name: value for name, value in content.items() if value is not None}}
 
     def _field(self, name: str, part: Any, *, is_required: bool) -> Any:
