@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -214,18 +214,12 @@ class OpenResponse:
         nonce = self.header("dpop-nonce") or ""
         return Refusal(self.status, challenges, self._sent, before, nonce, self.response.peer)
 
-    async def accepted(self, refusal: Callable[[OpenResponse], Awaitable[Exception]]) -> OpenResponse:
-        """The response itself; for an error status, what `refusal` makes of it is raised, and the response closed."""
-        if self.status < 400:
-            return self
+    async def failure(self) -> CallError:
+        """The error that an error status means; closes the response."""
         try:
-            raise await refusal(self)
+            body = self._web.redact(await self.body())
         finally:
             await self.close()
-
-    async def failure(self) -> CallError:
-        """The error that an error status means."""
-        body = self._web.redact(await self.body())
         reason = self._redacted(self.response.reason or "error")
         return status_error(
             self.status,
@@ -276,7 +270,8 @@ class HTTPConnection:
 
     async def send_call(self, call: OutgoingCall) -> None:
         """Post a request, and read the reply until the call has its answer."""
-        reply = await self._post(RPCRequest(call.id, call.method, call.params), self._headers(call))
+        message = encode(RPCRequest(call.id, call.method, call.params))
+        reply = await self._open("POST", self._headers(call), message)
         if reply.content_type == EVENTS:
             await self._take_events(reply, call)
         else:
@@ -284,7 +279,7 @@ class HTTPConnection:
 
     async def send(self, message: OutgoingMessage) -> None:
         """Post a message that has no answer."""
-        await (await self._post(message, self._common())).drain()
+        await (await self._open("POST", self._common(), encode(message))).drain()
 
     def cancel(self, message: OutgoingMessage) -> None:
         """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
@@ -327,20 +322,20 @@ class HTTPConnection:
                 headers["mcp-name"] = write_value(name)
         return {**headers, **call.headers}
 
-    async def _post(self, message: OutgoingMessage, headers: dict[str, str]) -> OpenResponse:
-        reply = await self._reach("POST", headers, encode(message))
-        self._session_id = reply.header("mcp-session-id") or self._session_id
-        return await reply.accepted(self._refusal)
-
-    async def _reach(
+    async def _open(
         self, method: str, headers: dict[str, str], body: bytes | None = None, *, waits: bool = False
     ) -> OpenResponse:
+        """An open reply; what an error status means is raised."""
         try:
-            return await self._web.send(method, headers, body, waits=waits)
+            reply = await self._web.send(method, headers, body, waits=waits)
         except LostError as lost:
             if not lost.may_have_run:  # nothing listens at the address
                 self._lose(lost.error)
             raise
+        self._session_id = reply.header("mcp-session-id") or self._session_id
+        if reply.status >= 400:
+            raise await self._refusal(reply)
+        return reply
 
     async def _refusal(self, reply: OpenResponse) -> Exception:
         """What an error status means: a session that is over, an error of the protocol, or of HTTP."""
@@ -424,7 +419,7 @@ class HTTPConnection:
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:
             headers["last-event-id"] = decoder.last_event_id
-        return await (await self._reach("GET", headers, waits=True)).accepted(self._refusal)
+        return await self._open("GET", headers, waits=True)
 
     async def _listen(self, is_open: asyncio.Event) -> None:
         decoder = EventDecoder(max_event=self._limits.message_bytes)
@@ -478,10 +473,7 @@ class SSEConnection:
         """Open the stream, and wait for its first event."""
         reply = await self._web.send("GET", {"accept": EVENTS})
         if reply.status >= 400 or reply.content_type != EVENTS:
-            try:
-                raise await reply.failure()
-            finally:
-                await reply.close()
+            raise await reply.failure()
         self._session.spawn(self._read(reply))
         await asyncio.shield(self._endpoint)
 
@@ -542,7 +534,9 @@ class SSEConnection:
             raise LostError(self._closed(), may_have_run=False)
         url = await asyncio.shield(self._endpoint)
         reply = await self._web.send("POST", {"content-type": "application/json"}, encode(message), url)
-        await (await reply.accepted(self._refusal)).drain()
+        if reply.status >= 400:
+            raise await self._refusal(reply)
+        await reply.drain()
 
     async def _refusal(self, reply: OpenResponse) -> Exception:
         failure = await reply.failure()
