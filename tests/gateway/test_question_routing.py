@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -12,7 +13,8 @@ import pytest
 from tests.gateway.conftest import serve
 from tests.gateway.puppets import HTTPPuppet, Message, StdioPuppet, http_puppet, stdio_puppet
 
-from enfold import OperationRegistry
+from enfold import Context, NeedsInput, OperationRegistry
+from enfold.operations.context import Invocation
 from enfold.sources.mcp import from_mcp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
@@ -351,3 +353,31 @@ async def test_a_question_without_a_running_call_is_declined() -> None:
         puppet.write({"id": 1, "method": "elicitation/create", "params": PIN})
         assert "error" in await puppet.next()
     assert ann.met == []
+
+
+async def test_a_source_is_busy_while_calls_run_but_not_while_one_waits_for_its_client_to_come_back() -> None:
+    async def needs_more(questions: Any) -> NeedsInput:
+        return NeedsInput(questions)
+
+    absent: Any = SimpleNamespace(
+        capabilities={"elicitation": {}}, client=object(), session=None, meta={}, memory={}, ask=needs_more
+    )
+    registry = OperationRegistry()
+    async with stdio_puppet("2025-11-25") as puppet, from_mcp(puppet.target) as operations:
+        registry.register_all(operations)
+        context = Context(invocation=Invocation(absent))
+        paying = asyncio.create_task(registry.prepared("pay").execute({}, context))
+        pay = await puppet.call_of("pay")
+        seen = [operations.is_busy]
+
+        puppet.write({"id": "pin", "method": "elicitation/create", "params": PIN})
+        assert isinstance(await paying, NeedsInput)
+        seen.append(operations.is_busy)
+
+        puppet.answer(pay)  # its client has not come back, and may never do
+        napping = asyncio.create_task(registry.execute("nap", {}))
+        nap = await puppet.call_of("nap")
+        seen.append(operations.is_busy)
+        puppet.answer(nap)
+        await napping
+        assert [*seen, operations.is_busy] == [True, False, True, False]

@@ -24,7 +24,7 @@ def test_a_request_a_notification_and_an_answer_are_distinguished() -> None:
     told = parse(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     answer = parse(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert [message.is_request for message in (asked, told, answer)] == [True, False, False]
-    assert [message.is_notification for message in (asked, told, answer)] == [False, True, False]
+    assert [message.is_answer for message in (asked, told, answer)] == [False, False, True]
     assert answer.method is UNSET
 
 

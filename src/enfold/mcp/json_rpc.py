@@ -72,10 +72,6 @@ class RPCMessage(msgspec.Struct, frozen=True):
         return self.method is not UNSET and self.id is not UNSET
 
     @property
-    def is_notification(self) -> bool:
-        return self.method is not UNSET and self.id is UNSET
-
-    @property
     def is_answer(self) -> bool:
         return self.id is not UNSET and (self.result is not UNSET or self.error is not UNSET)
 

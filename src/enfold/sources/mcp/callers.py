@@ -224,8 +224,10 @@ class SuspendedCalls:
             raise Suspension(result)
         return result
 
-    def __len__(self) -> int:
-        return len(self._calls)
+    @property
+    def unanswered(self) -> int:
+        """The number of calls that go on at their server while their client is away."""
+        return sum(not call.task.done() for call in self._calls.values())
 
     def close(self) -> None:
         for key in list(self._calls):

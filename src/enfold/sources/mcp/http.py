@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -183,18 +182,14 @@ class OpenResponse:
         self._sent = sent  # the `Authorization` of its request
         self.status = response.status
         self.header = response.header
+        self.chunks = self._chunks()  # the body in chunks
 
     @property
     def content_type(self) -> str:
         return self._redacted(self.header("content-type") or "").partition(";")[0].strip().lower()
 
-    @cached_property
-    def chunks(self) -> AsyncGenerator[bytes]:
-        """The body in chunks."""
-        return self._chunks()
-
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """What `chunks` gives; a broken connection is a LostError."""
+        """The body as it comes; a broken connection is a LostError."""
         try:
             async for chunk in self.response.chunks():
                 yield chunk
@@ -243,8 +238,7 @@ class OpenResponse:
             await self.close()
 
     async def close(self) -> None:
-        if "chunks" in self.__dict__:
-            await self.chunks.aclose()
+        await self.chunks.aclose()
         await self.response.close()
 
 
@@ -296,7 +290,6 @@ class HTTPConnection:
 
     async def close(self) -> None:
         self.is_open = False
-        await self._session.cancel_tasks()
         if self._session_id is not None:
             with suppress(Exception):  # a session that cannot be ended ends by itself
                 async with asyncio.timeout(DRAIN_SECONDS):
@@ -449,11 +442,10 @@ def _rpc_error(body: str) -> ProtocolError | None:
 
 async def open_event_stream(web: Web, session: Session) -> None:
     """Connect the session to the stream, whose first event names the address for requests; an address without one is not such a server."""
-    connection = SSEConnection(web, session)
     try:
-        await connection.open()
+        await SSEConnection(web, session).open()
     except BaseException:
-        await connection.close()
+        await session.close()
         raise
 
 
@@ -487,7 +479,6 @@ class SSEConnection:
 
     async def close(self) -> None:
         self.is_open = False
-        await self._session.cancel_tasks()
         await self._web.close()
 
     async def _read(self, reply: OpenResponse) -> None:

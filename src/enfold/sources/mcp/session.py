@@ -92,10 +92,10 @@ class ServerConnection(Protocol):
         """Send a message that has no answer."""
 
     def cancel(self, message: OutgoingMessage) -> None:
-        """Send that a call was given up, without waiting."""
+        """Send that a call was given up, without waiting, and before any later call."""
 
     async def close(self) -> None:
-        """End the connection, and all that belongs to it."""
+        """End the connection."""
 
 
 class _Head(msgspec.Struct):
@@ -105,7 +105,7 @@ class _Head(msgspec.Struct):
 
 
 class Session:
-    """The calls that wait for a server's answers, and the tasks that answer its questions."""
+    """One session: the requests that wait for a server's answers, and the tasks that answer its questions."""
 
     connection: ServerConnection  # which the transport sets that is opened with this session
 
@@ -118,8 +118,8 @@ class Session:
         self.redact = (secrets or KnownSecrets()).redact_bytes
         self.revision: Revision | None = None  # that requests name, once it is agreed on
         self.is_stateless = False  # whether the server sends no requests, because it puts its questions in results
-        self.capabilities: dict[str, Any] = {}  # of the server, and
-        self.instructions = ""  # how it wants to be used
+        self.capabilities: dict[str, Any] = {}  # of the server
+        self.instructions = ""  # how the server wants to be used
         self._takes_turns = False  # whether questions do not name the call they belong to
         self._log_level: str | None = None  # that was set at an older server
         self._notice = notice
@@ -233,6 +233,10 @@ class Session:
 
     async def close(self) -> None:
         self.close_turns(closed_connection(self.name))
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.connection.close()
 
     # --- log level and subscriptions
@@ -306,12 +310,6 @@ class Session:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.debug("%s: %s", self.name, task.exception())
-
-    async def cancel_tasks(self) -> None:
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- messages
 

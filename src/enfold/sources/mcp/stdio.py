@@ -228,7 +228,6 @@ class StdioConnection(asyncio.SubprocessProtocol):
 
     async def close(self) -> None:
         """Close its input, which ends a server that behaves; then ask, then insist."""
-        await self._session.cancel_tasks()
         self._is_finished, self.is_open = True, False
         if self._transport is None:
             return

@@ -84,7 +84,7 @@ class Upstream:
     @property
     def is_busy(self) -> bool:
         """Whether calls are running, other than those that wait for their client to come back."""
-        return self._running > len(self._suspended)
+        return self._running > self._suspended.unanswered
 
     async def close(self) -> None:
         self._suspended.close()
