@@ -21,17 +21,14 @@ IS_WRAPPER: Final = True
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
     """Write `{"result": v}`; several values are numbered, no value is `{}`, a failed result is its text."""
-    data, is_local = envelope.data, type(envelope.meta) is LocalResponseMeta
-    values = 1 if operation is None else operation.values
-    if is_local and values == 1 and type(data) is not bytes:  # the common case
-        return {"result": data}
-    if not is_local and envelope.is_error:
+    data, values = envelope.data, 1 if operation is None else operation.values
+    if type(envelope.meta) is not LocalResponseMeta and envelope.is_error:
         return {"error": error_text(envelope)}
     if values > 1 and isinstance(data, list) and len(data) == values:
         return {f"result{index}": value for index, value in enumerate(data)}
     if values == 0 and data is None:
         return {}
-    return {"result": wire_data(data)}
+    return {"result": wire_data(data) if isinstance(data, bytes) else data}
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two

@@ -226,7 +226,7 @@ class SuspendedCalls:
 
     @property
     def unanswered(self) -> int:
-        """The number of calls that go on at their server while their client is away."""
+        """The number of calls that go on at their server until their clients come back."""
         return sum(not call.task.done() for call in self._calls.values())
 
     def close(self) -> None:
@@ -430,9 +430,14 @@ class Turns(msgspec.Struct, eq=False):
     _waiting: deque[_Waiting] = msgspec.field(default_factory=deque)
     _released: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
-    def take(self, client: object | None, key: CallKey) -> bool:
-        """Take a turn, which `release` ends; False where it has to be waited for."""
-        return not self._waiting and self._begin(client, key)
+    def take(self, client: object | None, key: CallKey, *, is_next: bool = False) -> bool:
+        """Take a turn, which `release` ends; False where it has to be waited for. `is_next`: no other waits longer."""
+        if (self._waiting and not is_next) or (self._held and client is not self._client):
+            return False
+        if client is not self._client:
+            self._client, self._is_asked = client, False
+        self._held.add(key)
+        return True
 
     async def wait(self, client: object | None, key: CallKey) -> None:
         """Wait for a turn that cannot be taken; what `close` is given is raised where the connection is lost first."""
@@ -483,17 +488,8 @@ class Turns(msgspec.Struct, eq=False):
             if not waiting.turn.done():
                 waiting.turn.set_exception(error)
 
-    def _begin(self, client: object | None, key: CallKey) -> bool:
-        """Give a turn to a client, unless another one has it."""
-        if self._held and client is not self._client:
-            return False
-        if client is not self._client:
-            self._client, self._is_asked = client, False
-        self._held.add(key)
-        return True
-
     def _advance(self) -> None:
-        while self._waiting and self._begin(self._waiting[0].client, self._waiting[0].key):
+        while self._waiting and self.take(self._waiting[0].client, self._waiting[0].key, is_next=True):
             turn = self._waiting.popleft().turn
             if not turn.done():  # else given up just now: `wait` releases it
                 turn.set_result(None)
