@@ -1,4 +1,4 @@
-"""Decoders of responses: server-sent events, and JSON with NaN, huge numbers or unpaired surrogates. No I/O."""
+"""Decoders of responses: server-sent events, streams of JSON texts, and JSON with NaN, huge numbers or unpaired surrogates. No I/O."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ class EventDecoder:
             if event is not None:
                 yield event
 
+    def end(self) -> Iterator[ServerSentEvent]:
+        """Return what the end of the stream completes: no event, because each ends with a blank line."""
+        return iter(())
+
     def _lines(self, text: str) -> Iterator[str]:
         """Return the lines that end in this text, by CR, LF or CRLF, even if a chunk ends between the two."""
         if self._after_cr and text:
@@ -107,6 +111,38 @@ class EventDecoder:
     def _check_size(self) -> None:
         if self._max_event is not None and self._line_size + self._data_size > self._max_event:
             raise EventTooLargeError(f"An event exceeds the limit of {self._max_event} characters")
+
+
+class RecordDecoder:
+    """JSON texts with a separator, given as events without a name: lines, or the record separator of RFC 7464."""
+
+    last_event_id: str = ""
+    retry: int | None = None
+
+    def __init__(self, separator: bytes, limit: int) -> None:
+        self._separator = separator
+        self._limit = limit
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+        self._rest += chunk
+        if self._separator in chunk:
+            *records, rest = bytes(self._rest).split(self._separator)
+            self._rest = bytearray(rest)
+            for record in records:
+                yield from _record(record)
+        if len(self._rest) > self._limit:
+            raise EventTooLargeError(f"A record exceeds the limit of {self._limit} bytes")
+
+    def end(self) -> Iterator[ServerSentEvent]:
+        """Return the last record, which needs no separator."""
+        yield from _record(bytes(self._rest))
+
+
+def _record(record: bytes) -> Iterator[ServerSentEvent]:
+    text = record.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    if text:
+        yield ServerSentEvent(text, event="")
 
 
 NOT_A_NUMBER: Final = "not_a_number"

@@ -12,7 +12,7 @@ from tests.openapi_options import openapi_options
 
 from enfold import CallError
 from enfold.sources.openapi import OpenAPILimits, Service, from_openapi
-from enfold.sources.openapi.client import Reach
+from enfold.sources.openapi.servers import Reach
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Received, Serve, Words

@@ -16,7 +16,7 @@ from enfold.runtime.pipeline import is_large
 from enfold.runtime.threads import run_apart
 from enfold.schema.compiled import compile_apart, compile_schema
 from enfold.sources.openapi.bodies import Body, read_body
-from enfold.sources.openapi.client import ResponseStream, Servers, ServiceClient, in_query
+from enfold.sources.openapi.client import ResponseStream, ServiceClient
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.inputs import Inputs, plan_inputs
 from enfold.sources.openapi.media_types import bare, is_json, json_first
@@ -38,6 +38,7 @@ from enfold.sources.openapi.responses import (
 )
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import Requirements, Scopes, Security, read_requirements
+from enfold.sources.openapi.servers import Servers, in_query
 from enfold.sources.reports import Problem
 
 

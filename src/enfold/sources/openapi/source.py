@@ -24,7 +24,7 @@ from enfold.operations.operation import checked_middleware
 from enfold.operations.spec import distinct_names
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.source_states import DefinitionChange
-from enfold.sources.openapi.client import Reach, Servers, ServiceClient
+from enfold.sources.openapi.client import ServiceClient
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.operations import STREAM_SUFFIX, FoundOperation, described, find_operations, wanted_name
@@ -41,6 +41,7 @@ from enfold.sources.openapi.security import (
     read_schemes,
     unknown_credentials,
 )
+from enfold.sources.openapi.servers import Reach, Servers
 from enfold.sources.options import Folder, Rules, Selection, Service, Shape
 from enfold.sources.reports import Definition, DefinitionLedger, ImportReport, Problem, definition_of
 from enfold.sources.secrets import KnownSecrets, current
