@@ -232,6 +232,19 @@ def test_for_input_the_first_branch_that_fits_will_do(
     assert not any(schema.check({"v": [each] if nested else each}) for each in bad)
 
 
+def test_definitions_of_one_name_are_named_alike_in_every_process(http: Words) -> None:
+    alike = ["A B", "A_B", "A+B", "A*B", "A~B", "A=B", "A&B", "A,B"]
+    parts = [f"Part{index}" for index in range(len(alike))]
+    components = {name: {"type": "string", "description": name} for name in alike}
+    for part, name in zip(parts, alike, strict=True):
+        pointer = name.replace("~", "~0")
+        components[part] = {"type": "object", "properties": {"x": {"$ref": f"#/components/schemas/{pointer}"}}}
+    properties = {part: {"$ref": f"#/components/schemas/{part}"} for part in parts}
+    found = output(http, {"type": "object", "properties": properties}, **components)["$defs"]
+    assert found["A_B"]["description"] == "A B"
+    assert [found[part]["properties"]["x"]["$ref"].startswith("#/$defs/A_B_") for part in parts] == [False] + [True] * 7
+
+
 def test_one_of_beside_any_of_asks_for_both_and_inside_not_means_what_it_says(http: Words) -> None:
     one_of = [{"type": "integer"}, {"type": "number"}]
     body = {

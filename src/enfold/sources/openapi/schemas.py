@@ -106,14 +106,14 @@ class Schemas:
         return known
 
     def _reached(self, used: frozenset[str]) -> set[str]:
-        reached: set[str] = set()
-        waiting = set(used)
-        while waiting:
-            reference = waiting.pop()
-            reached.add(reference)
+        reached = set(used)
+        waiting = sorted(used)  # of definitions of one name, the first keeps it: the same one in every process
+        for reference in waiting:  # grows during iteration
             if reference not in self._mentions:
                 self._mentions[reference] = frozenset(references(self.definition(reference)))
-            waiting |= self._mentions[reference] - reached
+            new = self._mentions[reference] - reached
+            reached |= new
+            waiting += sorted(new)
         return reached
 
     def _refer(self, target: DocumentPlace, variant: str = "") -> Schema:
