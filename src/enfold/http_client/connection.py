@@ -74,9 +74,6 @@ class Connection(asyncio.Protocol):
             else:
                 self.close()
 
-    def eof_received(self) -> None:
-        """Let the transport close after EOF."""
-
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
         exchange, self._exchange = self._exchange, None

@@ -235,7 +235,7 @@ def test_for_input_the_first_branch_that_fits_will_do(
 def test_definitions_of_one_name_are_named_alike_in_every_process(http: Words) -> None:
     alike = ["A B", "A_B", "A+B", "A*B", "A~B", "A=B", "A&B", "A,B"]
     parts = [f"Part{index}" for index in range(len(alike))]
-    components = {name: {"type": "string", "description": name} for name in alike}
+    components: dict[str, Any] = {name: {"type": "string", "description": name} for name in alike}
     for part, name in zip(parts, alike, strict=True):
         pointer = name.replace("~", "~0")
         components[part] = {"type": "object", "properties": {"x": {"$ref": f"#/components/schemas/{pointer}"}}}

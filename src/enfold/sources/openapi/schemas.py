@@ -77,7 +77,10 @@ class Schemas:
     def definition(self, reference: str) -> Any:
         """Return what a reference in a converted schema leads to."""
         if reference not in self._definitions:
-            self._definitions[reference] = self._variant(*self._places[reference])
+            place, variant = self._places[reference]
+            if variant == _PART:
+                place = DocumentPlace(_opened(place.node), place.resource, place.pointer)
+            self._definitions[reference] = self._family(place) if variant == _ANY else self.convert(place)
         return self._definitions[reference]
 
     def children(self, place: DocumentPlace) -> list[DocumentPlace]:
@@ -126,13 +129,6 @@ class Schemas:
             self._names[key] = known
             self._places[known] = target, variant
         return {"$ref": known}
-
-    def _variant(self, place: DocumentPlace, variant: str) -> Any:
-        if variant == _ANY:
-            return self._family(place)
-        return self.convert(
-            place if variant != _PART else DocumentPlace(_opened(place.node), place.resource, place.pointer)
-        )
 
     def _family(self, base: DocumentPlace) -> Schema:
         """Return the union of the children of a base and the base itself; any object if there are too many."""
