@@ -11,12 +11,11 @@ from enfold.envelope import ResultWarning
 from enfold.schema.budget import shared_budget, with_shared_budget
 from enfold.schema.checks import CheckWriter, new_program
 from enfold.schema.checks.clean import CleanWriter
-from enfold.schema.checks.program import CheckMemo
 from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, read_nodes
-from enfold.schema.nodes.traits import Variants, decides_by_value, has_unevaluated, spans_whole_value
+from enfold.schema.nodes.traits import Variants, decides_by_value, has_parts, has_unevaluated, spans_whole_value
 from enfold.schema.nodes.values import CompiledSchemas
 from enfold.schema.plain import is_plain
-from enfold.schema.repairs import Repaired, misfits, repaired, unchanged
+from enfold.schema.repairs import Repaired, misfits, repaired
 from enfold.schema.repairs.bundle import Bundles
 from enfold.schema.structs import QuickTests, quick_tests
 
@@ -28,13 +27,14 @@ class Schema:
         nodes, self.problem = _read(schema)
         self.root = nodes[0]
         self._may_break = any(spans_whole_value(node) or decides_by_value(node) for node in nodes)
+        self._may_be_undecided = self._may_break or any(map(has_parts, nodes))
         # The pattern budget costs as much as checking a number, so only schemas with slow patterns use it.
         self._effort = shared_budget if any(map(_may_search_long, nodes)) else nullcontext
         memoizes = mark_cyclic(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(memoizes=memoizes))
         variants = Variants()
-        self._strip = _bundles(checks, variants, strip=True)
-        self.bundles = _bundles(checks, variants, strip=False)  # without stripping
+        self._strip = Bundles(CleanWriter(checks, strip=True), variants)
+        self.bundles = Bundles(CleanWriter(checks, strip=False), variants)  # without stripping
 
     def check(self, value: Any) -> bool:
         """Whether the value is valid under JSON Schema 2020-12; `format` is an annotation."""
@@ -46,13 +46,13 @@ class Schema:
     def is_clean(self, value: Any) -> bool:
         """Whether repair would return the same object: valid, plain, nothing to strip, nothing to fill."""
         try:
-            return self._clean(value) or (self._may_break and self._repair_keeps(value))
+            return self._clean(value) or (self._leaves_undecided and self._repair_keeps(value))
         except Exception:  # noqa: BLE001  # as above
             return False
 
     def clean_test(self) -> Callable[[Any], bool]:
         """Return `is_clean` without its exception guard, for callers that have their own."""
-        return self.is_clean if self._may_break else self._clean
+        return self.is_clean if self._may_be_undecided else self._clean
 
     def quick_tests(self) -> QuickTests | None:
         """Return new tests by msgspec, or None where msgspec cannot express the schema."""
@@ -71,9 +71,17 @@ class Schema:
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return test if self._effort is nullcontext else with_shared_budget(test)
 
+    @property
+    def _leaves_undecided(self) -> bool:
+        """Whether the test rejects values that repair may leave unchanged."""
+        return self._may_break or self._strip.clean.is_undecided
+
     def _repair_keeps(self, value: Any) -> bool:
-        """Whether stripping or filling would violate a constraint on the whole value, so that repair does neither."""
-        return is_plain(value) and self._check(value) and unchanged(self._strip, self.root, value, strip=True)
+        """Whether repair itself finds nothing to do: where parts overlap or depend on the value, no test decides."""
+        if not (is_plain(value) and self._check(value)):
+            return False
+        result = repaired(self._strip, self.root, value, strip=True)
+        return result.data is value and not result.warnings
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """Repair a value; `extras="keep"` keeps undeclared properties."""
@@ -105,14 +113,6 @@ def _read(schema: Any) -> tuple[list[Node], str | None]:
         return read_nodes({}), str(error)
     except Exception as error:  # noqa: BLE001  # one third-party schema must not prevent the import of all others
         return read_nodes({}), f"Cannot read the schema: {error}"
-
-
-def _bundles(checks: CheckWriter, variants: Variants, *, strip: bool) -> Bundles:
-    def stays(node: Node, value: Any, memo: CheckMemo | None) -> bool:
-        return unchanged(bundles, node, value, strip=strip, memo=memo)
-
-    bundles = Bundles(CleanWriter(checks.program, checks, strip=strip, unchanged=stays), variants)
-    return bundles
 
 
 def repair(schema: dict[str, Any] | bool, value: Any, *, extras: Literal["strip", "keep"] = "strip") -> Repaired:

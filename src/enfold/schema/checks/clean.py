@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from enfold.schema.checks import CheckWriter, either
-from enfold.schema.checks.program import CheckMemo, Function, Program
+from enfold.schema.checks import CheckWriter
+from enfold.schema.checks.program import Function
 from enfold.schema.nodes import MAX_NODES, MISSING, SILENT, Node, in_place
 from enfold.schema.nodes.traits import (
     accepted,
@@ -17,26 +16,23 @@ from enfold.schema.nodes.traits import (
     has_unevaluated,
     is_choice,
     is_leaf,
-    may_overlap,
     named_by,
     nullable_inner,
     with_all_in_place,
 )
 
-Unchanged = Callable[[Node, Any, CheckMemo | None], bool]
-
 
 class CleanWriter(CheckWriter):
-    """Emits stricter checks than validation does; cases they cannot decide are left to the repair itself."""
+    """Emits stricter checks than validation does; what they cannot decide they reject, and repair finds nothing to do."""
 
     provisional = False
 
-    def __init__(self, program: Program, checks: CheckWriter, *, strip: bool, unchanged: Unchanged) -> None:
-        super().__init__(program)
+    def __init__(self, checks: CheckWriter, *, strip: bool) -> None:
+        super().__init__(checks.program)
         self.prefix = "s" if strip else "e"
         self.checks = checks
         self.strip = strip
-        self.unchanged = unchanged
+        self.is_undecided = False  # whether a function written so far rejects what it cannot decide
         self._merged: dict[tuple[int, ...], Node | None] = {}
 
     def expression(self, node: Node, variable: str) -> str:
@@ -56,32 +52,23 @@ class CleanWriter(CheckWriter):
         parts = constraining_parts(node) or [node]
         whole = self.merged(parts)
         if whole is None or any(part.problem or part.cyclic for part in parts):
-            self.undecided(function, node, variable)
+            self.undecided(function)
         elif is_choice(whole):
             self.choice(function, whole, variable)
         elif all(self.is_silent(applied, whole) for applied in in_place(whole)) and not has_unevaluated(whole):
             self.local(function, whole, variable)
             self.checks.applied(function, whole, variable)
         else:
-            self.undecided(function, node, variable)
+            self.undecided(function)
 
-    def undecided(self, function: Function, node: Node, variable: str) -> None:
-        function.reject_unless(self.by_repair(node, variable))
-
-    def by_repair(self, node: Node, variable: str) -> str:
-        stays = self.program.constant(lambda value, memo=None: self.unchanged(node, value, memo))
-        asked = self.program.call(stays, variable)
-        return f"(is_plain({variable}) and {self.checks.expression(node, variable)} and {asked})"
+    def undecided(self, function: Function) -> None:
+        self.is_undecided = True
+        function.line("return False")
 
     def choice(self, function: Function, node: Node, variable: str) -> None:
         if node.one_of and not are_exclusive(node.one_of):
             self.checks.choices(function, node, variable)
-        variants = dict.fromkeys(node.any_of or node.one_of)
-        tests = [self.expression(part, variable) for part in variants]
-        if node.any_of and may_overlap(variants):
-            # A value that is valid for several variants may have properties that no single variant declares.
-            tests.append(self.by_repair(node, variable))
-        function.reject_unless(either(tests))
+        function.reject_unless(self.any_variant(node.any_of or node.one_of, variable))
 
     def is_silent(self, node: Node, whole: Node) -> bool:
         """Whether a node that applies in place only constrains: it does not affect what is stripped, kept or filled."""

@@ -12,8 +12,6 @@ from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-import msgspec
-
 # Lines that a generated function may have before the rest moves into separate functions.
 _LONG: Final = 3_000
 # CPython allows 20 nested blocks; one level of a value takes up to three.
@@ -89,21 +87,8 @@ class Function:
 Write = Callable[[Function], None]
 
 
-class StepsLeft(msgspec.Struct):
-    """The number of attempts left."""
-
-    count: int
-
-
-class CheckMemo(dict[tuple[str, int], tuple[bool, Any]]):
-    """Results by function and value identity. Each holds a reference to its value so that the identity stays unique.
-
-    Repairs that run during a check share `steps_left`, set by the first that tries a variant. The number depends on
-    the size of `outermost_value`, the value that the first repair received.
-    """
-
-    steps_left: StepsLeft | None = None
-    outermost_value: tuple[Any] | None = None
+# Results by function and value identity. Each holds a reference to its value so that the identity stays unique.
+CheckMemo = dict[tuple[str, int], tuple[bool, Any]]
 
 
 # Wraps a function so that its results are memoized.

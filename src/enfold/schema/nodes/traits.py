@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.nodes import CONTAINERS, MISSING, TYPES, Discriminator, Node, in_place, reachable
+from enfold.schema.nodes import MISSING, TYPES, Discriminator, Node, in_place, reachable
 from enfold.schema.nodes.values import all_differ, is_member
 
 
@@ -136,16 +136,14 @@ def are_exclusive(variants: Iterable[Node]) -> bool:
     return True
 
 
-def may_overlap(variants: Iterable[Node]) -> bool:
-    """Whether an array or object could be valid for two variants that both constrain its contents."""
-    return not are_exclusive(
-        Node(-1, types=outer_types(variant) & CONTAINERS) for variant in variants if not is_leaf(variant)
-    )
-
-
 def constraining_parts(node: Node) -> list[Node]:
     """Return a node and all nodes it applies through references and `allOf`, without those that have no constraints."""
     return [part for part in _with_all_of(node) if has_constraints(part)]
+
+
+def has_parts(node: Node) -> bool:
+    """Whether several nodes constrain the same values without a decision."""
+    return len(node.all_of) > (0 if has_constraints(node) else 1)
 
 
 def declared_default(node: Node) -> Any:

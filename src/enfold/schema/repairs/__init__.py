@@ -29,7 +29,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from enfold.envelope import REPAIR_LIMIT, ResultWarning
-from enfold.schema.checks.program import StepsLeft
 from enfold.schema.nodes import MISSING, Node
 from enfold.schema.nodes.traits import ALL_TYPES, Tag, kinds_of, types_of_values
 from enfold.schema.nodes.values import clone, is_member, lossless
@@ -97,12 +96,6 @@ def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ..
     return run.report.warnings()
 
 
-def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, memo: KnownMemo = None) -> bool:
-    """Whether repair would return the same object without a warning."""
-    run = _RepairRun(bundles, value, _Mode(strip), memo)
-    return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
-
-
 _LIMIT_REACHED: Final = ResultWarning(REPAIR_LIMIT, "")
 
 
@@ -131,7 +124,7 @@ class _Mode(msgspec.Struct, frozen=True):
 class _RepairRun:
     """One repair: the report so far, the current mode and the remaining budgets."""
 
-    def __init__(self, bundles: Bundles, value: Any, mode: _Mode, memo: KnownMemo = None) -> None:
+    def __init__(self, bundles: Bundles, value: Any, mode: _Mode) -> None:
         self.bundles = bundles
         self.report = Report()
         self.mode = mode
@@ -140,23 +133,15 @@ class _RepairRun:
         self.values_left = _MAX_FILLED
         self.comparisons = _MAX_COMPARISONS
         self.fixes = _MAX_FIXES
-        self.memo = bundles.new_memo() if memo is None else memo
-        self.outermost_value = value
-        if self.memo is not None:
-            self.memo.outermost_value = self.memo.outermost_value or (value,)
-            self.outermost_value = self.memo.outermost_value[0]
+        self.memo = bundles.new_memo()
+        self.value = value
         self.known_fixes: dict[tuple[int, int, _Mode], _KnownFix] = {}
         self.steps = _STEPS
 
     @cached_property
-    def budget(self) -> StepsLeft:
-        """The steps left for this repair and all that share its memo; computed lazily, since few repairs need attempts."""
-        if self.memo is not None and self.memo.steps_left is not None:
-            return self.memo.steps_left
-        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * count_values(self.outermost_value, _MAX_VALUES))
-        if self.memo is not None:
-            self.memo.steps_left = left
-        return left
+    def budget(self) -> int:
+        """The steps left for this repair; computed lazily, since few repairs need attempts."""
+        return _LEAST_STEPS + _STEPS_PER_VALUE * count_values(self.value, _MAX_VALUES)
 
     def whole(self, root: Node, value: Any) -> Any:
         bundle = self.bundles.alone(root)
@@ -185,7 +170,7 @@ class _RepairRun:
             raise _TooManyFaultsError
         if self.mode.is_attempt:
             self.steps -= 1
-            self.budget.count -= 1
+            self.budget -= 1
         if not bundle.is_fragile:
             return self.repair(bundle, value, path)
         before = len(self.report.entries)
@@ -521,7 +506,7 @@ class _RepairRun:
     def may_try(self) -> bool:
         if not self.mode.is_attempt:
             self.steps = _STEPS
-        return self.steps > 0 and self.budget.count > 0
+        return self.steps > 0 and self.budget > 0
 
     def mode_with(self, **changes: bool) -> _Mode:
         return msgspec.structs.replace(self.mode, **changes)
