@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, Union, get_args
 
 import msgspec
@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from enfold.schema.checks import CheckWriter
 from enfold.schema.checks.program import Function, Program
-from enfold.schema.nodes import MISSING, SILENT, Node, children
-from enfold.schema.nodes.traits import declared_default, nullable_inner
+from enfold.schema.nodes import MISSING, Node, children
+from enfold.schema.nodes.traits import declared_default, has_only, nullable_inner
 
 # Creating a struct costs more than many checks by other means.
 _MAX_NODES: Final = 500
@@ -22,7 +22,6 @@ _FRACTION: Final = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 _NUMBER: Final = Union[int, _FRACTION]  # noqa: UP007  # not a class
 _SCALARS: Final[dict[str, Any]] = {"null": None, "boolean": bool, "integer": int, "number": _NUMBER, "string": str}
 
-_EMPTY_NODE: Final = Node(0)
 _OF_OBJECTS: Final = frozenset({"types", "properties", "required", "additional"})
 
 
@@ -87,9 +86,9 @@ class _Structs:
 
     def _make(self, node: Node) -> Any:
         inner = nullable_inner(node)
-        if inner is not None and _has_only(node, ("any_of", "one_of")):
+        if inner is not None and has_only(node, ("any_of", "one_of")):
             return self._any_of([self.annotation(inner), None])
-        if len(node.all_of) == 1 and _has_only(node, ("all_of",)):  # a reference
+        if len(node.all_of) == 1 and has_only(node, ("all_of",)):  # a reference
             return self.annotation(node.all_of[0])
         if node.enum is not None:
             return self._any_of(_choices(node))
@@ -105,12 +104,12 @@ class _Structs:
         return union
 
     def _of_type(self, node: Node, kind: str) -> Any:
-        if kind == "object" and _has_only(node, _OF_OBJECTS):
+        if kind == "object" and has_only(node, _OF_OBJECTS):
             return self._struct(node) if node.properties else self._table(node)
-        if kind == "array" and node.items is not None and _has_only(node, ("types", "items")):
+        if kind == "array" and node.items is not None and has_only(node, ("types", "items")):
             self.has_containers = True
             return list[self.annotation(node.items)]  # type: ignore[misc]  # known only here
-        if kind in _SCALARS and _has_only(node, ("types", "items", *_OF_OBJECTS)):
+        if kind in _SCALARS and has_only(node, ("types", "items", *_OF_OBJECTS)):
             return _SCALARS[kind]
         raise _NoStructError
 
@@ -142,18 +141,11 @@ class _Structs:
         )
 
 
-def _has_only(node: Node, fields: Iterable[str]) -> bool:
-    allowed = SILENT.union(fields)
-    return all(
-        getattr(node, field) == getattr(_EMPTY_NODE, field) for field in Node.__struct_fields__ if field not in allowed
-    )
-
-
 def _choices(node: Node) -> list[Any]:
     """Return the annotations of an enum of strings and integers, possibly with null."""
     kinds = node.types or frozenset({"string", "integer", "null"})
     values = [value for value in node.enum or [] if _KINDS.get(type(value)) in kinds]
-    if not all(type(value) in _KINDS for value in node.enum or []) or not _has_only(node, ("types", "enum")):
+    if not all(type(value) in _KINDS for value in node.enum or []) or not has_only(node, ("types", "enum")):
         raise _NoStructError
     constants = tuple(value for value in values if value is not None)
     return [*([Literal[constants]] if constants else []), *([None] if None in values else [])]

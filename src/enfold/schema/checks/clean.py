@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from enfold.schema.checks import CheckWriter
 from enfold.schema.checks.program import Function
-from enfold.schema.nodes import MAX_NODES, MISSING, SILENT, Node, in_place
+from enfold.schema.nodes import MAX_NODES, MISSING, Node, in_place
 from enfold.schema.nodes.traits import (
     accepted,
     are_exclusive,
     constraining_parts,
     constrains_arrays,
     declared_default,
+    has_only,
     has_unevaluated,
     is_choice,
     is_leaf,
@@ -93,7 +94,7 @@ class CleanWriter(CheckWriter):
         for part in parts:
             self._add(whole, part)
         # Parts with other keywords are checked one by one.
-        whole.all_of = tuple(part for part in parts if not _is_only_shape(part))
+        whole.all_of = tuple(part for part in parts if not has_only(part, _SHAPE))
         return whole
 
     def new(self, **fields: Any) -> Node:
@@ -179,9 +180,5 @@ def constrains_members(node: Node) -> bool:
     return bool(node.properties or node.patterns or node.required or node.additional is not None)
 
 
-def _is_only_shape(part: Node) -> bool:
-    """Whether a part has no keywords but types, properties, items and required names."""
-    bare = Node(part.index, types=part.types, properties=part.properties, required=part.required)
-    bare.prefix, bare.items = part.prefix, part.items
-    ignored = SILENT | {"all_of", "problem", "cyclic", "unmatched"}
-    return all(getattr(bare, field) == getattr(part, field) for field in part.__struct_fields__ if field not in ignored)
+# The keywords of a part that merging covers; the parts of a reference and its problems are considered before.
+_SHAPE: Final = ("types", "properties", "required", "prefix", "items", "all_of", "problem", "cyclic", "unmatched")

@@ -253,7 +253,7 @@ class _Keywords:
         for field in node.__struct_fields__:
             if field not in _STAY_OUTSIDE:
                 setattr(inner, field, getattr(node, field))
-                setattr(node, field, _BLANK[field])
+                setattr(node, field, BLANK[field])
         null = self.reader.new()
         null.types = frozenset({"null"})
         node.any_of = (inner, null)
@@ -371,7 +371,7 @@ _SCHEMAS: Final[dict[str, tuple[str, Callable[[_Keywords, Any], Any]]]] = {
     "else": ("else_", _Keywords._schema),
     "discriminator": ("discriminator", _Keywords._discriminator),
 }
-_BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
+BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
 # The fields that do not affect which values are valid.
 SILENT: Final = frozenset({"index", "shared", "name", "source", "default", "discriminator", "is_secret"})
 _STAY_OUTSIDE: Final = frozenset({"index", "shared", "cyclic", "name", "default"})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.nodes import MISSING, TYPES, Discriminator, Node, in_place, reachable
+from enfold.schema.nodes import BLANK, MISSING, SILENT, TYPES, Discriminator, Node, in_place, reachable
 from enfold.schema.nodes.values import all_differ, is_member
 
 
@@ -34,6 +34,11 @@ def has_any(*fields: str) -> Callable[[Node], bool]:
     values = attrgetter(*fields)
     blank = values(Node(-1))
     return lambda node: bool(values(node) != blank)
+
+
+def has_only(node: Node, fields: Iterable[str]) -> bool:
+    """Whether a node has no keywords that affect validity but these."""
+    return all(getattr(node, field) == BLANK[field] for field in BLANK.keys() - SILENT.union(fields))
 
 
 _SCALARS: Final = (
