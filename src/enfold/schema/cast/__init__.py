@@ -87,7 +87,7 @@ class Caster:
 
     def visit_missing(self, node: Any) -> Any:
         """Cast a missing value; for most kinds the rules decide without compiling a check."""
-        return self.cast_invalid(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
+        return self.cast_invalid(node, MISSING) if self.checks.refuses_missing(node) else self.visit(node, MISSING)
 
     def check(self, node: Any, value: Any) -> bool:
         return self.checks.fits(node, value, self.memo)

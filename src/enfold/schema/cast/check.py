@@ -49,9 +49,9 @@ class Checks:
         self.root = nodes[0]
         may_throw = any(node.kind == "Intersect" and node.unevaluated_properties is not None for node in nodes)
         may_fail = may_throw or any(node.problem for node in nodes) or mark_cyclic(list(nodes))
-        self.missing = _MissingRules(may_throw=may_throw)
         self._program = Program(memoizes=multiplies(list(nodes)), tools=_TOOLS)
-        self._writer = _TypeBoxWriter(self._program, self.missing, may_fail=may_fail)
+        self._writer = _TypeBoxWriter(self._program, may_throw=may_throw, may_fail=may_fail)
+        self.refuses_missing = self._writer.refuses_missing
         self._known: dict[int, Callable[..., bool]] = {}
         self._rebuilds: dict[int, Callable[..., Any] | None] = {}
 
@@ -84,10 +84,11 @@ class _TypeBoxWriter(CheckWriter):
     prefix = "t"
     provisional = None  # a kind that applies itself to the same value recurses endlessly, as in JavaScript
 
-    def __init__(self, program: Program, missing: _MissingRules, *, may_fail: bool) -> None:
+    def __init__(self, program: Program, *, may_throw: bool, may_fail: bool) -> None:
         super().__init__(program)
-        self.missing = missing
+        self.may_throw = may_throw  # where a check may raise, the first of two faults decides, so their order is kept
         self.may_fail = may_fail  # a check may raise, so variants are tested in order
+        self._refusals: dict[int, bool] = {}
 
     def rebuild(self, node: Kind) -> str:
         """Return the name of a function `(value, caster)` that rebuilds an object."""
@@ -187,10 +188,10 @@ class _TypeBoxWriter(CheckWriter):
         if node.kind == "Record":
             super().members(function, node, variable)
             return
-        if node.is_closed and not self.missing.may_throw:
+        if node.is_closed and not self.may_throw:
             function.reject_if(f"len({variable}) > {len(node.properties)}")
         needed = [node.properties[name] for name in self.names_required(node)]
-        if self.missing.may_throw or not all(map(self.missing.never_fits, needed)):
+        if self.may_throw or not all(map(self.never_missing, needed)):
             self.one_by_one(function, node, variable)
         else:
             self.declared(function, node, variable, counts=False)
@@ -201,7 +202,7 @@ class _TypeBoxWriter(CheckWriter):
         for name, child in (node.properties or {}).items():
             if name not in node.required_names:
                 self.optional(function, child, repr(name), variable, "")
-            elif self.missing.never_fits(child):
+            elif self.never_missing(child):
                 self.required(function, child, repr(name), variable)
             else:
                 self.perhaps_missing(function, child, repr(name), variable)
@@ -223,6 +224,35 @@ class _TypeBoxWriter(CheckWriter):
             function.reject_if(f"{counted}not {variable}.keys() <= {self.program.constant(frozenset(properties))}")
         elif node.additional is not None and not is_blank(node.additional):
             self.other_properties(function, node, variable)
+
+    # Missing values.
+
+    def never_missing(self, node: Any) -> bool:
+        """Whether an object without this required property is always invalid."""
+        if node.kind == "Unknown" or self.refuses_missing(node):
+            return True
+        return not self.may_throw and _extends_undefined(node)
+
+    def refuses_missing(self, node: Any) -> bool:
+        """Whether the kind always rejects a missing value without raising."""
+        known = self._refusals.get(node.index)
+        if known is None:
+            self._refusals[node.index] = False  # a cycle is left to the check itself
+            known = self._refusals[node.index] = self._refuses_now(node)
+        return known
+
+    def _refuses_now(self, node: Kind) -> bool:
+        match node.kind:
+            case "Unknown" | "Not":
+                return False
+            case "Union":
+                return all(map(self.refuses_missing, node.any_of))
+            case "Intersect":
+                return not self.may_throw and any(map(self.refuses_missing, node.all_of))
+            case "Ref" | "Import":
+                return not node.followed.is_reference and self.refuses_missing(node.followed)
+            case _:
+                return True
 
 
 def _failing(reference: Kind) -> Callable[[Any], bool]:
@@ -261,42 +291,6 @@ def _keys(node: Any) -> list[str]:
             return [source[1:-1] if source.startswith("^") and source.endswith("$") else source]
         case _:
             return []
-
-
-class _MissingRules:
-    """Rules about missing values, computed once per kind."""
-
-    def __init__(self, *, may_throw: bool) -> None:
-        # Where a check may raise, the first of two faults decides, so their order is kept.
-        self.may_throw = may_throw
-        self._refusals: dict[int, bool] = {}
-
-    def never_fits(self, node: Any) -> bool:
-        """Whether an object without this required property is always invalid."""
-        if node.kind == "Unknown" or self.refuses(node):
-            return True
-        return not self.may_throw and _extends_undefined(node)
-
-    def refuses(self, node: Any) -> bool:
-        """Whether the kind always rejects a missing value without raising."""
-        known = self._refusals.get(node.index)
-        if known is None:
-            self._refusals[node.index] = False  # A cycle is left to the check itself.
-            known = self._refusals[node.index] = self._refuses_now(node)
-        return known
-
-    def _refuses_now(self, node: Kind) -> bool:
-        match node.kind:
-            case "Unknown" | "Not":
-                return False
-            case "Union":
-                return all(map(self.refuses, node.any_of))
-            case "Intersect":
-                return not self.may_throw and any(map(self.refuses, node.all_of))
-            case "Ref" | "Import":
-                return not node.followed.is_reference and self.refuses(node.followed)
-            case _:
-                return True
 
 
 def _extends_undefined(node: Any) -> bool:
