@@ -71,6 +71,10 @@ async def plan(start: date, end: date, id: UUID, file: bytes = b"", count: int =
     """Types that msgspec reads."""
 
 
+async def plan_of_similar_names(to: date, tokens: int) -> None:
+    """Two arguments, of which one begins like the other."""
+
+
 async def plan_with_a_model(start: date, even: Even, other: Even | None, count: int = 0) -> None:
     """Types that pydantic reads."""
 
@@ -88,6 +92,7 @@ async def plan_with_a_model(start: date, even: Even, other: Even | None, count: 
             {"start": "soon", "end": "later", "count": "x"},
             {"id": "string", "count": "integer", "start": "date", "end": "date"},
         ),
+        (plan_of_similar_names, {"to": "soon"}, {"to": "date", "tokens": "integer"}),
         (
             plan_with_a_model,
             {"start": "soon", "even": {"n": 1}, "other": {"n": 3}},

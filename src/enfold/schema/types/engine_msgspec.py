@@ -39,14 +39,17 @@ class RefusedError(DecodeError):
 
 def refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
     """Return the error for data that its schema rejects."""
-    return _schema_fault(data, schema, "") or DecodeError("", "JSON data", "constraint")
+    return _schema_fault(data, schema, []) or DecodeError("", "JSON data", "constraint")
 
 
-def _schema_fault(data: Any, schema: dict[str, Any], place: str) -> DecodeError | None:
+def _schema_fault(data: Any, schema: dict[str, Any], path: Path) -> DecodeError | None:
     """Return the first fault that the schema finds at or below a location."""
     from enfold.schema.arguments import faults  # few arguments are refused
 
-    fault = next((fault for fault in faults(schema, data) if fault.argument.startswith(place)), None)
+    place = _place(path)
+    inside = (f"{place}.", f"{place}[") if place else ""
+    found = (each for each in faults(schema, data) if each.argument == place or each.argument.startswith(inside))
+    fault = next(found, None)
     return None if fault is None else DecodeError(fault.argument, fault.expected or "", fault.reason)
 
 
@@ -67,7 +70,7 @@ def explain_refusal(
     """Return the error with the message of the user's validator, the schema's explanation or format, or the engine's."""
     if cause is not None and is_of_user(cause):
         return refusal(path, sentence(cause), "constraint")
-    if (fault := _schema_fault(data, schema, _place(path))) is not None:
+    if (fault := _schema_fault(data, schema, path)) is not None:
         return fault
     if formats := _expected_formats(schema, path):
         return refusal(path, formats)
