@@ -115,9 +115,7 @@ class App:
         """
         own: dict[str, Any] = {"/metrics": self._metrics(), **(mounts or {})}
         if MCP_PATH not in own:
-            own[MCP_PATH] = mcp = self.mcp(max_body=settings.max_body)
-            if self.tokens is not None:  # where MCP clients look up who issues tokens
-                own["/.well-known/oauth-protected-resource"] = mcp
+            own[MCP_PATH] = self.mcp(max_body=settings.max_body)
         settings = msgspec.structs.replace(settings, expose_errors=settings.expose_errors and self._exposes_errors)
         app = to_http(self._served, settings, mounts=own, recorder=self.recorder, tasks=self.tasks, **self._access)
         self._surfaces.append(app)
