@@ -200,8 +200,8 @@ class PendingRequestMap:
                 if request.ttl_ms == 0:
                     waiting.fail(waiting.timed_out())
                 else:
-                    needs_headers = self._sign is not None or spans.inject is not None
-                    headers = self._headers(request, context) if needs_headers else None
+                    is_signed_or_traced = self._sign is not None or spans.inject is not None
+                    headers = self._headers(request, context) if is_signed_or_traced else None
                     reply, data = self._prefix + request.request_id, write_event(next(self._ids), request)
                     await self._transport.send(subject, data, reply=reply, headers=headers)
                 self._ticker.start()

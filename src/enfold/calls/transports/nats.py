@@ -300,17 +300,26 @@ class NATSTransport:
     async def _build_again(self) -> None:
         while not self._is_closed:
             try:
-                client = await self._new_client()
-                for subscription in list(self._subscriptions):
-                    await subscription.open(client)
-                await _flush(client)
+                self._client = await self._new_subscribed_client()
             except (CallError, TransportError) as error:
                 _log.debug("%s", error)
                 await asyncio.sleep(REBUILD_PAUSE)
             else:
-                self._client = client
                 await self._on_restored()
                 return
+
+    async def _new_subscribed_client(self) -> Client:
+        client = await self._new_client()
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.open(client)
+            await _flush(client)
+        except BaseException as error:
+            await _close_client(client)  # it would reconnect by itself, and receive every message a second time
+            if isinstance(error, self._failures):
+                raise DisconnectedError from error
+            raise
+        return client
 
     async def _on_error(self, error: Exception) -> None:
         """Handle errors of server and client; a missing permission must not look like a timeout."""

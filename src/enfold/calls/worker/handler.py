@@ -438,7 +438,7 @@ class CallHandler:
     # publishing
 
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
-        event = self._answers.written(payload, call.operation_id)  # raises before an item is numbered
+        event = self._answers.written(payload, call.request.operation_id)  # raises before an item is numbered
         if call.producer is None:
             await self._answers.send(call, event)
         elif isinstance(payload, Responded):
