@@ -1,4 +1,4 @@
-"""Reconnection to NATS after nats-py has closed its client for good: there is a new client, and only one."""
+"""Reconnection to servers that do not answer at first: every subscription is restored, and only once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.waiting import PATIENCE, until
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as listen
+from websockets.typing import Subprotocol
 
 from enfold.calls.nats import NATSTransport
-from enfold.calls.protocol.transport import Message
+from enfold.calls.protocol.transport import Message, Signal
+from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
+from enfold.calls.websocket import WebSocketTransport
 
 INFO = b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"proto":1}\r\n'
 
 
-class Server:
+class NATSServer:
     """Speaks as much of the protocol as a connection needs; the second connection gets no answer to its subscriptions."""
 
     def __init__(self) -> None:
@@ -39,22 +44,45 @@ class Server:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[tuple[Server, str]]:
-    fake = Server()
+async def nats() -> AsyncIterator[tuple[NATSServer, str]]:
+    fake = NATSServer()
     listener = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
     yield fake, f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     listener.close()
 
 
-async def test_a_client_that_could_not_be_prepared_does_not_stay(server: tuple[Server, str]) -> None:
-    fake, url = server
-    signals: list[str] = []
-
-    def receive(message: Message) -> None:
-        signals.append("" if message.signal is None else message.signal.value)
-
+async def test_a_nats_client_that_could_not_be_prepared_does_not_stay(nats: tuple[NATSServer, str]) -> None:
+    fake, url = nats
+    received: list[Message] = []
     async with asyncio.timeout(PATIENCE), NATSTransport(url, name="worker") as transport:
-        await transport.subscribe("shop.news", receive)
+        await transport.subscribe("shop.news", received.append)
         fake.reject(1)
-        await until(lambda: signals[-1:] == ["restored"])
+        await until(lambda: _is_restored(received))
         await until(lambda: list(fake.open) == [3])
+
+
+async def test_a_client_of_a_hub_that_confirms_no_subscription_connects_again() -> None:
+    connections = 0
+
+    async def serve(connection: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        number = connections
+        await connection.send(write_frame(Frame(Op.HELLO, 1_000_000, "worker")))
+        async for wire in connection:
+            if number != 2:
+                await connection.send(write_frame(Frame(Op.OK, read_frame(wire)[0].id)))
+            if number == 1:
+                return
+
+    received: list[Message] = []
+    async with asyncio.timeout(PATIENCE), listen(serve, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as hub:
+        port = next(iter(hub.sockets)).getsockname()[1]
+        async with WebSocketTransport(f"ws://127.0.0.1:{port}") as transport:
+            await transport.subscribe("op.*.shop.add", received.append)
+            await until(lambda: _is_restored(received))
+    assert connections == 3
+
+
+def _is_restored(received: list[Message]) -> bool:
+    return received[-1:] == [Message("", signal=Signal.RESTORED)]

@@ -167,7 +167,7 @@ class WebSocketTransport:
         try:
             await self._read_hello(connection)
             # Runs beside `listen`, which receives the confirmations.
-            restoring = asyncio.create_task(self._restore(first))
+            restoring = asyncio.create_task(self._restore(first, connection))
             try:
                 await listen(connection, self._receive)
             finally:
@@ -183,12 +183,15 @@ class WebSocketTransport:
         self.capabilities = Capabilities(frame.id, peer_identity=frame.peer is not None)
         self._connection, self._outbox = connection, Outbox(connection)
 
-    async def _restore(self, first: asyncio.Future[None]) -> None:
+    async def _restore(self, first: asyncio.Future[None], connection: ClientConnection) -> None:
         for subscription in list(self._subscriptions.values()):
             try:
                 await self._open(subscription)
             except DeniedError as error:
                 _log.warning("%s", error)
+            except DisconnectedError:  # or the hub does not confirm it
+                await connection.close()
+                return
         if not first.done():
             first.set_result(None)
         else:
