@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
+from tests.calls.networks import shop
 from tests.waiting import PATIENCE, until
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as listen
 from websockets.typing import Subprotocol
 
+from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import Message, Signal
 from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
-from enfold.calls.websocket import WebSocketTransport
+from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.surfaces.calls import serve_calls
 
 INFO = b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true,"proto":1}\r\n'
 
@@ -82,6 +86,25 @@ async def test_a_client_of_a_hub_that_confirms_no_subscription_connects_again() 
             await transport.subscribe("op.*.shop.add", received.append)
             await until(lambda: _is_restored(received))
     assert connections == 3
+
+
+async def test_an_operation_registered_while_the_hub_is_away_is_offered_once_it_is_back() -> None:
+    ops = shop()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(WebSocketHub())
+        await first.listen()
+        transport = await stack.enter_async_context(WebSocketTransport(f"ws://127.0.0.1:{first.port}"))
+        serving = await stack.enter_async_context(serve_calls(ops, transport))
+        await first.close()
+        await until(lambda: transport.why != "")
+        ops.query(name="late")(lambda: 7)
+        await until(lambda: "shop.late" in serving.refused)
+        second = await stack.enter_async_context(WebSocketHub())
+        await second.listen(port=first.port)
+        await until(lambda: "shop.late" in serving.handler.offered)
+        assert serving.refused == {}
+        async with PendingRequestMap(second.transport) as caller:
+            assert (await caller.call("shop.late", {})).data == 7
 
 
 def _is_restored(received: list[Message]) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.calls.caller.pending import RemoteHandler
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.settings import CallSettings, WorkerLimits
-from enfold.calls.protocol.transport import Transport, TransportError
+from enfold.calls.protocol.transport import DeniedError, Transport, TransportError
 from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
 from enfold.observability.log import Log
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
 __all__ = ["Serving", "serve_calls"]
+
+OFFER_AGAIN: Final = 0.5  # seconds until what could not be offered without a connection is offered again
 
 _log: Final = Log("enfold.calls")
 
@@ -78,6 +81,7 @@ class Serving:
         self._stop_watching: Any = None
         self._change = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
+        self._is_disconnected = False  # an operation could not be offered for want of a connection
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -112,12 +116,17 @@ class Serving:
     async def _follow(self) -> None:
         """Offer operations that are registered later, and withdraw those that are removed."""
         while True:
-            await self._change.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(OFFER_AGAIN if self._is_disconnected else None):
+                    await self._change.wait()
+            has_changed, before = self._change.is_set(), self.handler.offered
             self._change.clear()
             await self._offer_all()
-            await self._announcer.announce("changed")
+            if has_changed or self.handler.offered != before:
+                await self._announcer.announce("changed")
 
     async def _offer_all(self) -> None:
+        self._is_disconnected = False
         wanted = {spec.id for spec in self._servable()}
         for operation_id in set(self.handler.offered) - wanted:
             await self.handler.withdraw(operation_id)
@@ -129,8 +138,10 @@ class Serving:
             await self.handler.offer(operation_id)
             self.refused.pop(operation_id, None)
         except TransportError as error:
-            self.refused[operation_id] = str(error)
-            _log.warning("%s cannot be offered: %s", operation_id, error)
+            self._is_disconnected |= not isinstance(error, DeniedError)
+            if self.refused.get(operation_id) != str(error):
+                self.refused[operation_id] = str(error)
+                _log.warning("%s cannot be offered: %s", operation_id, error)
 
     def _servable(self) -> Iterable[OperationSpec]:
         """Return the operations to offer, without those imported from the same transport, which would loop."""

@@ -159,8 +159,12 @@ class NATSTransport:
         subscription = NATSSubscription(self, subject, self.replies.recording(subject, receive), queue)
         client = self.client
         self._violations.discard(subject)
-        await subscription.open(client)
-        await _flush(client)
+        try:
+            await subscription.open(client)
+            await _flush(client)
+        except BaseException:
+            await subscription.close()
+            raise
         if subject in self._violations:
             await subscription.close()
             raise DeniedError(f"The server does not permit {self.name} to subscribe to {subject}")

@@ -110,7 +110,7 @@ class WebSocketTransport:
         try:
             await self._open(subscription)
         except BaseException:
-            self._subscriptions.pop(subscription.number, None)
+            await subscription.close()  # the hub may have added it
             raise
         return subscription
 
