@@ -69,6 +69,7 @@ from enfold.tasks.store import (
     now_ms,
     same_order,
     store_unavailable,
+    task_not_found,
     unreadable,
 )
 
@@ -258,7 +259,7 @@ class NATSTasks:
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
         first = await self.get(owner, task_id)
         if first is None:
-            return
+            raise task_not_found()
         wakeups = Wakeups()
 
         async def on_change(_: Msg) -> None:

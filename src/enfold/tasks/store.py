@@ -115,7 +115,7 @@ class TaskStore(Protocol):
         """Send a signal to a task; returns the task after it."""
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        """Yield the task now and after every change, until it has ended or is gone."""
+        """Yield the task now and after every change, until it has ended or is gone; TASK_NOT_FOUND if there is none."""
 
     async def expire(self) -> None:
         """End tasks whose deadline has passed, and delete expired ones."""
@@ -169,6 +169,11 @@ def limit_reached(limit: int) -> CallError:
     details = {"reason": "tasks", "retry_after": _RETRY_AFTER}
     message = f"One caller may have {limit} unfinished tasks: wait for one to end, or cancel one"
     return CallError("RESOURCE_EXHAUSTED", message, details)
+
+
+def task_not_found() -> CallError:
+    """Return the same error for an unknown id, an expired one and that of another caller."""
+    return CallError("TASK_NOT_FOUND", "Task not found, or expired")
 
 
 DATA_LOSS: Final = "DATA_LOSS"
@@ -328,7 +333,7 @@ class Wakeups:
     async def watch(
         self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
     ) -> AsyncGenerator[Task]:
-        """Yield a task now and after every change, until it has ended or is gone.
+        """Yield a task now and after every change, until it has ended or is gone; TASK_NOT_FOUND if there is none.
 
         A task that this process has just stored or read comes from memory. `look` reads the others from the store, and every
         `again` seconds.
@@ -339,6 +344,8 @@ class Wakeups:
             while True:
                 task = (self.current(owner, task_id) if is_woken else None) or await look()
                 if task is None:
+                    if seen is None:
+                        raise task_not_found()
                     return
                 if task != seen:
                     yield task

@@ -175,8 +175,8 @@ class TableTasks:
                 claims = await self._claim_now(served(), room, but)
         return claims
 
-    async def take(self, task_id: str) -> Claim | None:
-        return await self._claimed(partial(self._take, task_id))
+    def take(self, task_id: str) -> Coroutine[Any, Any, Claim | None]:
+        return self._claimed(partial(self._take, task_id))
 
     async def has_worker(self) -> bool | None:
         return None
@@ -189,11 +189,11 @@ class TableTasks:
         step = partial(transitions.note, progress=progress, notes=notes)
         return (await self._write(partial(self._change_held, claim, step))).is_cancelling
 
-    async def record(self, claim: Claim, ending: Ending) -> Task:
-        return await self._write(partial(self._change_held, claim, partial(after_ending, ending=ending)))
+    def record(self, claim: Claim, ending: Ending) -> Coroutine[Any, Any, Task]:
+        return self._write(partial(self._change_held, claim, partial(after_ending, ending=ending)))
 
-    async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
-        return await self._write(partial(self._signal, owner, task_id, signal))
+    def signal(self, owner: str | None, task_id: str, signal: Signal) -> Coroutine[Any, Any, Task | None]:
+        return self._write(partial(self._signal, owner, task_id, signal))
 
     def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
         return self._wakeups.watch(owner, task_id, partial(self.get, owner, task_id), WATCH_POLL)
@@ -257,14 +257,15 @@ class TableTasks:
                 return same_order(first, order)
             if known is not None:
                 connection.execute("UPDATE tasks SET key = NULL WHERE id = ?", (known.id,))
+        now = now_ms()
         counting = "SELECT COUNT(*) FROM tasks WHERE owner = ? AND outcome IS NULL AND deadline > ?"
-        if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.limit:
+        if connection.execute(counting, (order.owner, now)).fetchone()[0] >= limits.limit:
             raise limit_reached(limits.limit)
-        _check_kept(order.owner, limits, connection)
+        _check_kept(order.owner, limits, now, connection)
         task = transitions.accept(msgspec.json.decode(ordered, type=Order))
         holder = self._holder() if claims else ""
         if claims:
-            task = _claimed_by(holder, task)
+            task = _claimed_by(holder, task, now)
         row = (order.id, order.owner, order.operation, order.key, task.status, holder, order.deadline, order.expires)
         connection.execute(_INSERT, (*row, ordered, _state(task)))
         self._mark_changed(task, len(ordered))
@@ -306,14 +307,14 @@ class TableTasks:
         numbers = [number for each in found for number in each]
         rows = [connection.execute(f"{WHOLE} WHERE number = ?", number).fetchone() for number in sorted(numbers)[:n]]
         queued = self._readable(rows, connection)
-        holder = self._holder() if queued else ""
-        return [Claim(self._put(_claimed_by(holder, task), connection)) for task in queued]
+        holder, now = self._holder() if queued else "", now_ms()
+        return [Claim(self._put(_claimed_by(holder, task, now), connection)) for task in queued]
 
     def _take(self, task_id: str, connection: sqlite3.Connection) -> Claim | None:
         task = _one(connection, "id = ?", (task_id,))
         if task is None or not task.is_queued:
             return None
-        return Claim(self._put(_claimed_by(self._holder(), task), connection))
+        return Claim(self._put(_claimed_by(self._holder(), task, now_ms()), connection))
 
     def _holder(self) -> str:
         """Return the name under which this process holds tasks."""
@@ -390,9 +391,8 @@ class TableTasks:
         self._wakeups.wake(changes)
 
 
-def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
+def _check_kept(owner: str, limits: TaskLimits, now: int, connection: sqlite3.Connection) -> None:
     kept = dict(connection.execute("SELECT hour, bytes FROM kept_bytes WHERE owner = ?", (owner,)).fetchall())
-    now = now_ms()
     if is_large_share(kept, limits, now):
         count, free, size = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
@@ -427,8 +427,8 @@ def _wanted(operations: Collection[str], connection: sqlite3.Connection) -> list
     return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
 
 
-def _claimed_by(holder: str, task: Task) -> Task:
-    return transitions.claim(task, f"{holder}.{os.urandom(8).hex()}", now_ms())
+def _claimed_by(holder: str, task: Task, now: int) -> Task:
+    return transitions.claim(task, f"{holder}.{os.urandom(8).hex()}", now)
 
 
 def _held(claim: Claim, connection: sqlite3.Connection) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from copy import copy
 from functools import partial
 from re import match
@@ -25,7 +25,7 @@ from enfold.runtime.registry import Registry
 from enfold.runtime.reserved import ADMIN
 from enfold.tasks.model import EVERY_TASK, SERVER_TASK, TASK_ID, Order, Task, TaskFilter, new_task_id, owner_of
 from enfold.tasks.runner import AT_ONCE, Current, Runner
-from enfold.tasks.store import Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms
+from enfold.tasks.store import Answers, Cancel, TaskLimits, TaskStore, check_answers, now_ms, task_not_found
 from enfold.tasks.upstream import (
     HANDLE_PREFIX,
     HandleContent,
@@ -172,25 +172,25 @@ class Tasks:
             select=select,
             **wishes,
         )
+        self.begin()
         try:
             task = await self.runner.accept(order, limits)
         except CallError as error:
             if error.code == "RESOURCE_EXHAUSTED":
                 Log("enfold.tasks").warning("a task of %s was refused: %s", order.owner or "a caller", error)
             raise
-        self.begin()
-        return TaskHandle(self, order.owner, task)
+        return TaskHandle(self, order.owner, task.order.id, task)
 
     async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
         """Return the handle of a task; raise TASK_NOT_FOUND if it is unknown, expired or another caller's."""
         if task_id.startswith(HANDLE_PREFIX):
             content = self._upstream.opened(task_id, _seen_by(identity), identity)
             if content is None:
-                raise _not_found()
+                raise task_not_found()
             return _UpstreamHandle(self, self._upstream, content, task_id)
-        handle = TaskHandle(self, _seen_by(identity), None, task_id)
-        await handle.state()
-        return handle
+        owner = _seen_by(identity)
+        task = await self.store.get(owner, task_id) if match(TASK_ID, task_id) else None
+        return TaskHandle(self, owner, task_id, _found(task))
 
     def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
         """Return a function that wraps another server's task for this caller in a signed handle; nothing is stored."""
@@ -201,7 +201,7 @@ class Tasks:
         if not prepared.is_wrapped and not context.asks_for_more:
             context.take_task = self.taker(prepared.id, identity=context.identity)
 
-    async def order(
+    def order(
         self,
         operation_id: str,
         input: Mapping[str, Any],
@@ -210,12 +210,12 @@ class Tasks:
         answers: Mapping[str, Any] = _NOTHING,
         capabilities: Mapping[str, Any] | None = None,
         is_admitted: bool = False,
-    ) -> TaskHandle:
+    ) -> Coroutine[Any, Any, TaskHandle]:
         """Start a task for a call of a surface, with the options of its context.
 
         `is_admitted`: access and limits have been checked for the call that becomes this task.
         """
-        return await self._submit(
+        return self._submit(
             (self.registry if is_admitted else self._guarded).prepared(operation_id),
             input,
             context.identity,
@@ -286,7 +286,7 @@ class Tasks:
                 await handle.answer(answers)
             elif task.questions:
                 raise _cannot_be_asked(task)
-        raise _not_found()
+        raise task_not_found()
 
     async def cancel_at_server(self, task: Task) -> None:
         """Cancel the upstream task that does the work of this one."""
@@ -295,7 +295,7 @@ class Tasks:
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """Return the envelope of a task that has ended, or raise its CallError."""
         if task.outcome is None:
-            raise _not_found()
+            raise task_not_found()
         try:
             return result_of(task.outcome)
         except CallError as error:
@@ -343,42 +343,33 @@ class Tasks:
 class TaskHandle:
     """One task as its caller sees it."""
 
-    def __init__(self, tasks: Tasks, owner: str | None, task: Task | None, task_id: str | None = None) -> None:
+    def __init__(self, tasks: Tasks, owner: str | None, task_id: str, last: Task | None = None) -> None:
         self._tasks = tasks
         self._owner = owner
-        self.last = task  # the last state that this handle has read, without reading the store
-        self.id = task_id if task is None else task.id
+        self.id = task_id
+        self.last = last  # the state in which the task was accepted or last read
 
     def __repr__(self) -> str:
         return f"<TaskHandle {self.id}>"
 
     async def state(self) -> Task:
         """Return the current state of the task."""
-        self.last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
+        self.last = _found(await self._tasks.store.get(self._owner, self.id))
         return self.last
 
-    async def watch(self) -> AsyncGenerator[Task]:
+    def watch(self) -> AsyncGenerator[Task]:
         """Yield the task now and after every change, until it has ended."""
-        seen = False
-        changes = self._tasks.store.watch(self._owner, _checked(self.id))
-        try:
-            async for task in changes:
-                self.last, seen = task, True
-                yield task
-        finally:
-            await changes.aclose()
-        if not seen:
-            raise _not_found()
+        return self._tasks.store.watch(self._owner, self.id)
 
     async def answer(self, answers: Mapping[str, Any]) -> Task:
         """Answer some or all questions by key; unknown or answered keys are ignored."""
         given = Answers(_given(answers))
-        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), given))
+        return _found(await self._tasks.store.signal(self._owner, self.id, given))
 
     async def cancel(self) -> Task:
         """Cancel the task; a finished one does not change."""
         before = await self.state()
-        after = _found(await self._tasks.store.signal(self._owner, _checked(self.id), Cancel()))
+        after = _found(await self._tasks.store.signal(self._owner, self.id, Cancel()))
         if after.is_ended and SERVER_TASK in before.notes:  # no worker hears of it
             await self._tasks.cancel_at_server(before)
         return after
@@ -388,7 +379,7 @@ class TaskHandle:
         async for task in self.watch():
             if task.is_ended:
                 return self.outcome(task)
-        raise _not_found()
+        raise task_not_found()
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """Return the envelope of a task that has ended, or raise its CallError."""
@@ -399,8 +390,7 @@ class _UpstreamHandle(TaskHandle):
     """A task of an MCP server behind this one, as its caller sees it here."""
 
     def __init__(self, tasks: Tasks, upstream: UpstreamTasks, content: HandleContent, task_id: str) -> None:
-        super().__init__(tasks, None, None, task_id)
-        self._handle = task_id
+        super().__init__(tasks, None, task_id)
         self._upstream = upstream
         self._content = content
 
@@ -426,7 +416,7 @@ class _UpstreamHandle(TaskHandle):
         return await self._ask(TaskQuestion(self._content.task_id, cancels=True))
 
     async def _ask(self, question: TaskQuestion) -> Task:
-        self.last = _found(await self._upstream.ask(self._handle, self._content, question))
+        self.last = _found(await self._upstream.ask(self.id, self._content, question))
         return self.last
 
 
@@ -449,24 +439,12 @@ def _seen_by(identity: Identity | None) -> str | None:
     return None if is_admin else owner_of(identity)
 
 
-def _checked(task_id: str | None) -> str:
-    """Validate the form of a task id; raise TASK_NOT_FOUND without reading the store."""
-    if not isinstance(task_id, str) or not match(TASK_ID, task_id):
-        raise _not_found()
-    return task_id
-
-
 def _found(task: Task | None) -> Task:
     if task is None:
-        raise _not_found()
+        raise task_not_found()
     return task
 
 
 def _cannot_be_asked(task: Task) -> CallError:
     message = f"The task {task.id} has open questions: answer them there, and call again with the same key"
     return CallError("UNAVAILABLE", message, {"task": task.id, "questions": list(task.questions)}, retryable=False)
-
-
-def _not_found() -> CallError:
-    """Return the same error for an unknown id, an expired one and that of another caller."""
-    return CallError("TASK_NOT_FOUND", "Task not found, or expired")
