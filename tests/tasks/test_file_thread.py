@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from enfold import OperationRegistry
 from enfold.tasks import Task, Tasks, tables
 from enfold.tasks.sqlite import FileThread, SQLiteTasks
+from enfold.tasks.store import Calls
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def test_a_job_that_comes_while_the_thread_is_closed_is_answered() -> None
         return int(connection.execute("SELECT 1").fetchone()[0])
 
     for _ in range(300):
-        thread = FileThread(open_file, lambda: None, lambda _: None, 0.01, lambda _: None)
+        thread = FileThread(open_file, lambda: None, lambda _: None, 0.01, lambda _: ())
         first = thread.submit(one)
         closing = asyncio.create_task(asyncio.to_thread(thread.close))
         await asyncio.sleep(0)
@@ -55,7 +56,11 @@ async def test_only_stored_results_are_published_and_before_they_are_answered() 
     def fail(_: sqlite3.Connection) -> None:
         raise ValueError("a job that is rolled back")
 
-    thread = FileThread(open_file, check, lambda _: None, 0.01, published.extend)
+    def publish(results: Sequence[object]) -> Calls:
+        published.extend(results)
+        return ()
+
+    thread = FileThread(open_file, check, lambda _: None, 0.01, publish)
     assert await thread.submit(lambda _: "stored") == "stored"
     assert published == ["stored"]
     assert await thread.submit(lambda _: "read", writes=False) == "read"

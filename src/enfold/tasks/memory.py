@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from enfold.storage import Transaction, run_script
+from enfold.tasks.store import call_soon
 from enfold.tasks.tables import TABLES, Publish, TableTasks
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class _MemoryJobs:
             else:
                 answer.set_result(result)
                 results = [result] if writes else []
-            self._publish(results)
+            call_soon(self._publish(results))
         return answer
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from enfold.observability.log import Log
 from enfold.storage import ProcessLock, SharedFile, Transaction, dead_holders, forget_dead, living_holders, run_script
 from enfold.tasks import transitions
 from enfold.tasks.model import Task
-from enfold.tasks.store import WORK, now_ms
+from enfold.tasks.store import WORK, Calls, call_soon, now_ms
 from enfold.tasks.tables import COUNT_ALL, TABLES, WHOLE, Job, Publish, TableTasks
 
 __all__ = ["SQLiteTasks"]
@@ -103,7 +103,7 @@ class SQLiteTasks(TableTasks):
         """Wake those who wait for what other processes have changed since the last look."""
         rows = connection.execute("SELECT id, change FROM tasks WHERE change > ?", (self._seen,)).fetchall()
         self._seen = max((change for _, change in rows), default=self._seen)
-        self._wakeups.wake({WORK: None, **{task_id: None for task_id, _ in rows}})
+        call_soon(self._wakeups.changed({WORK: None, **{task_id: None for task_id, _ in rows}}))
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         """Queue again, or end, what dead processes held."""
@@ -117,7 +117,7 @@ class SQLiteTasks(TableTasks):
                 for task in self._readable(left, connection):
                     self._put(transitions.worker_died(task, now_ms()), connection)
             (self._holders / name).unlink(missing_ok=True)  # last: until now other processes may take over, too
-            self._publish(())
+            call_soon(self._publish(()))
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
@@ -157,12 +157,21 @@ class _QueuedJob(msgspec.Struct, eq=False):
     result: Any = None
     error: BaseException | None = None
 
+    def deliver(self) -> None:
+        if self.answer.done():
+            return  # its caller has been cancelled
+        if self.error is None:
+            self.answer.set_result(self.result)
+        else:
+            self.answer.set_exception(self.error)
+
 
 class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
     `open` makes the connection, in the thread. `check` raises OSError if the file is no longer at its path. `idle` is
-    called about every `pause` seconds, also between jobs. `publish` gets what writing jobs return, before they are answered.
+    called about every `pause` seconds, also between jobs. `publish` gets what writing jobs return, before they are answered;
+    the calls that it returns are made together with the answers.
     """
 
     def __init__(
@@ -225,17 +234,18 @@ class FileThread:
 
     def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
         """Run a batch of readers or of writers, and deliver its answers; returns the connection, or None where it must be reopened."""
+        wakes: Calls = ()
         try:
             connection = connection or self._open()
             _run(connection, batch)
             if batch[0].writes:
                 self._check()  # before it is reported as stored
-                self._publish([asked.result for asked in batch if asked.error is None])
+                wakes = self._publish([asked.result for asked in batch if asked.error is None])
         except (sqlite3.Error, OSError) as error:
             _fail(batch, error)
             _close(connection)
             connection = None
-        _deliver(batch)
+        call_soon([*wakes, *((asked.answer.get_loop(), asked.deliver) for asked in batch)])
         return connection
 
     def _poll(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
@@ -300,23 +310,3 @@ def _close(connection: sqlite3.Connection | None) -> None:
     if connection is not None:
         with suppress(sqlite3.Error):
             connection.close()
-
-
-def _deliver(batch: list[_QueuedJob]) -> None:
-    """Deliver the answers to the loops that wait for them, with one call for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedJob]] = {}
-    for asked in batch:
-        by_loop.setdefault(asked.answer.get_loop(), []).append(asked)
-    for loop, mine in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_answer, mine)
-
-
-def _answer(batch: list[_QueuedJob]) -> None:
-    for asked in batch:
-        if asked.answer.done():
-            continue  # its caller has been cancelled
-        if asked.error is None:
-            asked.answer.set_result(asked.result)
-        else:
-            asked.answer.set_exception(asked.error)

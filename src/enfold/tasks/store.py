@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
@@ -259,6 +259,24 @@ Changes: TypeAlias = Mapping[str, Task | None]  # by subject; None where the tas
 MAX_RECENT: Final = 64  # changed tasks that watchers get without a read
 
 
+Calls: TypeAlias = Sequence[tuple[asyncio.AbstractEventLoop, Callable[[], None]]]
+
+
+def call_soon(calls: Calls) -> None:
+    """Make each call on its event loop, with one wake-up for all calls of a loop; from any thread."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+    for loop, call in calls:
+        by_loop.setdefault(loop, []).append(call)
+    for loop, mine in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_call_all, mine)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
 class Waiter:
     """Waits for changes of one subject on its own event loop."""
 
@@ -354,37 +372,19 @@ class Wakeups:
                         return
                 is_woken = await waiter.wait(_until_looked_at(task, again))
 
-    def wake(self, changes: Changes | None = None) -> None:
-        """Wake the waiters of these subjects, or all of them; may be called from any thread."""
-        if changes is None:
-            self.forget()
-        for subject, task in (changes or {}).items():
+    def changed(self, changes: Changes) -> Calls:
+        """Keep what has just been stored, and return the calls that wake those who wait for it; from any thread."""
+        for subject, task in changes.items():
             self.remember(subject, task)
-        by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
-        for subject in list(self._waiting if changes is None else changes):
-            for waiter in list(self._waiting.get(subject, ())):
-                by_loop.setdefault(waiter.loop, []).append(waiter)
-        for loop, waiters in by_loop.items():
-            if loop is _running_loop():
-                _wake(waiters)
-            else:
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(_wake, waiters)
+        return [(each.loop, each.wake) for subject in changes for each in list(self._waiting.get(subject, ()))]
 
-
-def _wake(waiters: list[Waiter]) -> None:
-    for waiter in waiters:
-        waiter.wake()
+    def wake(self) -> None:
+        """Wake all, and have all tasks read from now on; may be called from any thread."""
+        self.forget()
+        call_soon([(each.loop, each.wake) for waiting in list(self._waiting.values()) for each in list(waiting)])
 
 
 def _until_looked_at(task: Task, again: float | None) -> float:
     """Seconds; at its deadline a task changes although nothing is written."""
     left = max(SHORTEST, (task.order.deadline - now_ms()) / 1000)
     return left if again is None else min(again, left)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -23,6 +23,7 @@ from enfold.tasks.store import (
     HOUR,
     OVERHEAD,
     WORK,
+    Calls,
     Claim,
     Claims,
     Ending,
@@ -45,7 +46,8 @@ from enfold.tasks.store import (
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[sqlite3.Connection], Any]
-Publish: TypeAlias = Callable[[Sequence[Any]], None]  # takes the results of jobs that have written
+# Takes the results of jobs that have written, and returns the calls that wake those who wait for them.
+Publish: TypeAlias = Callable[[Sequence[Any]], Calls]
 _Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
 WATCH_POLL: Final = 5.0  # seconds after which a watcher looks although it was not woken
@@ -377,10 +379,8 @@ class TableTasks:
         if task.is_queued:
             self._changed[WORK] = False
 
-    def _publish(self, results: Sequence[Any]) -> None:
-        """Wake those who wait for what has changed; `results` have the tasks that have just been stored."""
-        if not self._changed:
-            return
+    def _publish(self, results: Sequence[Any]) -> Calls:
+        """Return the calls that wake those who wait for what has changed; `results` have the tasks just stored."""
         changes: dict[str, Task | None] = dict.fromkeys(self._changed)
         for result in results:
             for each in result if isinstance(result, list) else (result,):
@@ -388,7 +388,7 @@ class TableTasks:
                 if isinstance(task, Task) and self._changed.get(task.order.id) and self._is_settled_here(task):
                     changes[task.order.id] = task
         self._changed = {}
-        self._wakeups.wake(changes)
+        return self._wakeups.changed(changes)
 
 
 def _check_kept(owner: str, limits: TaskLimits, now: int, connection: sqlite3.Connection) -> None:
