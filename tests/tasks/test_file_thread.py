@@ -3,13 +3,15 @@
 import asyncio
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
-from enfold import OperationRegistry
-from enfold.tasks import Task, Tasks, tables
+from enfold import CallError, Identity, OperationRegistry
+from enfold.tasks import Task, TaskLimits, Tasks, tables
 from enfold.tasks.sqlite import FileThread, SQLiteTasks
 from enfold.tasks.store import Calls
 
@@ -96,3 +98,71 @@ async def test_a_watcher_of_a_task_that_runs_here_does_not_read_it(
         handle = await tasks.start("shop.pay")
         assert (await (await tasks.get(str(handle.id))).result()).data == "paid"
     assert store.reads == 1
+
+
+class Clock:
+    """The clock of the tasks, which may be set ahead by some seconds."""
+
+    ahead = 0.0
+
+    def time_ns(self) -> int:
+        return time.time_ns() + int(self.ahead * 1e9)
+
+
+async def found(tasks: Tasks, task_id: str, name: str) -> Task | str:
+    """A task as an identity finds it; else the code of the error."""
+    try:
+        return await (await tasks.get(task_id, identity=Identity(name))).state()
+    except CallError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["running", "ended"])
+async def test_a_task_read_from_memory_is_hidden_from_others_ends_in_time_and_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    clock, go_on = Clock(), asyncio.Event()
+    monkeypatch.setattr("enfold.tasks.store.time", clock)
+    ops = OperationRegistry("shop")
+
+    @ops.mutation(durable=True)
+    async def pay() -> str:
+        await go_on.wait()
+        return "paid"
+
+    async with Tasks(ops, SQLiteTasks(tmp_path / "tasks.db"), limits=TaskLimits(deadline=100, keep=50)) as tasks:
+        handle = await tasks.start("shop.pay", identity=Identity("ann"))
+        if ends:
+            go_on.set()
+            assert (await handle.result()).data == "paid"
+        for ahead, status in ((0, "completed" if ends else "working"), (101, "completed" if ends else "failed")):
+            clock.ahead = ahead
+            task = await found(tasks, handle.id, "ann")
+            assert isinstance(task, Task)
+            assert task.status == status
+            assert await found(tasks, handle.id, "bob") == "TASK_NOT_FOUND"
+        clock.ahead = 151
+        assert await found(tasks, handle.id, "ann") == "TASK_NOT_FOUND"
+
+
+async def test_a_task_read_from_memory_is_cancelled_by_another_process_and_gone_with_the_file(tmp_path: Path) -> None:
+    ops, path = OperationRegistry("shop"), tmp_path / "tasks.db"
+
+    @ops.mutation(durable=True)
+    async def pay() -> str:
+        await asyncio.Event().wait()
+        return "paid"
+
+    async with Tasks(ops, SQLiteTasks(path)) as tasks, Tasks(ops, SQLiteTasks(path), at_once=0) as other:
+        cancelled, lost = [await tasks.start("shop.pay", identity=Identity("ann")) for _ in range(2)]
+        await (await other.get(cancelled.id, identity=Identity("ann"))).cancel()
+        with pytest.raises(CallError, match="cancelled"):
+            await asyncio.wait_for(cancelled.result(), PATIENCE)
+        task = await found(tasks, cancelled.id, "ann")
+        assert isinstance(task, Task)
+        assert task.status == "cancelled"
+        for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            file.unlink()
+        async with asyncio.timeout(PATIENCE):
+            while isinstance(await found(tasks, lost.id, "ann"), Task):  # noqa: ASYNC110  # a removed file
+                await asyncio.sleep(0.01)

@@ -113,11 +113,12 @@ class SQLiteTasks(TableTasks):
         found = [name for (name,) in connection.execute(_HOLDERS) if name != own]
         for name in dead_holders(self._holders, found, self._missing):
             with Transaction(connection):
+                self._changed = {}
                 left = connection.execute(f"{WHOLE} WHERE holder = ?", (name,)).fetchall()
                 for task in self._readable(left, connection):
                     self._put(transitions.worker_died(task, now_ms()), connection)
             (self._holders / name).unlink(missing_ok=True)  # last: until now other processes may take over, too
-            call_soon(self._publish(()))
+            call_soon(self._wakeups.changed(self._changed))
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

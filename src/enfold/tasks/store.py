@@ -342,11 +342,12 @@ class Wakeups:
 
     def remember(self, subject: str, task: Task | None) -> None:
         """Keep the task as it was just stored or read; None to have it read from now on."""
-        self._recent.pop(subject, None)
+        recent = self._recent  # other threads may forget all
+        recent.pop(subject, None)
         if task is not None:
-            self._recent[subject] = task
-        if len(self._recent) > MAX_RECENT:
-            del self._recent[next(iter(self._recent))]
+            recent[subject] = task
+        if len(recent) > MAX_RECENT:
+            del recent[next(iter(recent))]
 
     async def watch(
         self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None

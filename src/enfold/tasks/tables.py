@@ -24,6 +24,7 @@ from enfold.tasks.store import (
     OVERHEAD,
     WORK,
     Calls,
+    Changes,
     Claim,
     Claims,
     Ending,
@@ -136,7 +137,9 @@ class TableTasks:
         """`place` is named in the log; `make_jobs` gets a callback for stored jobs, called before they are answered."""
         self._place = place
         self._wakeups = Wakeups()
-        self._changed: dict[str, bool] = {}  # what the jobs change, and whether it is small enough to be kept in memory
+        self._changed: dict[
+            str, Task | None
+        ] = {}  # what the running job has changed; None where watchers have to read it
         self._last_error = ""  # why it could not be used the last time
         self._jobs = make_jobs(self._publish)
 
@@ -207,14 +210,19 @@ class TableTasks:
     # asking for jobs
 
     def _write(self, job: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
-        return self._asked(self._jobs.submit(job))
+        return self._asked(self._submit(job))
 
     def _read(self, job: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
-        return self._asked(self._jobs.submit(job, writes=False))
+        return self._asked(self._submit(job, writes=False))
 
-    async def _asked(self, answer: asyncio.Future[T]) -> T:
+    def _submit(
+        self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True
+    ) -> asyncio.Future[tuple[T, Changes]]:
+        return self._jobs.submit(partial(self._run, job), writes=writes)
+
+    async def _asked(self, answer: asyncio.Future[tuple[T, Changes]]) -> T:
         try:
-            found = await answer
+            found, _ = await answer
         except (sqlite3.Error, OSError) as error:
             if str(error) != self._last_error:
                 Log("enfold.tasks").warning("Cannot use the tasks in %s: %s", self._place, error)
@@ -232,21 +240,26 @@ class TableTasks:
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Await a job that claims tasks; if its caller is cancelled, return the claimed tasks."""
-        answer = self._jobs.submit(job)
+        answer = self._submit(job)
         try:
             return await self._asked(asyncio.shield(answer))
         except asyncio.CancelledError:  # before the answer came, or in the very turn in which it did
             answer.add_done_callback(self._give_back)
             raise
 
-    def _give_back(self, answer: asyncio.Future[Any]) -> None:
-        found = None if answer.exception() else answer.result()
+    def _give_back(self, answer: asyncio.Future[tuple[Any, Changes]]) -> None:
+        found = None if answer.exception() else answer.result()[0]
         for claim in found if isinstance(found, list) else [found]:
             if isinstance(claim, Claim):
-                given = self._jobs.submit(partial(self._change_held, claim, transitions.unclaim))
+                given = self._submit(partial(self._change_held, claim, transitions.unclaim))
                 given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # the jobs
+
+    def _run(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> tuple[T, Changes]:
+        """Run a job; returns its result and what it has changed."""
+        self._changed = {}
+        return job(connection), self._changed
 
     def _accept(
         self, order: Order, ordered: bytes, limits: TaskLimits, claims: bool, connection: sqlite3.Connection
@@ -360,7 +373,7 @@ class TableTasks:
             except CallError as error:
                 Log("enfold.tasks").error("task %s ends: %s", row[0], error)
                 connection.execute(_END, (msgspec.json.encode(failure(error)), row[0]))
-                self._changed[row[0]] = False
+                self._changed[row[0]] = None
         return found
 
     def _put(self, task: Task, connection: sqlite3.Connection) -> Task:
@@ -375,20 +388,13 @@ class TableTasks:
         return task
 
     def _mark_changed(self, task: Task, size: int) -> None:
-        self._changed[task.order.id] = size <= MAX_RECENT_BYTES
+        self._changed[task.order.id] = task if size <= MAX_RECENT_BYTES and self._is_settled_here(task) else None
         if task.is_queued:
-            self._changed[WORK] = False
+            self._changed[WORK] = None
 
-    def _publish(self, results: Sequence[Any]) -> Calls:
-        """Return the calls that wake those who wait for what has changed; `results` have the tasks just stored."""
-        changes: dict[str, Task | None] = dict.fromkeys(self._changed)
-        for result in results:
-            for each in result if isinstance(result, list) else (result,):
-                task = each.task if isinstance(each, Claim) else each
-                if isinstance(task, Task) and self._changed.get(task.order.id) and self._is_settled_here(task):
-                    changes[task.order.id] = task
-        self._changed = {}
-        return self._wakeups.changed(changes)
+    def _publish(self, results: Sequence[tuple[Any, Changes]]) -> Calls:
+        """Return the calls that wake those who wait for what stored jobs have changed."""
+        return self._wakeups.changed({subject: task for _, changes in results for subject, task in changes.items()})
 
 
 def _check_kept(owner: str, limits: TaskLimits, now: int, connection: sqlite3.Connection) -> None:
