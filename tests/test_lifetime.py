@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE, wait_for
 
-from enfold import CallError, Context, OperationRegistry
+from enfold import App, CallError, Context, OperationRegistry
 from enfold.calls.memory import MemoryTransport
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.cgi import to_cgi
@@ -93,6 +93,54 @@ async def test_on_start_and_on_stop_may_call_operations(is_async: bool) -> None:
         async with asyncio.timeout(PATIENCE):
             await live(to_http(ops), ["startup", "shutdown"])
         assert seen == expected
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+@pytest.mark.parametrize("take", ["register_all", "view", "chain", "late hooks"])
+async def test_a_registry_starts_and_stops_with_one_that_takes_its_operations(is_async: bool, take: str) -> None:
+    shop, whole = Shop(is_async=is_async), OperationRegistry()
+    whole.on_start(lambda: shop.events.append("whole open"))
+    whole.on_stop(lambda: shop.events.append("whole close"))
+    if take == "chain":
+        middle = OperationRegistry()
+        middle.register_all(shop.ops)
+        whole.register_all(middle)
+    elif take == "late hooks":
+        part = OperationRegistry("part")
+        whole.register_all(part)
+        part.on_start(lambda: shop.events.append("open"))
+        part.on_stop(lambda: shop.events.append("close"))
+        whole.register(shop.ops.get("shop.stock"))
+    else:
+        whole.register_all(
+            shop.ops if take == "register_all" else shop.ops.mount("north").rename({"north.shop.stock": "shop.stock"})
+        )
+    for _ in range(2):
+        shop.events.clear()
+        async with App(whole):
+            await whole.execute("shop.stock")
+        assert shop.events == ["open", "whole open", "call", "whole close", "close"]
+
+
+async def test_a_registry_that_two_others_have_taken_starts_once_and_stops_with_the_last(shop: Shop) -> None:
+    first, second = OperationRegistry(), OperationRegistry()
+    first.register_all(shop.ops)
+    second.register_all(shop.ops)
+    async with App(first):
+        for other in (second, shop.ops):
+            async with App(other):
+                assert shop.events == ["open"]
+        assert shop.events == ["open"]
+    assert shop.events == ["open", "close"]
+
+
+async def test_a_registry_that_is_taken_later_starts_with_the_next_call(shop: Shop) -> None:
+    whole = OperationRegistry()
+    async with App(whole):
+        whole.register_all(shop.ops)
+        await whole.execute("shop.stock")
+        assert shop.events == ["open", "call"]
+    assert shop.events == ["open", "call", "close"]
 
 
 def test_a_command_opens_and_closes(shop: Shop) -> None:

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from enfold import OperationRegistry
+from enfold import App, OperationRegistry
 from enfold.sources.functions import TargetError, from_functions, load_target, scan
 
 APP = """
@@ -124,3 +124,25 @@ def test_a_file_with_several_registries_asks_which(folder: Path) -> None:
     (folder / "two_for_test.py").write_text("from enfold import OperationRegistry as R\na = R()\nb = R()\n")
     with pytest.raises(TargetError, match="has several registries: name one of a, b"):
         load_target(str(folder / "two_for_test.py"))
+
+
+async def test_registries_of_scanned_files_start_and_stop_with_the_one_that_takes_their_operations(
+    tmp_path: Path,
+) -> None:
+    program = """
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+events = []
+ops.on_start(lambda: events.append("open"))
+ops.on_stop(lambda: events.append("close"))
+
+@ops.query
+def seen() -> list[str]:
+    return [*events]
+"""
+    (tmp_path / "scanned_shop.py").write_text(program)
+    whole = OperationRegistry()
+    whole.register_all(scan(tmp_path))
+    for expected in (["open"], ["open", "close", "open"]):
+        async with App(whole):
+            assert (await whole.execute("shop.seen")).data == expected

@@ -190,11 +190,14 @@ class Lifetime:
         "_after_stop",
         "_before_stop",
         "_hooks_run_in",
+        "_included",
+        "_includers",
         "_is_open",
         "_lock",
         "_on_start",
         "_on_stop",
         "_opening",
+        "_started",
         "_stop_watching",
         "_users",
         "is_ready",
@@ -210,6 +213,9 @@ class Lifetime:
         self._after_stop = after_stop
         self._on_start: list[Hook] = []
         self._on_stop: list[Hook] = []
+        self._included: list[Lifetime] = []  # those of registries whose operations this one has taken
+        self._includers: list[Lifetime] = []  # of registries that have taken the operations of this one
+        self._started: list[Lifetime] = []  # of the included ones
         self._users = 0
         self._is_open = False
         self._opening: Future[None] | None = None  # callers on other threads and loops wait for it, too
@@ -225,17 +231,34 @@ class Lifetime:
             )
         self._on_start += [] if start is None else [start]
         self._on_stop += [] if stop is None else [stop]
-        self.is_ready = False
+        self._must_open()
+
+    def include(self, other: Lifetime) -> None:
+        """Start another registry, whose operations this one has taken, before the own hooks, and stop it after them."""
+        if other is self or other in self._included:
+            return
+        self._included.append(other)
+        other._includers.append(self)
+        if not other.is_ready:
+            self._must_open()
+
+    def _must_open(self) -> None:
+        """Note that there is something to start before the next call, here and for all who include this."""
+        if self.is_ready or self._opening is not None:
+            self.is_ready, self._opening = False, None
+            for each in self._includers:
+                each._must_open()
 
     @property
     def needs_loop(self) -> bool:
         """Whether a hook is an `async def`."""
-        return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
+        hooks = (*self._on_start, *self._on_stop)
+        return any(is_coroutine_function(hook) for hook in hooks) or any(each.needs_loop for each in self._included)
 
     @property
     def needs_stop(self) -> bool:
         """Whether there is anything to close after the last call."""
-        return bool(self._on_stop)
+        return bool(self._on_stop) or any(each.needs_stop for each in self._included)
 
     async def start(self) -> None:
         """Add a user; the first one runs the `on_start` hooks. Warns of operations that block the event loop."""
@@ -296,8 +319,12 @@ class Lifetime:
                     await _run(hook)
         finally:
             self._hooks_run_in = None
-            if self._after_stop is not None:
-                await self._after_stop()
+            try:
+                while self._started:
+                    await self._started.pop().stop(grace)
+            finally:
+                if self._after_stop is not None:
+                    await self._after_stop()
 
     def _leave(self) -> None:
         self._users = max(0, self._users - 1)
@@ -315,7 +342,12 @@ class Lifetime:
     async def _open(self, opening: Future[None]) -> None:
         self._hooks_run_in = _here()
         try:
-            for hook in self._on_start:
+            for each in self._included:
+                if each not in self._started:
+                    await each.make_ready()
+                    each._users += 1
+                    self._started.append(each)
+            for hook in () if self._is_open else self._on_start:
                 await _run(hook)
             self._is_open = self.is_ready = True
             opening.set_result(None)

@@ -507,7 +507,7 @@ class OperationRegistry(Registry):
     def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
         """Register all operations, or none if an id is taken; a source that changes keeps its operations current.
 
-        The operations in `instead_of` are removed in the same step.
+        The operations in `instead_of` are removed in the same step. Another registry starts and stops with this one.
         """
         batch = list(operations)
         gone = self._own_ids(instead_of)
@@ -523,6 +523,9 @@ class OperationRegistry(Registry):
         for operation in batch:
             self._entries[operation.spec.id] = self._prepare(operation)
         self._changed()
+        taken_from = [operations] if isinstance(operations, Registry) else getattr(operations, "registries", ())
+        for registry in taken_from:
+            self.services.lifetime.include(registry.services.lifetime)
         keep_current = getattr(operations, "keep_current", None)  # of a source whose operations come and go
         if keep_current is not None:
             keep_current(self)

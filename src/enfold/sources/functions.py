@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +68,11 @@ def from_functions(
 class FoundOperations(list[Operation]):
     """A list of operations, and the report of how they were found."""
 
+    def __init__(self, operations: Iterable[Operation] = (), registries: Iterable[Registry] = ()) -> None:
+        """`registries` are those that the operations come from; they start and stop with the registry that takes them."""
+        super().__init__(operations)
+        self.registries = list(registries)
+
     @property
     def report(self) -> ImportReport:
         """The ids of the operations. A function that cannot be an operation raises when it is found."""
@@ -89,14 +94,16 @@ def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOpe
         raise TargetError(f"{folder} is not a folder")
     shown = [path.relative_to(root) for path in sorted(root.rglob("*.py"))]
     files = [path for path in shown if not any(part.startswith(("_", ".")) for part in path.parts)]
-    return FoundOperations(each for path in files for each in _scan_file(root, path, namespace, options))
+    found = [_scan_file(root, path, namespace, options) for path in files]
+    registries = [registry for each in found for registry in each.registries]
+    return FoundOperations((operation for each in found for operation in each), registries)
 
 
-def _scan_file(root: Path, path: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
+def _scan_file(root: Path, path: Path, namespace: str, options: Mapping[str, Any]) -> FoundOperations:
     module = load_file(str(root / path))
     registries = [value for value in vars(module).values() if isinstance(value, Registry)]
     if registries:
-        return [operation for registry in registries for operation in registry]
+        return FoundOperations((operation for registry in registries for operation in registry), registries)
     parts = [part for part in (namespace, *path.with_suffix("").parts) if part]
     return from_functions(module, namespace=".".join(parts), **options)
 
