@@ -445,7 +445,7 @@ class _Components:
         self._schemas: dict[str, Schema] = dict(_TASK_SCHEMAS) if has_tasks else {}
         self._origins = {
             name: name for name in (_ERROR, _PROBLEM, *_TASK_SCHEMAS)
-        }  # what each name stands for; these are ours
+        }  # what each stands for; these are ours
         self._titles: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
         self._result = "".join(word.capitalize() for word in format.name.split("_"))
@@ -507,9 +507,7 @@ class _Components:
 
     def add(self, placed: Schema, *wanted: str) -> Schema:
         """Return a reference to the schema as a component, under the first name that is free or means the same."""
-        origin = digest(placed)
-        free = (each for each in wanted if self._origins.setdefault(each, origin) == origin)
-        return self._put(next(free, f"{wanted[-1]}_{origin[:16]}"), placed)
+        return self._put(self._claim(digest(placed), *wanted, otherwise=wanted[-1]), placed)
 
     def _put(self, name: str, schema: Any) -> Schema:
         """Return a reference to a component with a unique title, from which generators name classes."""
@@ -517,7 +515,7 @@ class _Components:
         if isinstance(title, str) and self._titles.setdefault(title, name) != name:
             schema = {key: value for key, value in schema.items() if key != "title"}
         self._schemas.setdefault(name, schema)
-        return {"$ref": f"#/components/schemas/{name}"}
+        return _component(name)
 
     def move(self, schema: Schema, owner: str) -> _Move:
         """Turn the definitions of a schema into components; return where its references lead."""
@@ -530,10 +528,16 @@ class _Components:
     def _name(self, name: str, schema: Schema, owner: str) -> str:
         """Name a definition: its own name, unless another schema uses that for something else."""
         origin = digest([name, _meaning(name, schema)])
-        for candidate in (_legal(name), _legal(f"{owner}.{name}")):
-            if self._origins.setdefault(candidate, origin) == origin:
-                return candidate
-        return f"{_legal(owner)}_{origin[:16]}"
+        return self._claim(origin, _legal(name), _legal(f"{owner}.{name}"), otherwise=_legal(owner))
+
+    def _claim(self, origin: str, *wanted: str, otherwise: str) -> str:
+        """Return the first name that is free or stands for the same; `otherwise` with a digest if there is none."""
+        free = (each for each in wanted if self._origins.setdefault(each, origin) == origin)
+        return next(free, f"{otherwise}_{origin[:16]}")
+
+
+def _component(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _with_named_root(schema: Any) -> Any:
@@ -615,11 +619,8 @@ def _legal(name: str) -> str:
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
-_TASK: Final[Schema] = {"$ref": "#/components/schemas/EnfoldTask"}
-_TASK_HEADERS: Final = {
-    "X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"},
-    "Retry-After": {"$ref": "#/components/headers/Retry-After"},
-}
+_TASK: Final = _component("EnfoldTask")
+_TASK_HEADERS: Final = {name: _header(name) for name in ("X-Request-Id", "Retry-After")}
 
 _PREFER: Final[Schema] = {
     "name": "Prefer",
@@ -739,10 +740,6 @@ def _task_paths(failures: dict[str, Schema], *, security: list[Schema]) -> dict[
             },
         },
     }
-
-
-def _component(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _task_response(description: str, schema: Schema, more: Schema | None = None) -> Schema:
