@@ -140,10 +140,8 @@ class ServiceEndpoint:
         is_broken = any(each.code == "invalid_json" for each in envelope.warnings)
         if not is_page and not (is_broken and schema in ({}, True)):
             return envelope
-        if not compile_schema(schema).check(envelope.data):
-            return envelope  # the pipeline will say so
-        warning = ResultWarning("root_mismatch", "", type="string", size=len(envelope.data))
-        return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
+        # If the schema does not allow text, the pipeline will say so.
+        return _mismatched(envelope) if compile_schema(schema).check(envelope.data) else envelope
 
     async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """Run `answer`, and repair the result by the schema of its status and media type."""
@@ -154,8 +152,7 @@ class ServiceEndpoint:
         schema = self._schema_of(response, getattr(envelope.meta, "content_type", ""))
         if isinstance(envelope.data, bytes):
             is_wrong = any(each.code == "root_mismatch" for each in compile_schema(schema).mismatches(""))
-            found = (ResultWarning("root_mismatch", "", type="string", size=len(envelope.data)),) if is_wrong else ()
-            return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *found))
+            return _mismatched(envelope) if is_wrong else envelope
         if is_large(envelope):
             repaired = await run_apart(lambda: compile_apart(schema).repair(envelope.data, self._shared.extras))
         else:
@@ -165,8 +162,7 @@ class ServiceEndpoint:
 
     def items(self, arguments: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Open the operation's stream and give its items."""
-        is_text = self.output_schema().get("type") == "string"
-        stream = ResponseStream(self._shared.client, is_text=is_text)
+        stream = ResponseStream(self._shared.client, is_text=self._is_text)
         return stream.items(lambda last_event_id: self._request(arguments, last_event_id), context)
 
     def _failure(self, answer: ReceivedResponse) -> CallError:
@@ -176,6 +172,10 @@ class ServiceEndpoint:
         if answer.status != 401 or not sentence:
             return error
         return CallError(error.code, f"{error.message} ({sentence})", {**(error.details or {}), **details})
+
+    @cached_property
+    def _is_text(self) -> bool:
+        return self.output_schema().get("type") == "string"
 
     # --- requests
 
@@ -244,3 +244,9 @@ class ServiceEndpoint:
             found = response_schema(response, self._blueprint.found.method, self._shared.outputs, kind)
             schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(found)
         return schema
+
+
+def _mismatched(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+    """Add the warning that a result is not what its schema promises."""
+    warning = ResultWarning("root_mismatch", "", type="string", size=len(envelope.data))
+    return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
