@@ -64,6 +64,22 @@ async def test_a_credential_stands_where_its_scheme_says(
     assert (received.query if where == "query" else received.header(where)) == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/x?key={key}", "key=secret12"), ("/x?a=1&key={key}&b={b}", "a=1&b=2&key=secret12")],
+    ids=str,
+)
+async def test_a_credential_takes_the_place_of_its_placeholder_in_the_query_of_a_path(
+    server: RawServer, connect: Connect, http: Words, path: str, expected: str
+) -> None:
+    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("key", "b")]
+    operation = {"security": [{"in_query": []}], "parameters": parameters[: path.count("{")]}
+    document = http.document(operation, path=path, components={"securitySchemes": SCHEMES})
+    registry = connect(document, base_url=server.url, credentials={"in_query": "secret12"})
+    await registry.execute("x", {"b": "2"} if "{b}" in path else {})
+    assert server.received[0].query == expected
+
+
 async def test_version_2_knows_basic_and_keys(server: RawServer, connect: Connect, http: Words) -> None:
     definitions = {"user": {"type": "basic"}}
     document = http.document({"security": [{"user": []}]}, version="2.0", securityDefinitions=definitions)

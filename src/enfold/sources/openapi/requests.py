@@ -23,6 +23,7 @@ from enfold.sources.openapi.parameters import (
     join_pairs,
     path_text,
     placeholder_name,
+    placeholder_names,
     query_pairs,
     querystring_text,
 )
@@ -78,16 +79,16 @@ class RequestBuilder:
         parts = urlsplit(base)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         path, _, query = path.partition("#")[0].partition("?")
-        self._path = _template(f"{parts.path.rstrip('/')}{path}")
-        self._base_query = quote(parts.query, safe=_QUERY_SAFE)
-        self._query = _template(query)
         given = [(name, each.parameter) for name, each in inputs.arguments.items() if each.parameter is not None]
-        self._placeholders = {each.name: (name, each) for name, each in given if each.location == "path"}
-        # A query parameter may be in the path's own query, and is then not added again.
-        in_query = {name for name, _ in self._query} - self._placeholders.keys()
-        in_template = [(name, each) for name, each in given if each.location == "query" and each.name in in_query]
-        self._placeholders |= {each.name: (name, each) for name, each in in_template}
-        placed = {name for name, _ in self._placeholders.values()}
+        in_path = {each.name: (name, each) for name, each in given if each.location == "path"}
+        self._path = _template(f"{parts.path.rstrip('/')}{path}", in_path)
+        # A query parameter may be in the path's own query, and is then not added again; a credential is added later.
+        known = {each.name: (name, each) for name, each in given if each.location == "query"} | in_path
+        pairs = [pair for pair in query.split("&") if known.keys() >= set(placeholder_names(pair))]
+        self._query = _template("&".join(pairs), known)
+        self._base_query = quote(parts.query, safe=_QUERY_SAFE)
+        self._named = [each.argument if isinstance(each, _Placeholder) else None for each in self._path]
+        placed = {each.argument for each in (*self._path, *self._query) if isinstance(each, _Placeholder)}
         self._others = [(name, each) for name, each in given if name not in placed]
         self._whole = next((name for name, each in inputs.arguments.items() if each.location == "whole"), None)
         self._type = next((name for name, each in inputs.arguments.items() if each.location == "type"), None)
@@ -95,8 +96,8 @@ class RequestBuilder:
     def build(self, arguments: Mapping[str, Any]) -> Draft:
         """Write these arguments; raise CallError for what cannot be sent."""
         arguments = {**arguments, **self._inputs.fixed}
-        query = "".join(self._filled(self._query, arguments))
-        path = self._filled(self._path, arguments)
+        query = "".join(_filled(self._query, arguments))
+        path = _filled(self._path, arguments)
         self._check_path(path, arguments)
         written = [each for each in (self._base_query, query) if each]
         request = Draft(self._method, self._origin, "".join(path), written, [], [])
@@ -107,27 +108,13 @@ class RequestBuilder:
             self._write_body(request, self._inputs.body, arguments)
         return request
 
-    def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> list[str]:
-        return [self._piece(name, text, arguments) for name, text in template]
-
     def _check_path(self, pieces: list[str], arguments: Mapping[str, Any]) -> None:
         """Refuse an argument by which the request would leave its place in the path."""
-        named = [self._placeholders[name][0] if name else None for name, _ in self._path]
-        for argument in arguments_leaving(pieces, named, arguments):
+        for argument in arguments_leaving(pieces, self._named, arguments):
             raise invalid_argument(argument, "constraint", _NO_DOTS)
-        for place, name in enumerate(named):
+        for place, name in enumerate(self._named):
             if name is not None and not pieces[place] and _is_a_segment(pieces, place):
                 raise invalid_argument(name, "constraint", "non-empty text")
-
-    def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
-        if not name:
-            return text
-        argument, parameter = self._placeholders[name]
-        if parameter.location == "query":  # whose name the template has written already
-            return ",".join(value for _, value in query_pairs(parameter, arguments.get(argument)))
-        if arguments.get(argument) is None:
-            raise _missing(argument)
-        return path_text(parameter, arguments[argument], keeps_slashes=text.startswith("{+"))
 
     def _place(self, request: Draft, argument: str, parameter: Parameter, value: Any) -> None:
         if parameter.location == "query":
@@ -183,15 +170,35 @@ class RequestBuilder:
         }
 
 
-def _template(path: str) -> list[tuple[str, str]]:
-    """Split a template into literal text and placeholders."""
-    pieces: list[tuple[str, str]] = []
+class _Placeholder(msgspec.Struct, frozen=True):
+    """A placeholder of a path or its query, and the argument that fills it in."""
+
+    argument: str
+    parameter: Parameter
+    keeps_slashes: bool
+
+    def filled(self, arguments: Mapping[str, Any]) -> str:
+        value = arguments.get(self.argument)
+        if self.parameter.location == "query":  # whose name the template has written already
+            return ",".join(text for _, text in query_pairs(self.parameter, value))
+        if value is None:
+            raise _missing(self.argument)
+        return path_text(self.parameter, value, keeps_slashes=self.keeps_slashes)
+
+
+def _template(path: str, known: Mapping[str, tuple[str, Parameter]]) -> list[str | _Placeholder]:
+    """Split a template into literal text and placeholders, whose arguments and parameters are `known` by name."""
+    pieces: list[str | _Placeholder] = []
     for index, text in enumerate(PLACEHOLDER.split(path)):
         if index % 2:
-            pieces.append((placeholder_name(text), f"{{{text}}}"))
+            pieces.append(_Placeholder(*known[placeholder_name(text)], text.startswith("+")))
         elif text:
-            pieces.append(("", quote(text, safe=_PATH_SAFE)))
+            pieces.append(quote(text, safe=_PATH_SAFE))
     return pieces
+
+
+def _filled(template: list[str | _Placeholder], arguments: Mapping[str, Any]) -> list[str]:
+    return [each if isinstance(each, str) else each.filled(arguments) for each in template]
 
 
 def _sendable(argument: str, text: str, unsendable: re.Pattern[str]) -> str:
