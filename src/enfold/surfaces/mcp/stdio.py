@@ -19,7 +19,6 @@ from enfold.mcp.json_rpc import (
     VERSION_KEY,
     OutgoingMessage,
     ProtocolError,
-    RequestId,
     RPCMessage,
     encode,
     error_response,
@@ -73,9 +72,8 @@ class StdioChannel:
         self._streams = streams
         self._identity = identity
         self._session = Session()
-        self._running: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
         self._listening: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     # without a loop
 
@@ -94,10 +92,7 @@ class StdioChannel:
     def _handle_quickly(self, message: RPCMessage) -> bool:
         """Handle a message that needs no event loop; False where it needs one."""
         if message.is_request and self._server.is_quick(str(message.method)):
-            try:
-                self.notify(self._server.respond_now(self._exchange(message)))
-            except ProtocolError as error:
-                self.notify(error_response(message.request_id, error))
+            self.notify(self._server.respond_now(self._exchange(message)))
         elif message.method == "notifications/initialized":
             self._server.notify_of_changes(self._session, self._identity, self.notify)  # from its handshake on
         else:
@@ -110,7 +105,7 @@ class StdioChannel:
         """Read and answer until the client closes our input, then cancel what still runs."""
         import asyncio
 
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._server.changes.schedule = loop.call_soon_threadsafe
         self._streams.use_loop(loop)
         lifetime = self._server.registry.services.lifetime
@@ -130,14 +125,14 @@ class StdioChannel:
         import asyncio
 
         self._server.following.stop()
-        for task in self._listening:
+        calls, listening = list(self._calls), list(self._listening)
+        for task in listening:
             task.cancel()
-        tasks = list(self._running)
-        if tasks:
-            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
-        for task in tasks:
+        if calls:
+            await asyncio.wait(calls, timeout=DRAIN_SECONDS)
+        for task in calls:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*calls, *listening, return_exceptions=True)
 
     def _handle_lines(self, lines: list[bytes]) -> None:
         """Handle each line: a message, or an array of them, as the oldest revisions have it."""
@@ -152,35 +147,30 @@ class StdioChannel:
                 self._handle(message)
 
     def _handle(self, message: RPCMessage) -> None:
-        if self._handle_quickly(message):
-            return
-        if message.is_request:
-            self._start(message)
-        else:
-            self._session.receive(message)
+        try:
+            if self._handle_quickly(message):
+                return
+            if message.is_request:
+                self._start(message)
+            else:
+                self._session.receive(message)
+        except ProtocolError as error:
+            self.notify(error_response(message.request_id, error))
 
     def _start(self, message: RPCMessage) -> None:
         """Start a task for a request that runs a handler, or that listens."""
-        try:
-            exchange = self._exchange(message)
-            if exchange.id in self._session.running:
-                raise ProtocolError(INVALID_REQUEST, "A request with this id is already running")  # noqa: TRY301  # told below like the others
-        except ProtocolError as error:
-            self.notify(error_response(message.request_id, error))
-            return
-        assert self._loop is not None  # noqa: S101  # only `serve` comes here, which has set it
-        is_long = message.method == "subscriptions/listen"
-        task = self._loop.create_task(self._listen(exchange) if is_long else self._reply(exchange))
-        self._running.add(task)
-        self._session.running[exchange.id] = task.cancel
-        if is_long:
-            self._listening.add(task)
-        task.add_done_callback(lambda _: self._forget(exchange.id, task))
+        import asyncio
 
-    def _forget(self, request_id: RequestId, task: asyncio.Task[None]) -> None:
-        del self._session.running[request_id]
-        self._running.discard(task)
-        self._listening.discard(task)
+        exchange, running = self._exchange(message), self._session.running
+        if exchange.id in running:
+            raise ProtocolError(INVALID_REQUEST, "A request with this id is already running")
+        is_long = message.method == "subscriptions/listen"
+        task = asyncio.get_running_loop().create_task(self._listen(exchange) if is_long else self._reply(exchange))
+        running[exchange.id] = task.cancel
+        task.add_done_callback(lambda _: running.pop(exchange.id))
+        tasks = self._listening if is_long else self._calls
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _reply(self, exchange: ClientExchange) -> None:
         self.notify(await self._server.respond(exchange))
