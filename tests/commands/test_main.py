@@ -138,6 +138,18 @@ WRONG = [
         "VALIDATION_ERROR: --limit must be a number of at least 1",
     ),
     ("no tasks", ["tasks", "list", "--limit", "few"], 2, "VALIDATION_ERROR: --limit must be a number from 1 to 1000"),
+    (
+        "no calls",
+        ["work", SHOP, "--hub", "ws://x", "--running", "0"],
+        2,
+        "VALIDATION_ERROR: --running must be a number of",
+    ),
+    (
+        "no patience",
+        ["peers", "--hub", "ws://x", "--patience", "-1"],
+        2,
+        "VALIDATION_ERROR: --patience must be a number",
+    ),
     ("no runs", ["prov", "list", "--store", "x", "--limit", "-1"], 2, "VALIDATION_ERROR: --limit must be a number of"),
     (
         "a limit for fewer workers",

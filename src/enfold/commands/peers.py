@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.shared.options import parse_options
+from enfold.commands.shared.options import add_number, parse_options
 from enfold.commands.shared.output import print_json
 from enfold.commands.shared.targets import TOKEN
 from enfold.errors import CallError, printable_lines
@@ -24,7 +24,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     )
     add_address_options(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long to wait for responses, in seconds")
+    patience = "how long to wait for responses, in seconds"
+    add_number(parser, "--patience", 0, 3_600, kind=float, default=PATIENCE, help=patience)
     options = parse_options(parser, words)
     peers = asyncio.run(_find(options))
     if not peers:

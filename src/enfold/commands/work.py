@@ -19,7 +19,7 @@ from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
 from enfold.commands.shared.log import add_log_options, announce, set_up_log, write_calls
-from enfold.commands.shared.options import parse_command
+from enfold.commands.shared.options import add_number, parse_command
 from enfold.commands.shared.stores import (
     OrderKeys,
     TaskSettings,
@@ -64,14 +64,11 @@ def _add_options(parser: ArgumentParser) -> None:
     told = "limit each task to the current scopes of its caller's tokens"
     parser.add_argument("--tokens", metavar="FILE", help=told)
     add_order_options(parser)
-    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="maximum number of running calls")
-    parser.add_argument("--waiting", type=int, default=WorkerLimits().waiting, help="maximum number of waiting calls")
-    parser.add_argument(
-        "--per-peer",
-        type=int,
-        default=WorkerLimits().per_peer,
-        help="maximum number of calls per identity, running or waiting",
-    )
+    limits = WorkerLimits()
+    add_number(parser, "--running", default=limits.running, help="maximum number of running calls")
+    add_number(parser, "--waiting", 0, default=limits.waiting, help="maximum number of waiting calls")
+    per_peer = "maximum number of calls per identity, running or waiting"
+    add_number(parser, "--per-peer", default=limits.per_peer, help=per_peer)
     parser.add_argument("--service", default="enfold", help="the name of the service")
     add_log_options(parser)
     add_recording_options(parser)
