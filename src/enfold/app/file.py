@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.app.keys import BY_KIND, COMMON, TABLES, Keys, Kind
-from enfold.app.syntax import Lines, Path, Variables, fill, json_lines, plain_json, split_syntax_error, toml_lines
+from enfold.app.syntax import (
+    Lines,
+    Path,
+    Variables,
+    fill,
+    json_lines,
+    line_of,
+    plain_json,
+    split_syntax_error,
+    toml_lines,
+)
 from enfold.errors import CallError, nearest
 from enfold.operations import legal_names, read_access
 from enfold.sources.mcp.settings import EDITORS_TABLES, URL_KEYS, is_enabled
@@ -128,7 +138,7 @@ class _FileReader:
         self._path = path
         self._folder = folder
         self._variables = Variables(environ, folder)
-        self._lines = Lines({})
+        self._lines: Lines = {}
 
     def read_toml(self, text: str) -> Config:
         try:
@@ -210,7 +220,7 @@ class _FileReader:
             if "auth" in entry and other in entry:
                 raise self._wrong((*path, "auth"), f'"auth" cannot be combined with "{other}": remove one of them')
         secrets = dict(self._variables.secrets(raw))
-        return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path), secrets)
+        return SourceEntry(name, kind, entry.get("namespace", legal), entry, line_of(path, self._lines), secrets)
 
     def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
         kinds: dict[str, Kind] = {"command": "mcp", "url": "mcp", "openapi": "openapi", "functions": "functions"}
@@ -262,7 +272,7 @@ class _FileReader:
     # --- what is wrong
 
     def _wrong(self, path: Path, sentence: str) -> CallError:
-        return self._wrong_at(self._lines.of(path), sentence)
+        return self._wrong_at(line_of(path, self._lines), sentence)
 
     def _wrong_at(self, line: int, sentence: str) -> CallError:
         details = {"file": self._path, "line": line}

@@ -92,9 +92,9 @@ class WorkerServer(HTTPServer):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets=[])
         (listening,) = sockets or []
-        worker, own = self._worker, self.server_state.connections
+        own = self.server_state.connections
         self._accepting = accepting = Accepting(
-            listening, self._protocol, self.config.ssl, worker.connections, worker.number, lambda: len(own)
+            listening, self._protocol, self.config.ssl, self._worker, lambda: len(own)
         )
         protocol: Any = self.config.http_protocol_class
 

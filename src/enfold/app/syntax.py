@@ -11,16 +11,14 @@ import msgspec
 Path: TypeAlias = tuple[str | int, ...]
 
 
-class Lines(msgspec.Struct, frozen=True):
-    """The lines of keys by their path."""
+Lines: TypeAlias = dict[Path, int]  # of keys by their path
 
-    found: dict[Path, int]
 
-    def of(self, path: Path) -> int:
-        """Return the line of a key, or of the nearest known parent."""
-        while path and path not in self.found:
-            path = path[:-1]
-        return self.found.get(path, 1)
+def line_of(path: Path, lines: Lines) -> int:
+    """Return the line of a key, or of the nearest known parent."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
 
 
 # --- JSON, with the comments and commas that editors allow --------------------------------------------------------
@@ -51,7 +49,7 @@ def plain_json(text: str) -> str:
 
 def json_lines(text: str) -> Lines:
     """Return the line numbers of the keys and items of a JSON text."""
-    found: dict[Path, int] = {}
+    found: Lines = {}
     path: list[str | int] = []  # of where we are: keys of tables, indices of lists
     line, word = 1, ""
     for token in _TOKEN.finditer(text):
@@ -71,7 +69,7 @@ def json_lines(text: str) -> Lines:
         elif piece == "," and isinstance(place, int):
             path[-1] = place + 1
         line += piece.count("\n")
-    return Lines(found)
+    return found
 
 
 def _unquoted(token: str) -> str:
@@ -90,7 +88,7 @@ _TABLE: Final = re.compile(rf"\s*\[\[?\s*({_PART}(?:\s*\.\s*{_PART})*)\s*\]")
 
 def toml_lines(text: str) -> Lines:
     """Return the line numbers of the tables and keys of a TOML text; an inline table counts as one line."""
-    found: dict[Path, int] = {}
+    found: Lines = {}
     table: Path = ()
     for number, line in enumerate(text.splitlines(), 1):
         header, key = _TABLE.match(line), _KEY.match(line)
@@ -99,10 +97,10 @@ def toml_lines(text: str) -> Lines:
             _note(found, table, number)
         elif key is not None:
             _note(found, table + _parts(key[1]), number)
-    return Lines(found)
+    return found
 
 
-def _note(found: dict[Path, int], path: Path, line: int) -> None:
+def _note(found: Lines, path: Path, line: int) -> None:
     for size in range(1, len(path) + 1):
         found.setdefault(path[:size], line)
 

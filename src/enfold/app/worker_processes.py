@@ -265,16 +265,15 @@ class Accepting:
         listening: socket.socket,
         make_protocol: Callable[[], Any],
         tls: Any,
-        counts: ConnectionCounts,
-        number: int,
+        worker: Worker,
         connections: Callable[[], int],
     ) -> None:
         """`tls` is a context or None; `connections` returns their current number."""
         self._listening = listening
         self._make_protocol = make_protocol
         self._tls = tls
-        self._counts = counts
-        self._number = number
+        self._counts = worker.connections
+        self._number = worker.number
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._has_yielded = False

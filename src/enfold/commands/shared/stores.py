@@ -153,17 +153,20 @@ def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks 
     is_durable = settings.may_be_durable or any(spec.durable != "never" for spec in registry.list())
     if not is_durable and settings.store is None and not settings.has_servers:
         return None
-    from enfold.tasks import Tasks
-
-    terms = {**task_terms(settings), **how}
     if not is_durable and settings.store is None:
         from enfold.tasks.memory import MemoryTasks
 
-        return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
+        return _tasks(registry, MemoryTasks(), settings, {**how, "at_once": 0})
     store = open_store(settings)
     if hasattr(store, "path"):  # a file: idempotency keys are kept beside it
         registry.services.idempotency_store = idempotency_store(settings)
-    return Tasks(registry, store, **terms)
+    return _tasks(registry, store, settings, how)
+
+
+def _tasks(registry: Registry, store: TaskStore, settings: TaskSettings, how: Mapping[str, Any]) -> Tasks:
+    from enfold.tasks import Tasks
+
+    return Tasks(registry, store, **{**_terms(settings), **how})
 
 
 @asynccontextmanager
@@ -205,7 +208,6 @@ async def _tasks_at_address(
     """Open the tasks of the NATS server that the settings name, until the stack is closed."""
     from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import open_transport, reached
-    from enfold.tasks import Tasks
 
     address = str(settings.store)
     options: dict[str, Any] = {"token": os.environ.get(TOKEN), "insecure": settings.insecure}
@@ -217,7 +219,7 @@ async def _tasks_at_address(
     if not keeps_state(transport):
         raise CallError("VALIDATION_ERROR", f"Cannot store tasks at {address}: use a file or nats://…")
     if settings.of_peers:
-        return Tasks(registry, _store_on(transport, settings), **{**task_terms(settings), **how})
+        return _tasks(registry, _store_on(transport, settings), settings, how)
     return await tasks_on_servers(registry, transport, settings, **how)
 
 
@@ -228,13 +230,11 @@ async def tasks_on_servers(
 
     UNAVAILABLE where the streams for them are missing, or are not what they should be.
     """
-    from enfold.tasks import Tasks
-
     store, idempotency = _store_on(transport, settings), shared_results(transport, settings)
     await store.check()
     await idempotency.check()
     registry.services.idempotency_store = idempotency
-    return Tasks(registry, store, **{**task_terms(settings), **how})
+    return _tasks(registry, store, settings, how)
 
 
 def _store_on(transport: KeepingTransport, settings: TaskSettings) -> NATSTasks:
@@ -282,7 +282,7 @@ def _results_file(settings: TaskSettings) -> Path | None:
     return path.with_name(f"idempotency-{sha256(settings.target.encode())[:8]}.db")
 
 
-def task_terms(settings: TaskSettings) -> dict[str, Any]:
+def _terms(settings: TaskSettings) -> dict[str, Any]:
     """Return the settings of tasks that do not depend on the store."""
     from enfold.tasks.store import TaskLimits
 
