@@ -21,6 +21,7 @@ from enfold.observability.log import Log
 from enfold.operations import DEFAULT_POLICY, Operation, Policy
 from enfold.runtime.registry import OperationRegistry
 from enfold.runtime.source_states import REQUIRED
+from enfold.sources.options import Selection
 from enfold.sources.reports import DefinitionLedger
 
 log: Final = Log("enfold.app")
@@ -409,8 +410,6 @@ class SourceSupervisor:
 
     def _log_unused_options(self, operations: Iterable[Operation]) -> None:
         """Warn about patterns and new names that match no operation: most are mistakes."""
-        from enfold.sources.options import Selection
-
         specs = [operation.spec for operation in operations]
         for pattern in patterns_of(self.source.entry.get("include")):
             if not any(map(Selection(pattern).takes, specs)):

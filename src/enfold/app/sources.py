@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,12 +17,10 @@ from enfold.errors import CallError
 from enfold.operations import Operation, Origin, Policy, is_coroutine_function, read_access
 from enfold.operations.call import Middleware
 from enfold.operations.operation import check_middleware
+from enfold.sources.mcp.oauth.settings import AssertionLogin, Auth, ClientCredentials, FileStore, UserLogin
+from enfold.sources.mcp.settings import Command, Connection, Content, server_from_entry
+from enfold.sources.options import MCPLimits, OpenAPILimits, Rules, Selection, Service, Shape
 from enfold.sources.reports import DefinitionLedger
-
-if TYPE_CHECKING:
-    from enfold.sources.mcp.oauth import Auth
-    from enfold.sources.options import Rules
-
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -52,8 +50,6 @@ def under_rules(
     operations: Iterable[Operation], source: SourceEntry, config: Config, changed: set[str]
 ) -> Iterator[Operation]:
     """Return the operations that stay valid under the changed rules of an entry."""
-    from enfold.sources.options import Selection  # where a configuration changes
-
     entry, is_program = source.entry, source.kind == "functions"
     # The rules and the middleware that functions have of their own are unknown here.
     falls_back = is_program and (("access" in changed and "access" not in entry) or "middleware" in changed)
@@ -83,9 +79,7 @@ def _given(options: type[msgspec.Struct], entry: Mapping[str, Any]) -> dict[str,
 
 @asynccontextmanager
 async def _open_mcp(source: SourceEntry, config: Config, definitions: DefinitionLedger) -> AsyncIterator[OpenSource]:
-    from enfold.sources.mcp import Connection, Content, MCPLimits, from_mcp
-    from enfold.sources.mcp.settings import Command, server_from_entry
-    from enfold.sources.options import Selection, Shape
+    from enfold.sources.mcp import from_mcp
 
     entry = source.entry
     server = server_from_entry(entry)
@@ -117,8 +111,7 @@ async def _open_mcp(source: SourceEntry, config: Config, definitions: Definition
 async def _open_openapi(
     source: SourceEntry, config: Config, definitions: DefinitionLedger
 ) -> AsyncIterator[OpenSource]:
-    from enfold.sources.openapi import OpenAPILimits, Service, from_openapi
-    from enfold.sources.options import Selection, Shape
+    from enfold.sources.openapi import from_openapi
 
     entry = source.entry
     limits = {"limits": OpenAPILimits(response_bytes=int(entry["max_bytes"]))} if "max_bytes" in entry else {}
@@ -145,19 +138,15 @@ async def _open_openapi(
 @asynccontextmanager
 async def _open_functions(source: SourceEntry, config: Config, _: DefinitionLedger) -> AsyncIterator[OpenSource]:
     from enfold.sources.functions import TargetError, load_target
-    from enfold.sources.options import Selection
 
     entry = source.entry
     found = load_target(_located(entry["functions"], config))
     if not len(found):
         raise TargetError(f"{entry['functions']} has no operations")
     selection = _read(Selection, entry)
-    chosen = [operation for operation in found if selection.takes(operation.spec)]
-    renamed = [_renamed(each, selection.name(each.spec.name, each.spec.id)) for each in chosen]
-    placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
     around = tuple(load_middleware(patterns_of(entry.get("middleware")), config))
-    wrapped = [each.replace(middleware=(*around, *each.middleware)) for each in placed]
-    operations = [_with_file_policy(operation, source) for operation in wrapped]
+    chosen = [operation for operation in found if selection.takes(operation.spec)]
+    operations = [_configured(operation, source, selection, around) for operation in chosen]
     running = RunningCalls()
     if found.services.lifetime.needs_stop:  # otherwise nothing is closed while calls run
         operations = [_with_counted_calls(operation, running) for operation in operations]
@@ -186,35 +175,27 @@ def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operatio
     return operation.replace(handler=handler)
 
 
-def _renamed(operation: Operation, name: str) -> Operation:
-    spec = operation.spec
-    if name == spec.name:
-        return operation
-    return operation.replace(spec=spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
-
-
-def _below(source: SourceEntry, operation: Operation) -> str:
-    """Return the namespace of a program's operation: its own, below that of the file, if any."""
-    given = source.entry.get("namespace", "")
-    return ".".join(part for part in (given, operation.spec.namespace) if part)
-
-
-def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
-    """Apply the policies and access rules of the file to an operation of a program."""
+def _configured(
+    operation: Operation, source: SourceEntry, selection: Selection, middleware: tuple[Middleware, ...]
+) -> Operation:
+    """Apply the name, rules, policy and shape of the file to an operation of a program."""
     spec, entry = operation.spec, source.entry
+    namespaces = (entry.get("namespace"), spec.namespace)
+    changes: dict[str, Any] = {"namespace": ".".join(filter(None, namespaces))}
+    name = selection.name(spec.name, spec.id)
+    if name != spec.name:
+        changes |= {"name": name, "meta": {**spec.meta, "original_name": spec.name}}
     if "access" in entry:
-        spec = spec.replace(access_control=read_access(entry.get("access")))
+        changes["access_control"] = read_access(entry["access"])
     if "timeout" in entry:
-        spec = spec.replace(timeout=entry["timeout"])
-    if "durable" in entry or "on_crash" in entry:
-        from enfold.sources.options import Rules
-
-        spec = Rules(durable=entry.get("durable"), on_crash=entry.get("on_crash")).with_durability(spec)
-    policy, origin = _read(Policy, entry).over(operation.policy), Origin(source.kind, source.name)
-    governed = operation.replace(spec=spec, policy=policy, origin=origin)
-    from enfold.sources.options import Shape
-
-    return _read(Shape, entry).apply(governed)
+        changes["timeout"] = entry["timeout"]
+    rules = Rules(durable=entry.get("durable"), on_crash=entry.get("on_crash"))
+    configured = operation.replace(
+        spec=rules.with_durability(spec.replace(**changes)),
+        policy=_read(Policy, entry).over(operation.policy),
+        origin=Origin(source.kind, source.name),
+    )
+    return _read(Shape, entry).apply(configured, middleware)
 
 
 def _located(target: str, config: Config) -> str:
@@ -224,8 +205,6 @@ def _located(target: str, config: Config) -> str:
 
 
 def _rules(entry: dict[str, Any], definitions: DefinitionLedger) -> Rules:
-    from enfold.sources.options import Rules
-
     access, policy = read_access(entry.get("access")), _read(Policy, entry)
     return _read(Rules, entry, access=access, policy=policy, definitions=definitions)
 
@@ -242,8 +221,6 @@ def auth_of(table: Mapping[str, Any] | None, logins: Logins, place: str) -> Auth
     """Read the login of a table; its files are relative to the folder `place`."""
     if table is None:
         return None
-    from enfold.sources.mcp.oauth import AssertionLogin, ClientCredentials, FileStore, UserLogin
-
     scopes = table.get("scopes", ())
     more: dict[str, Any] = {
         "scopes": tuple(scopes.split() if isinstance(scopes, str) else scopes),
