@@ -208,3 +208,16 @@ async def test_a_worker_that_claims_the_list_of_another_cannot_replace_it() -> N
         from_calls(bus.join("caller"), discovery=RARELY) as operations,
     ):
         assert "bank.pay" in [operation.spec.id for operation in operations]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["at the start", "later"])
+async def test_an_operation_whose_id_becomes_too_long_is_skipped_and_the_others_are_imported(is_late: bool) -> None:
+    bus, ops = MemoryTransport("worker"), bank()
+    if not is_late:
+        ops.register(_pay, name="deep", namespace="a.b.c.d.e", type="query")
+    async with serve_calls(ops, bus), from_calls(bus.join("caller"), namespace="up", discovery=RARELY) as imported:
+        if is_late:
+            ops.register(_pay, name="deep", namespace="a.b.c.d.e", type="query")
+        ops.register(_pay, name="last", type="query")
+        await until(lambda: [operation.spec.id for operation in imported] == ["up.bank.pay", "up.bank.last"])
+        assert [problem.where for problem in imported.skipped] == ["a.b.c.d.e.deep"]

@@ -162,7 +162,11 @@ class CallOperations:
             self.pending.remember(spec.id)
             if is_reserved(spec.namespace):
                 continue  # task operations of a peer, which are called internally
-            shown = self._import.apply(spec)
+            try:
+                shown = self._import.apply(spec)
+            except ValueError as error:  # the id is too long below our namespace
+                self._skipped.append(Problem(spec.id, str(error)))
+                continue
             if shown is not None and shown.id in self._operations:
                 self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))
             elif shown is not None:
