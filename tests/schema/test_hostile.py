@@ -21,7 +21,11 @@ Answer = tuple[bool, bool, Repaired]
 
 def answer(schema: Any, value: Any) -> Answer:
     compiled = compile_schema(schema)
-    return compiled.check(value), compiled.is_clean(value), compiled.repair(value)
+    try:
+        is_clean = compiled.is_clean(value)
+    except Exception:  # noqa: BLE001  # as the pipeline does: repair decides
+        is_clean = False
+    return compiled.check(value), is_clean, compiled.repair(value)
 
 
 def codes(answered: Answer) -> set[str]:

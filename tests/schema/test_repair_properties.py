@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from enfold.envelope import ResultWarning
 from enfold.schema.compiled import compile_schema, repair
 from enfold.schema.nodes import mark_cyclic, read_nodes
+from enfold.schema.nodes.traits import decides_by_value, spans_whole_value
 from enfold.schema.nodes.values import same
 
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
@@ -174,7 +175,12 @@ def test_a_valid_value_is_only_stripped_and_filled(schema: dict[str, Any], value
 def test_clean_means_that_repair_has_nothing_to_do(schema: dict[str, Any], value: Any) -> None:
     repaired = repair(schema, value)
     is_left_alone = repaired.data is value and not repaired.warnings
-    assert compile_schema(schema).is_clean(value) == is_left_alone
+    # Where several schemas apply to one value, or which do depends on it, repair has to decide.
+    is_decided = not any(
+        node.all_of or decides_by_value(node) or spans_whole_value(node) for node in read_nodes(schema)
+    )
+    is_clean = compile_schema(schema).is_clean(value)
+    assert is_clean == is_left_alone if is_decided else is_clean <= is_left_alone
 
 
 @relaxed

@@ -149,7 +149,7 @@ class _SlowPath:
             return is_plain
         if self._policy.normalize == "typebox":
             return _never  # `cast` reads some schemas differently: it decides itself what to leave alone
-        return self._schema.clean_test()
+        return self._schema.is_clean
 
     @cached_property
     def typed(self) -> _Typed | None:

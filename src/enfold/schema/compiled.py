@@ -12,9 +12,8 @@ from enfold.schema.budget import shared_budget, with_shared_budget
 from enfold.schema.checks import CheckWriter, new_program
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.nodes import Node, TooLargeError, mark_cyclic, multiplies, read_nodes
-from enfold.schema.nodes.traits import Variants, decides_by_value, has_parts, has_unevaluated, spans_whole_value
+from enfold.schema.nodes.traits import Variants, has_unevaluated
 from enfold.schema.nodes.values import CompiledSchemas
-from enfold.schema.plain import is_plain
 from enfold.schema.repairs import Repaired, misfits, repaired
 from enfold.schema.repairs.bundle import Bundles
 from enfold.schema.structs import QuickTests, quick_tests
@@ -26,8 +25,6 @@ class Schema:
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
         self.root = nodes[0]
-        self._may_break = any(spans_whole_value(node) or decides_by_value(node) for node in nodes)
-        self._may_be_undecided = self._may_break or any(map(has_parts, nodes))
         # The pattern budget costs as much as checking a number, so only schemas with slow patterns use it.
         self._effort = shared_budget if any(map(_may_search_long, nodes)) else nullcontext
         memoizes = mark_cyclic(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
@@ -43,17 +40,6 @@ class Schema:
         except Exception:  # noqa: BLE001  # too deep for the stack, or an object that raises on access
             return False
 
-    def is_clean(self, value: Any) -> bool:
-        """Whether repair would return the same object: valid, plain, nothing to strip, nothing to fill."""
-        try:
-            return self._clean(value) or (self._leaves_undecided and self._repair_keeps(value))
-        except Exception:  # noqa: BLE001  # as above
-            return False
-
-    def clean_test(self) -> Callable[[Any], bool]:
-        """Return `is_clean` without its exception guard, for callers that have their own."""
-        return self.is_clean if self._may_be_undecided else self._clean
-
     def quick_tests(self) -> QuickTests | None:
         """Return new tests by msgspec, or None where msgspec cannot express the schema."""
         return quick_tests(self.root)
@@ -65,23 +51,15 @@ class Schema:
         return self._bounded(self._strip.check_of(self.root))
 
     @cached_property
-    def _clean(self) -> Callable[[Any], bool]:
+    def is_clean(self) -> Callable[[Any], bool]:
+        """Test whether repair would return the same object: valid, plain, nothing to strip, nothing to fill.
+
+        Rejects, or raises for, some values that repair leaves unchanged: where parts overlap, or at a great depth.
+        """
         return self._bounded(self._strip.clean_of(self.root))
 
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return test if self._effort is nullcontext else with_shared_budget(test)
-
-    @property
-    def _leaves_undecided(self) -> bool:
-        """Whether the test rejects values that repair may leave unchanged."""
-        return self._may_break or self._strip.clean.is_undecided
-
-    def _repair_keeps(self, value: Any) -> bool:
-        """Whether repair itself finds nothing to do: where parts overlap or depend on the value, no test decides."""
-        if not (is_plain(value) and self._check(value)):
-            return False
-        result = repaired(self._strip, self.root, value, strip=True)
-        return result.data is value and not result.warnings
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """Repair a value; `extras="keep"` keeps undeclared properties."""

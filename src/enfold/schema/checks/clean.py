@@ -33,7 +33,6 @@ class CleanWriter(CheckWriter):
         self.prefix = "s" if strip else "e"
         self.checks = checks
         self.strip = strip
-        self.is_undecided = False  # whether a function written so far rejects what it cannot decide
         self._merged: dict[tuple[int, ...], Node | None] = {}
 
     def expression(self, node: Node, variable: str) -> str:
@@ -53,18 +52,14 @@ class CleanWriter(CheckWriter):
         parts = constraining_parts(node) or [node]
         whole = self.merged(parts)
         if whole is None or any(part.problem or part.cyclic for part in parts):
-            self.undecided(function)
+            function.line("return False")
         elif is_choice(whole):
             self.choice(function, whole, variable)
         elif all(self.is_silent(applied, whole) for applied in in_place(whole)) and not has_unevaluated(whole):
             self.local(function, whole, variable)
             self.checks.applied(function, whole, variable)
         else:
-            self.undecided(function)
-
-    def undecided(self, function: Function) -> None:
-        self.is_undecided = True
-        function.line("return False")
+            function.line("return False")
 
     def choice(self, function: Function, node: Node, variable: str) -> None:
         if node.one_of and not are_exclusive(node.one_of):

@@ -146,11 +146,6 @@ def constraining_parts(node: Node) -> list[Node]:
     return [part for part in _with_all_of(node) if has_constraints(part)]
 
 
-def has_parts(node: Node) -> bool:
-    """Whether several nodes constrain the same values without a decision."""
-    return len(node.all_of) > (0 if has_constraints(node) else 1)
-
-
 def declared_default(node: Node) -> Any:
     """Return the default of a node, its own or inherited through a reference."""
     return next((part.default for part in _with_all_of(node) if part.default is not MISSING), MISSING)
