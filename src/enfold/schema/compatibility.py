@@ -131,7 +131,8 @@ class _Comparison:
         foreign = given.types - accepted(part)
         if foreign:
             words = " or ".join(_article(kind) for kind in sorted(foreign))
-            yield Incompatibility(path, f"may be {words} where {_wanted(accepted(part))} is expected")
+            expected = " or ".join(map(_article, messages.distinct_types(accepted(part))))
+            yield Incompatibility(path, f"may be {words} where {expected} is expected")
             return
         yield from (Incompatibility(path, why) for why in _broken_rules(given, part))
         if "array" in given.types:
@@ -247,8 +248,3 @@ def _breaks_count(given: Bundle, part: Node, field: str, sign: int) -> bool:
 
 def _article(kind: str) -> str:
     return "null" if kind == "null" else f"{'an' if kind[0] in 'aeio' else 'a'} {kind}"
-
-
-def _wanted(kinds: frozenset[str]) -> str:
-    named = kinds - {"integer"} if "number" in kinds else kinds
-    return " or ".join(_article(kind) for kind in sorted(named, key=lambda kind: (kind == "null", kind)))

@@ -60,13 +60,16 @@ def refusal(expected: str) -> str:
 
 def types(names: Iterable[str]) -> str:
     """Join type names: `integer`, `string or null`, `any value`."""
+    shown = distinct_types(names)
+    return "any value" if len(shown) >= 6 else " or ".join(shown) or "nothing"
+
+
+def distinct_types(names: Iterable[str]) -> list[str]:
+    """Return type names in the order of messages: null last, and no `integer` beside `number`."""
     kept = set(names)
     if "number" in kept:
         kept.discard("integer")
-    if len(kept) >= 6:
-        return "any value"
-    ordered = sorted(kept, key=lambda name: (name == "null", name))
-    return " or ".join(ordered) if ordered else "nothing"
+    return sorted(kept, key=lambda name: (name == "null", name))
 
 
 def one_of(members: list[Any]) -> str:
