@@ -226,7 +226,7 @@ class SuspendedCalls:
 
     @property
     def unanswered(self) -> int:
-        """The number of calls that go on at their server until their clients come back."""
+        """The number of calls that still run at their server while they wait for their client to come back."""
         return sum(not call.task.done() for call in self._calls.values())
 
     def close(self) -> None:

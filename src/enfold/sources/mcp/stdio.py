@@ -39,20 +39,13 @@ async def start_process(command: Command, session: Session) -> None:
     loop = asyncio.get_running_loop()
     connection = StdioConnection(session)
     try:
-        # A pipe of our own: asyncio would pass on the output of its processes one round of the loop later.
-        reader, writer = os.pipe()
-        try:
-            await loop.connect_read_pipe(lambda: connection.output, os.fdopen(reader, "rb", 0))
-            await loop.subprocess_exec(
-                lambda: connection,
-                *command.words,
-                stdout=writer,
-                env=_environment(command),
-                cwd=command.cwd,
-                start_new_session=True,  # so that what it starts can be ended with it
-            )
-        finally:
-            os.close(writer)  # the output ends with the process, or now if that could not be started
+        await loop.subprocess_exec(
+            lambda: connection,
+            *command.words,
+            env=_environment(command),
+            cwd=command.cwd,
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
     except (OSError, ValueError) as error:
         details = {"reason": "start", "command": command.words[0]}
         why = _why_not(command, error)
@@ -80,7 +73,7 @@ def _is_needed(name: str) -> bool:
 
 
 class StdioConnection(asyncio.SubprocessProtocol):
-    """The connection to one process, of which the event loop tells: the tail of its stderr, its end; and its output."""
+    """The connection to one process, of which the event loop tells: lines of its output, the tail of its stderr, its end."""
 
     has_call_streams = False
 
@@ -89,7 +82,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
         session.connection = self
         self._name = session.name
         self._limits = session.limits
-        self.output = _Output(self._limits.message_bytes, session.take_text, self._refuse_line, self._output_lost)
+        self._output = _Output(self._limits.message_bytes, session.take_text, self._refuse_line, self._output_lost)
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
         self._stderr = b""
@@ -152,11 +145,18 @@ class StdioConnection(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        # Read directly: asyncio would pass on what it reads for a process only in the next round of the loop.
+        cast("asyncio.ReadTransport", self._transport.get_pipe_transport(1)).set_protocol(self._output)
         self.is_open = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep the end of its stderr, and log whole lines: a secret may come in two pieces."""
-        del fd  # the output has its own pipe
+        if fd == 1:  # what came before the output had its own protocol
+            self._output.data_received(data)
+        else:
+            self._take_stderr(data)
+
+    def _take_stderr(self, data: bytes) -> None:
+        """Keep the end of it, and log whole lines: a secret may come in two pieces."""
         self._stderr = (self._stderr + data)[-MAX_STDERR:]
         *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
         self._stderr_line = self._stderr_line[-MAX_STDERR:]
@@ -169,6 +169,8 @@ class StdioConnection(asyncio.SubprocessProtocol):
             self.is_open = False
             self.resume_writing()
             self._finish_soon()
+        elif fd == 1:
+            self._output_lost()
 
     def _output_lost(self) -> None:
         self._is_output_closed = True
@@ -202,7 +204,7 @@ class StdioConnection(asyncio.SubprocessProtocol):
             return
         self._is_finished, self.is_open = True, False
         self.resume_writing()
-        if self._stderr_tail and self.output.has_begun:  # else the user who opens the source sees it
+        if self._stderr_tail and self._output.has_begun:  # else the user who opens the source sees it
             log.warning("%s %s: %s", self._name, self._how_it_ended(), self._stderr_tail)
         self._session.fail_all(self._end_error(), output=self._stderr_tail)
         self._kill_group()  # without its pipes the process is of no use
@@ -243,7 +245,6 @@ class StdioConnection(asyncio.SubprocessProtocol):
         finally:
             self._kill_group()
             self._transport.close()
-            self.output.close()
 
     async def _ends_within(self, seconds: float) -> bool:
         """Whether it has ended by then."""
@@ -275,13 +276,9 @@ class _Output(asyncio.Protocol):
         self._take = take
         self._refuse = refuse
         self._lost = lost
-        self._transport: asyncio.BaseTransport | None = None
         self._parts: list[bytes] = []  # of the line that has not ended
         self._size = 0
         self.has_begun = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -298,10 +295,6 @@ class _Output(asyncio.Protocol):
                 self._take(line)
         if rest:
             self._add(rest)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
     def _add(self, part: bytes) -> None:
         if not part:
