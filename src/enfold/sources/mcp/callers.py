@@ -31,7 +31,7 @@ from enfold.mcp.results import InputRequest
 from enfold.operations import Context
 from enfold.operations.outcomes import NeedsInput, Suspension
 from enfold.operations.questions import ClientSession, MissingCapabilityError, Peer, Question, offers
-from enfold.sources.mcp.settings import Connection
+from enfold.sources.mcp.settings import Answerers, Connection
 from enfold.tasks.model import SERVER_TASK
 
 SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
@@ -50,6 +50,11 @@ PATIENCE: Final = 3.0  # seconds that a question, or a call, waits for others to
 
 Running: TypeAlias = Coroutine[Any, Any, dict[str, Any]]  # a call at a server
 CallKey: TypeAlias = tuple[str, object]  # ("call", request id) or ("task", task id)
+
+
+def capabilities_of(answers: Answerers) -> dict[str, Any]:
+    """The capabilities of a source that answers these questions itself."""
+    return {_CAPABILITIES[method]: {} for method in answers if method in _CAPABILITIES}
 
 
 class _AskedQuestions(msgspec.Struct, frozen=True, eq=False):
@@ -78,9 +83,7 @@ class MCPCaller:
         self.peer = peer = context.invocation.client
         self.is_heard = context.is_heard
         task = context.invocation.task
-        self.task = (
-            None if task is None or context.is_nested else task
-        )  # the durable task here whose work this call does
+        self.task = None if task is None or context.is_nested else task  # the durable task whose work this call does
         self.client: object | None = None
         self.session: ClientSession | None = None
         self.meta: dict[str, Any] = {}  # what of the client's own `_meta` is passed on
@@ -110,12 +113,6 @@ class MCPCaller:
             except CallError:
                 return False
         return True
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        """What the server may ask: whatever the caller or the source can answer."""
-        own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
-        return own if self.peer is None else {**own, **self.peer.capabilities}
 
     def notify(self, told: Progress | LogMessage) -> None:
         if self._left_bytes < 0:

@@ -20,7 +20,7 @@ from enfold.observability import spans
 from enfold.operations import Context
 from enfold.operations.outcomes import Deferred, Suspension
 from enfold.operations.questions import EVERY_QUESTION, ClientSession
-from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls
+from enfold.sources.mcp.callers import MCPCaller, SuspendedCalls, capabilities_of
 from enfold.sources.mcp.failures import LostError, closed_connection, protocol_failure
 from enfold.sources.mcp.pool import PooledSession
 from enfold.sources.mcp.session import Session
@@ -60,6 +60,7 @@ class Upstream:
         self._settings = msgspec.structs.replace(settings, handshake_first=is_shared_process)
         self._terms = settings.connection
         self._limits = settings.limits
+        self._own_capabilities = capabilities_of(settings.connection.answers)
         self._on_change = on_change
         self._on_state = on_state
         self._on_log = on_log
@@ -225,7 +226,8 @@ class Upstream:
         # A caller who takes over a task, and is no MCP client itself, is shown the questions of the task as they are.
         answers_later = caller.peer is None and not self._terms.answers and caller.context.take_task is not None
         is_shown_all = answers_later and declares_tasks(session.capabilities)
-        offered = EVERY_QUESTION if is_shown_all else caller.capabilities
+        of_caller = {} if caller.peer is None else caller.peer.capabilities
+        offered = EVERY_QUESTION if is_shown_all else {**self._own_capabilities, **of_caller}
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
         return (with_tasks if speaks_of_tasks else without_tasks)(offered)
 
