@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 import enfold
+from enfold.auth.token_file import TokenFile
 from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers, token_verifier
 from enfold.commands.shared.options import parse_command
 from enfold.commands.shared.output import painter, print_json
@@ -249,7 +250,6 @@ def _distance(name: str, value: Any) -> str:
 def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None, str]]:
     """Return what each configured verifier says about the token."""
     from enfold.auth.issuers import Issuers
-    from enfold.auth.token_file import TokenFile
 
     for verifier in find_verifiers(options):
         if isinstance(verifier, TokenFile):

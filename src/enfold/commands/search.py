@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from enfold.commands.shared.callers import local_caller
 from enfold.commands.shared.options import add_number, parse_command
 from enfold.commands.shared.output import print_json
@@ -39,8 +41,6 @@ def _print_found(registry: Registry, options: Namespace) -> int:
     query = " ".join(options.query)
     found = Finder(registry).find(query, caller, options.limit, namespace=options.source, type=options.kind)
     if options.json:
-        import msgspec
-
         print_json(msgspec.to_builtins(found))
     elif not found:
         raise CallError("OPERATION_NOT_FOUND", f"No operation matches {query!r}: try other words, or enfold list")

@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -24,6 +26,7 @@ from enfold.app.sockets import Certificate, bind, check_certificate
 from enfold.app.worker_processes import Worker, run_workers
 from enfold.auth.tokens import is_loopback
 from enfold.calls.protocol.connection import address_name
+from enfold.commands.main import exit_code_of
 from enfold.commands.nats import users_in
 from enfold.commands.shared.advice import missing_target
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
@@ -122,8 +125,6 @@ def _run(terms: Terms, listening: socket) -> int:
 
 
 def _run_worker(shared: Terms, worker: Worker, listening: socket) -> int:
-    from enfold.commands.main import exit_code_of
-
     limits = divided(shared.limits, worker.count, worker.number)
     terms = msgspec.structs.replace(shared, worker=worker, limits=limits)
     return exit_code_of(lambda: _run(terms, listening))
@@ -220,8 +221,6 @@ def _add_serve_options(parser: ArgumentParser) -> None:
 
 def _proxies(text: str) -> list[str]:
     """Parse the addresses of proxies as uvicorn does."""
-    from ipaddress import ip_network
-
     proxies = [address.strip() for address in text.split(",")]
     try:
         for address in proxies:
@@ -233,8 +232,6 @@ def _proxies(text: str) -> list[str]:
 
 
 def _root_path(text: str) -> str:
-    from urllib.parse import quote
-
     path = quote(text.strip("/"), safe="/%:@!$&'()*+,;=")  # as clients send it
     return f"/{path}" if path else ""
 

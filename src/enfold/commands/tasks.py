@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from argparse import ArgumentParser, Namespace
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from msgspec import structs
+import msgspec
 
 from enfold.commands.shared.callers import LOCAL
 from enfold.commands.shared.options import add_number, parse_options
@@ -28,9 +29,6 @@ from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.model import Status
 from enfold.tasks.tasks import MAX_LIST
 from enfold.tasks.upstream import HANDLE_PREFIX
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 VERBS: Final = {
     "get": "show a task, with its result once it has finished",
@@ -63,8 +61,6 @@ def _check_words(options: Namespace) -> None:
 
 
 def _parser() -> ArgumentParser:
-    from argparse import ArgumentParser
-
     parser = ArgumentParser("enfold tasks", description="Show and manage tasks.", allow_abbrev=False)
     verbs = "; ".join(f"{name}: {text}" for name, text in VERBS.items())
     parser.add_argument("verb", choices=list(VERBS), metavar=f"{{{','.join(VERBS)}}}", help=verbs)
@@ -116,7 +112,7 @@ def _settings(options: Namespace) -> TaskSettings:
     else:
         found = TaskSettings(Path.cwd(), options.tasks)
     is_named = found.store is not None or (options.id or "").startswith(HANDLE_PREFIX)
-    return found if is_named else structs.replace(found, store=str(DEFAULT_STORE))
+    return found if is_named else msgspec.structs.replace(found, store=str(DEFAULT_STORE))
 
 
 def _with_cause(error: CallError, settings: TaskSettings) -> CallError:
@@ -196,8 +192,6 @@ def _answers(task: Task, words: list[str]) -> dict[str, Any]:
 
 
 def _answer(word: str) -> tuple[str, dict[str, Any]]:
-    import msgspec
-
     key, equals, text = word.partition("=")
     try:
         content = msgspec.json.decode(text) if equals else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from enfold.errors import CallError, safe_code
+from enfold.observability.log import Log
 from enfold.observability.records import OK, UNKNOWN_ORIGIN, CallRecord, code_of
 from enfold.operations import new_request_id
 
@@ -62,8 +63,6 @@ class Observers:
             try:
                 observer(record)
             except Exception as error:  # noqa: BLE001  # an observer must not disturb the call
-                from enfold.observability.log import Log
-
                 Log("enfold").error("An observer of calls failed", error=error)
 
         return self.add(observe)

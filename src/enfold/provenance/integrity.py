@@ -13,6 +13,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from importlib import import_module
 from json.encoder import encode_basestring
 from math import isfinite
 from pathlib import Path
@@ -159,8 +160,6 @@ def _new_hash(algorithm: Algorithm) -> Any:
 
 def _blake3() -> Any:
     try:
-        from importlib import import_module
-
         return import_module("blake3").blake3
     except ImportError:
         return None

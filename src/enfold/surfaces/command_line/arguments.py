@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, nearest
 from enfold.operations import OperationSpec
 from enfold.schema.files import FileArgument, file_argument
 from enfold.surfaces.command_line.help import fields_of, variants
@@ -104,8 +104,6 @@ class Words:
 
 def nearest_option(name: str) -> str | None:
     """Return the option that a word was probably meant to be."""
-    from enfold.errors import nearest
-
     return nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypedDict, Unpack
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypedDict, Unpack
 import msgspec
 
 from enfold.envelope import MCPResponseMeta, ResponseEnvelope, error_of, to_wire
+from enfold.envelope.content import AudioContent, EmbeddedResource, ImageContent
 from enfold.errors import CallError, code_row, printable, printable_json, printable_lines, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.observability.observers import Watch
 from enfold.observability.records import SpanStart
 from enfold.operations import Context, Identity, OperationSpec, OperationType
+from enfold.operations.context import Invocation
 from enfold.runtime.handlers import drive
 from enfold.runtime.registry import Registry
 from enfold.surfaces.command_line.arguments import USAGE, Words, flags_of, read_arguments, read_json, read_text, wrong
+from enfold.surfaces.command_line.help import operation_help
 from enfold.surfaces.introspection import introduce
 from enfold.surfaces.responses import encode_failure, encode_result
 
@@ -131,8 +135,6 @@ class Shell:
             return 0
         spec = self._registry.find(words.operation, self._identity)
         if words.help:
-            from enfold.surfaces.command_line.help import operation_help
-
             print(printable_lines(operation_help(spec, self._caller)), file=self._out)
             return 0
         return self._prepare_call(words.for_arguments(lambda: flags_of(spec)), spec)
@@ -177,7 +179,6 @@ class Shell:
             check_key(key)
         context = Context(identity=self._identity, timeout=words.timeout, idempotency_key=key)
         if self._messages.isatty():
-            from enfold.operations.context import Invocation
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
             self._line = ProgressLine(self._messages)
@@ -366,8 +367,6 @@ def _check_output(file: str, spec: OperationSpec) -> None:
 
 def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes | None:
     """Return the bytes of a result: an HTTP body, the first binary block of an MCP result, or a function's bytes."""
-    from binascii import a2b_base64
-
     data = envelope.data
     if isinstance(data, bytes):
         return data
@@ -383,8 +382,6 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
 
 def _base64_of(block: Any) -> str | None:
     """Return the base64 text of a content block that has one."""
-    from enfold.envelope.content import AudioContent, EmbeddedResource, ImageContent
-
     if isinstance(block, EmbeddedResource):
         return block.resource.get("blob")
     return block.data if isinstance(block, ImageContent | AudioContent) else None

@@ -15,6 +15,7 @@ from enfold.envelope.content import json_text
 from enfold.errors import printable
 from enfold.operations import LogMessage, Progress
 from enfold.operations.questions import MissingCapabilityError, Question
+from enfold.surfaces.command_line.help import fields_of
 
 WIDTH: Final = 24  # characters of the bar
 PATIENCE: Final = 0.5  # seconds before progress is shown
@@ -63,8 +64,6 @@ class TerminalPeer:
                 return {"action": "cancel"}
 
     def _form(self, schema: Any) -> dict[str, Any]:
-        from enfold.surfaces.command_line.help import fields_of  # few calls ask
-
         fields = fields_of(schema)
         if not fields:
             agreed = self._field("ok", {"type": "boolean"}, is_required=True)
