@@ -95,6 +95,34 @@ def test_register_all_registers_all_or_none() -> None:
     assert [spec.id for spec in target.list()] == ["shop.clear"]
 
 
+async def test_operations_taken_by_another_registry_keep_the_policies_of_theirs() -> None:
+    ops = OperationRegistry("shop", strict_output=True, expose_errors=False, coerce=False)
+
+    @ops.query
+    async def stock(item: int = 1) -> int:
+        return "none"  # type: ignore[return-value]
+
+    @ops.query(strict_output=False)
+    async def about() -> int:
+        return "nothing"  # type: ignore[return-value]
+
+    @ops.query
+    async def fail() -> int:
+        raise ValueError("the password is tea")
+
+    whole = OperationRegistry(strict_output=True, extras="keep")
+    whole.register_all(ops)
+    for registry in (ops, whole):
+        for call, sentence in (
+            (("shop.stock", {}), "does not match its output schema"),
+            (("shop.stock", {"item": "1"}), "must be integer"),
+            (("shop.fail", {}), "Operation shop.fail failed"),
+        ):
+            with pytest.raises(CallError, match=sentence):
+                await registry.execute(*call)
+        assert (await registry.execute("shop.about")).data == "nothing"
+
+
 async def test_a_spec_and_its_handler_can_come_apart() -> None:
     ops = OperationRegistry()
     ops.register_spec(OperationSpec(name="greet", output_schema={"type": "string"}))

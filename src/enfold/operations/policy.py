@@ -118,6 +118,12 @@ class Policy(msgspec.Struct, frozen=True):
         if self.detect not in (None, "all", "instances"):
             raise ValueError(f"Unknown detect policy {self.detect!r}: use all or instances")
 
+    def chosen(self) -> Policy:
+        """Return what differs from the defaults, without the limits and the payload log of an application."""
+        fields = (name for name in Policy.__struct_fields__ if name not in ("limits", "payloads"))
+        given = ((name, getattr(self, name)) for name in fields)
+        return Policy(**{name: value for name, value in given if value != getattr(DEFAULT_POLICY, name)})
+
     def over(self, base: Policy) -> Policy:
         """Return this policy, with unset fields taken from the base."""
         chosen = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}

@@ -60,7 +60,6 @@ class PreparedOperation:
         "needs_loop",
         "operation",
         "spec",
-        "whole",
     )
 
     def __init__(
@@ -73,8 +72,6 @@ class PreparedOperation:
     ) -> None:
         """`user` is the middleware around its calls, outermost first."""
         self.operation = operation
-        # The same with all of its middleware, for another registry that takes it.
-        self.whole = operation if user == operation.middleware else operation.replace(middleware=user)
         self.spec = operation.spec
         self.id = operation.spec.id
         self._policy = policy
@@ -91,6 +88,14 @@ class PreparedOperation:
         is_task = ingress.is_guarded and operation.spec.durable == "required"
         self.needs_loop = funnel.needs_loop or funnel.is_stream or is_task or bool(user)
         self.needs_context = funnel.takes_context or policy.payloads is not None or is_task or bool(user)
+
+    @property
+    def whole(self) -> Operation:
+        """The operation with all of its middleware and policies, for another registry that takes it."""
+        operation = self.operation
+        policy = operation.policy.over(self._policy.chosen())
+        is_whole = self._user == operation.middleware and policy == operation.policy
+        return operation if is_whole else operation.replace(middleware=self._user, policy=policy)
 
     def variant(self, spec: OperationSpec | None = None, policy: Policy = INHERIT, **ingress: Any) -> PreparedOperation:
         """Return the same operation with another spec, policy, or way in (fields of `Ingress`)."""
