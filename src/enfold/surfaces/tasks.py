@@ -64,7 +64,7 @@ def _poll_interval_ms(task: Task) -> int:
     """Return how long to wait before polling again: as the upstream says, else longer for older tasks."""
     if task.elsewhere is not None and task.elsewhere.poll_ms is not None:
         return task.elsewhere.poll_ms
-    age = (now_ms() - task.created) / 1000
+    age = (now_ms() - task.order.created) / 1000
     for until, interval in _POLLS:
         if age < until:
             return interval

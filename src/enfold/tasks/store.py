@@ -287,17 +287,21 @@ class Waiter:
 
     def wake(self) -> None:
         self._is_woken = True
+        self._end_wait()
+
+    def _end_wait(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self, seconds: float | None) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Whether there was a change since the last call, or there is one within so many seconds."""
-        # Not `wait_for`: up to Python 3.11 it can swallow a cancellation.
         if not self._is_woken:
             self._future = self.loop.create_future()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._future
+            timer = self.loop.call_later(seconds, self._end_wait)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
         is_woken, self._is_woken = self._is_woken, False
         return is_woken
 
@@ -350,7 +354,7 @@ class Wakeups:
             del recent[next(iter(recent))]
 
     async def watch(
-        self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
+        self, owner: str | None, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float
     ) -> AsyncGenerator[Task]:
         """Yield a task now and after every change, until it has ended or is gone; TASK_NOT_FOUND if there is none.
 
@@ -385,7 +389,6 @@ class Wakeups:
         call_soon([(each.loop, each.wake) for waiting in list(self._waiting.values()) for each in list(waiting)])
 
 
-def _until_looked_at(task: Task, again: float | None) -> float:
+def _until_looked_at(task: Task, again: float) -> float:
     """Seconds; at its deadline a task changes although nothing is written."""
-    left = max(SHORTEST, (task.order.deadline - now_ms()) / 1000)
-    return left if again is None else min(again, left)
+    return min(again, max(SHORTEST, (task.order.deadline - now_ms()) / 1000))

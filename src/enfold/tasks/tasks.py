@@ -93,7 +93,7 @@ class Tasks:
 
     def begin(self) -> None:
         """Start to run queued tasks, of this process or others; the first `start` does this, too."""
-        if self._works and not self.runner.is_running:
+        if self._works:
             self.runner.start()
 
     async def close(self, grace: float = 0.0) -> None:
