@@ -246,7 +246,7 @@ class FileThread:
             _fail(batch, error)
             _close(connection)
             connection = None
-        call_soon([*wakes, *((asked.answer.get_loop(), asked.deliver) for asked in batch)])
+        call_soon([*wakes, *[(asked.answer.get_loop(), asked.deliver) for asked in batch]])
         return connection
 
     def _poll(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:

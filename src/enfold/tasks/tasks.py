@@ -376,10 +376,10 @@ class TaskHandle:
 
     async def result(self) -> ResponseEnvelope[Any]:
         """Wait until the task has ended; return the envelope, or raise the CallError."""
+        last: Task | None = None
         async for task in self.watch():
-            if task.is_ended:
-                return self.outcome(task)
-        raise task_not_found()
+            last = task
+        return self.outcome(_found(last))
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """Return the envelope of a task that has ended, or raise its CallError."""
