@@ -19,7 +19,7 @@ from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.client import ResponseStream, ServiceClient
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.inputs import Inputs, plan_inputs
-from enfold.sources.openapi.media_types import bare, is_json, json_first
+from enfold.sources.openapi.media_types import bare, json_first
 from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import RequestBuilder
@@ -27,12 +27,7 @@ from enfold.sources.openapi.responses import (
     DeclaredResponse,
     ReceivedResponse,
     Responses,
-    error_schemas,
-    item_schema,
-    kind_for,
-    output_schema,
     read_responses,
-    response_schema,
     to_envelope,
     to_error,
 )
@@ -106,13 +101,13 @@ class ServiceEndpoint:
         return self._inputs.schema
 
     def output_schema(self) -> Schema:
-        blueprint, schemas = self._blueprint, self._shared.outputs
+        responses, schemas = self._blueprint.responses, self._shared.outputs
         if self._streams:
-            return item_schema(blueprint.responses, schemas)
-        return output_schema(blueprint.responses, blueprint.found.method, schemas)
+            return responses.item_schema(schemas)
+        return responses.output_schema(self._blueprint.found.method, schemas)
 
     def error_schemas(self) -> list[ErrorSchema]:
-        return error_schemas(self._blueprint.responses, self._shared.outputs)
+        return [each.error_schema(self._shared.outputs) for each in self._blueprint.responses.errors]
 
     @property
     def has_several_answers(self) -> bool:
@@ -128,7 +123,7 @@ class ServiceEndpoint:
         if answer.status >= 400:
             raise self._failure(answer)
         response = self._blueprint.responses.success(answer.status)
-        promises_json = response is not None and any(map(is_json, response.media))
+        promises_json = response is not None and response.promises_json
         envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.client.private_headers)
         if response is None or not promises_json or not isinstance(envelope.data, str):
             return envelope
@@ -237,11 +232,10 @@ class ServiceEndpoint:
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
         """Return the schema of a response of this type; for an undeclared type, that of the first JSON type."""
-        promised = [kind for kind in response.plain_types if is_json(kind)] or response.plain_types
-        kind = kind_for(response, content_type) or (promised[0] if promised else "")
+        kind = response.kind_for(content_type)
         schema = self._schemas.get((response.status, kind))
         if schema is None:
-            found = response_schema(response, self._blueprint.found.method, self._shared.outputs, kind)
+            found = response.schema(self._blueprint.found.method, self._shared.outputs, kind)
             schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(found)
         return schema
 

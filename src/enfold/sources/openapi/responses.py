@@ -178,6 +178,34 @@ class DeclaredResponse(msgspec.Struct, frozen=True):
     def stream_types(self) -> list[str]:
         return [each for each in self.media if is_stream(each)]
 
+    @property
+    def promises_json(self) -> bool:
+        return any(map(is_json, self.media))
+
+    def kind_for(self, content_type: str) -> str:
+        """Return the declared type of content: by name, within a range, else the first of JSON; empty if there is none."""
+        kinds = self.plain_types
+        by_name = {bare(each): each for each in reversed(kinds)}
+        of_json = next((each for each in kinds if is_json(each)), "")
+        found = by_name.get(bare(content_type)) or (of_json if is_json(content_type) else "")
+        found = found or next((each for each in kinds if is_within(content_type, each)), "")
+        return found or of_json or next(iter(kinds), "")
+
+    def schema(self, method: str, schemas: Schemas, kind: str = "") -> Any:
+        """Return the schema of the data, in one media type or in any; anything if none is declared."""
+        if method == "HEAD" or self.status in ("204", "205", "304"):
+            return _NOTHING
+        kinds = [kind] if kind else self.plain_types
+        return any_of(_media_schema(each, self.media[each], schemas) for each in kinds)
+
+    def error_schema(self, schemas: Schemas) -> ErrorSchema:
+        """Return the declared failure, with the schema of its JSON."""
+        places = (self.media[each].child("schema") for each in self.plain_types if is_json(each))
+        declared = next((each for each in places if each.node is not None), None)
+        body = {} if declared is None else schemas.bundle(schemas.convert(declared))
+        status = int(self.status) if self.status.isdecimal() else None
+        return ErrorSchema(code_of(status or 0), self.place.text("description"), body, status)
+
 
 class Responses(msgspec.Struct, frozen=True):
     """The declared responses of an operation: those that mean success, which a lone default does, and those of errors."""
@@ -189,6 +217,15 @@ class Responses(msgspec.Struct, frozen=True):
         """Return the declared response for an actual status."""
         by_status = {each.status.upper(): each for each in self.successes}
         return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
+
+    def output_schema(self, method: str, schemas: Schemas) -> Schema:
+        """Return the schema of any success as one self-contained schema."""
+        return schemas.bundle(any_of(each.schema(method, schemas) for each in self.successes))
+
+    def item_schema(self, schemas: Schemas) -> Schema:
+        """Return the schema of one item of a stream."""
+        media = ((kind, each.media[kind]) for each in self.successes for kind in each.stream_types)
+        return schemas.bundle(any_of(_item_schema(kind, place, schemas) for kind, place in media))
 
 
 def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> Responses:
@@ -220,40 +257,11 @@ def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dic
 # --- schemas ------------------------------------------------------------------------------------------------------
 
 
-def response_schema(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> Any:
-    """Return the schema of a response's data, in one media type or in any; anything if none is declared."""
-    if method == "HEAD" or response.status in ("204", "205", "304"):
-        return _NOTHING
-    kinds = [kind] if kind else response.plain_types
-    return any_of(_media_schema(response, each, schemas) for each in kinds)
-
-
-def _media_schema(response: DeclaredResponse, kind: str, schemas: Schemas) -> Any:
+def _media_schema(kind: str, place: DocumentPlace, schemas: Schemas) -> Any:
     """Return the schema of the data in one media type; bytes are base64 text."""
     if is_json(kind) or (is_range(kind) and not is_bytes(kind) and not is_text(kind)):
-        return schemas.convert_if_given(response.media[kind].child("schema"))
+        return schemas.convert_if_given(place.child("schema"))
     return _TEXT if is_text(kind) else {**_TEXT, "contentEncoding": "base64", "contentMediaType": bare(kind)}
-
-
-def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
-    """Return the declared media type of a response: by name, as another kind of JSON, or within a range."""
-    kinds = response.plain_types
-    by_name = {bare(each): each for each in reversed(kinds)}
-    found = by_name.get(bare(content_type))
-    if found is None and is_json(content_type):
-        found = next((each for each in kinds if is_json(each)), None)
-    return found or next((each for each in kinds if is_within(content_type, each)), None)
-
-
-def output_schema(responses: Responses, method: str, schemas: Schemas) -> Schema:
-    """Return the schema of any success as one self-contained schema."""
-    return schemas.bundle(any_of(response_schema(each, method, schemas) for each in responses.successes))
-
-
-def item_schema(responses: Responses, schemas: Schemas) -> Schema:
-    """Return the schema of one item of a stream."""
-    media = ((kind, each.media[kind]) for each in responses.successes for kind in each.stream_types)
-    return schemas.bundle(any_of(_item_schema(kind, place, schemas) for kind, place in media))
 
 
 def _item_schema(kind: str, place: DocumentPlace, schemas: Schemas) -> Any:
@@ -289,24 +297,6 @@ def _is_event(place: DocumentPlace) -> bool:
     if not isinstance(properties, dict) or "data" not in properties:
         return False
     return set(properties) <= {"data", "event", "id", "retry", "comment"}
-
-
-def error_schemas(responses: Responses, schemas: Schemas) -> list[ErrorSchema]:
-    """Return the declared failures."""
-    described: list[ErrorSchema] = []
-    for response in responses.errors:
-        status = int(response.status) if response.status.isdecimal() else None
-        body, text = _error_body(response, schemas), response.place.text("description")
-        described.append(ErrorSchema(code_of(status or 0), text, body, status))
-    return described
-
-
-def _error_body(response: DeclaredResponse, schemas: Schemas) -> Schema:
-    for kind in response.plain_types:
-        schema = response.media[kind].child("schema")
-        if is_json(kind) and schema.node is not None:
-            return schemas.bundle(schemas.convert(schema))
-    return {}
 
 
 MAX_LENGTH: Final = 300
