@@ -64,13 +64,12 @@ def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[Ope
     specs = registry.list()
     if all(spec.durable == "never" for spec in specs):
         return specs, users
-    from enfold.surfaces.introspection.tasks import (
-        task_operations,
-    )  # few programs have tasks, and those have stores to load
+    # Few programs have tasks, and those have stores to load.
+    from enfold.surfaces.introspection.tasks import operations
     from enfold.tasks import Tasks
     from enfold.tasks.memory import MemoryTasks
 
-    verbs = [operation.spec for operation in task_operations(Tasks(registry, MemoryTasks()))]
+    verbs = [operation.spec for operation in operations(Tasks(registry, MemoryTasks()))]
     serving = [
         msgspec.structs.replace(user, serves=(*user.serves, TASK_VERBS)) if _answers_for_all(user, specs) else user
         for user in users

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from enfold.operations import Operation
 from enfold.runtime.registry import Registry
 
 if TYPE_CHECKING:
-    from enfold.provenance import Recorder, RecordStore
+    from enfold.provenance import Recorder
     from enfold.surfaces.introspection.calls import CallLog, Payloads
     from enfold.tasks import Tasks
 
@@ -22,15 +23,19 @@ def introduce(
     """Let a registry tell about itself; `surfaces` serve it, each at its address; `recorder` keeps runs, `tasks` tasks."""
     reserved = registry.reserved
     registry.services.surfaces.update(surfaces)
-    reserved.offer("about", lambda: _about_operations(registry))
-    reserved.offer("operations", lambda: _operation_operations(registry))
+    reserved.offer("about", _later("about", registry))
+    reserved.offer("operations", _later("operations", registry))
     if recorder is not None and recorder.store is not None:
-        store = recorder.store
-        reserved.offer("runs", lambda: _run_operations(store))
+        reserved.offer("runs", _later("runs", recorder.store))
     if tasks is not None:
-        reserved.offer("tasks", lambda: _task_operations(tasks))
+        reserved.offer("tasks", _later("tasks", tasks))
     if not reserved.has("calls"):  # kept from the first request for them
-        reserved.offer("calls", lambda: _call_operations(registry))
+        reserved.offer("calls", _later("calls", registry))
+
+
+def _later(module: str, about: object) -> Callable[[], Iterable[Operation]]:
+    """Return the operations of a module of this package, which is imported on request and not at startup."""
+    return lambda: import_module(f"{__name__}.{module}").operations(about)
 
 
 def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
@@ -38,43 +43,10 @@ def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
 
     `payloads` take what each was given and gave; they are those of the registry's policy.
     """
-    from enfold.surfaces.introspection.calls import CallLog, call_operations  # as below
+    from enfold.surfaces.introspection.calls import CallLog, operations_of  # on request, and not at startup
 
     log = CallLog(registry, payloads)
     log.begin()
-    operations = list(call_operations(log))
+    operations = list(operations_of(log))
     registry.reserved.offer("calls", lambda: operations)
     return log
-
-
-# Imports inside functions: needed only on request, not at startup.
-
-
-def _about_operations(registry: Registry) -> Iterable[Operation]:
-    from enfold.surfaces.introspection.about import about_operations, source_operations
-
-    return [*about_operations(registry), *source_operations(registry)]
-
-
-def _operation_operations(registry: Registry) -> Iterable[Operation]:
-    from enfold.surfaces.introspection.operations import operation_operations
-
-    return operation_operations(registry)
-
-
-def _call_operations(registry: Registry) -> Iterable[Operation]:
-    from enfold.surfaces.introspection.calls import CallLog, call_operations
-
-    return call_operations(CallLog(registry))
-
-
-def _task_operations(tasks: Tasks) -> Iterable[Operation]:
-    from enfold.surfaces.introspection.tasks import task_operations
-
-    return task_operations(tasks)
-
-
-def _run_operations(store: RecordStore) -> Iterable[Operation]:
-    from enfold.surfaces.introspection.runs import run_operations
-
-    return run_operations(store)

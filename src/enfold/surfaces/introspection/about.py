@@ -53,7 +53,11 @@ class About(msgspec.Struct, frozen=True):
     anonymous: AnonymousAccess
 
 
-def about_operations(registry: Registry) -> Iterable[Operation]:
+def operations(registry: Registry) -> Iterable[Operation]:
+    return [*_about_operations(registry), *_source_operations(registry)]
+
+
+def _about_operations(registry: Registry) -> Iterable[Operation]:
     async def about(context: Context) -> About:
         """Tell which version this is, where its surfaces are, who is calling, and which formats there are."""
         identity = context.identity
@@ -101,7 +105,7 @@ class SourceSummary(msgspec.Struct, frozen=True):
     can_reconnect: bool = False
 
 
-def source_operations(registry: Registry) -> Iterable[Operation]:
+def _source_operations(registry: Registry) -> Iterable[Operation]:
     async def sources() -> list[SourceSummary]:
         """List the sources: their states, why they are down, what was skipped, and what their tools cost a model."""
         return await _in_all_processes(registry)

@@ -149,7 +149,11 @@ def _read(wire: object) -> KeptCall:
     return msgspec.convert(wire, KeptCall)
 
 
-def call_operations(log: CallLog) -> Iterable[Operation]:
+def operations(registry: Registry) -> Iterable[Operation]:
+    return operations_of(CallLog(registry))
+
+
+def operations_of(log: CallLog) -> Iterable[Operation]:
     async def calls(context: Context, follow: bool = True) -> AsyncIterator[CallSummary]:
         """Show the last calls, and then each call when it ends. Without `enfold:admin` a caller sees only their own.
 

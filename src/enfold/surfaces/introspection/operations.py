@@ -82,7 +82,7 @@ class SelectedFields(msgspec.Struct, frozen=True):
     whole_tokens: int  # of the schema without the selection
 
 
-def operation_operations(registry: Registry) -> Iterable[Operation]:
+def operations(registry: Registry) -> Iterable[Operation]:
     viewed = _Registry(registry)
 
     async def get(id: str, context: Context) -> OperationDetails:

@@ -56,7 +56,7 @@ class Lineage(msgspec.Struct, frozen=True):
     record: dict[str, Any]
 
 
-def run_operations(store: RecordStore) -> Iterable[Operation]:
+def operations(store: RecordStore) -> Iterable[Operation]:
     async def runs(
         context: Context,
         operation: str | None = None,

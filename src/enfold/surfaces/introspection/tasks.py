@@ -41,7 +41,7 @@ class TaskSummary(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None  # the CallError that ended one
 
 
-def task_operations(tasks: Tasks) -> Iterable[Operation]:
+def operations(tasks: Tasks) -> Iterable[Operation]:
     async def list_tasks(
         context: Context,
         status: Status | None = None,
