@@ -106,6 +106,12 @@ def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
     assert answer("list", "--store", store, "--caller", "unknown")[0] == 3
 
 
+def test_a_manifest_with_an_unpaired_surrogate_has_a_fault() -> None:
+    manifest = {**capabilities(), "optional": ["\ud800"]}
+    code, _ = answer("validate-manifest", "-", stdin=json.dumps(manifest))
+    assert code == 1
+
+
 def test_a_vector_that_is_not_what_it_says_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"_vector_meta": {"id": "x", "expect": "fail", "reason": "a hyphen"}, "method_id": "adapter.fine"}
     (tmp_path / "wrong.json").write_text(json.dumps(good))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from enfold.errors import FormatError
 from enfold.provenance import ClaimError, method_id_fault, read_catalogue, read_record, verify, verify_envelope
 from enfold.provenance.methods import Claims, check_claims, claim_faults, deprecation_notes
 
@@ -162,6 +163,11 @@ def test_a_graph_can_be_claimed_only_of_linked_records() -> None:
 
 
 # --- ids that age -------------------------------------------------------------------------------------------------
+
+
+def test_a_catalogue_with_an_unpaired_surrogate_is_refused() -> None:
+    with pytest.raises(FormatError, match="Not a catalogue of methods"):
+        read_catalogue({"methods": ["\ud800"], "namespaces": {}})
 
 
 def test_a_deprecated_id_stays_valid_and_is_noted_with_its_successor() -> None:

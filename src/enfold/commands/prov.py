@@ -11,7 +11,7 @@ from typing import Any, Final
 from enfold.commands.shared.options import add_number, parse_options
 from enfold.commands.shared.output import in_lines
 from enfold.envelope import local_envelope
-from enfold.errors import printable, printable_lines
+from enfold.errors import CallError, printable, printable_lines
 from enfold.formats import mcp_envelope_v0_1
 from enfold.provenance.conformance import capabilities, check_vectors, manifest_faults
 from enfold.provenance.integrity import digest_json, generate_key, load_public_keys, read_json
@@ -23,7 +23,6 @@ from enfold.runtime.registry import Registry
 
 OK: Final = 0
 NOT_VERIFIED: Final = 1
-WRONG: Final = 2
 NOT_FOUND: Final = 3
 
 _STORE: Final = "the SQLite file with the records"
@@ -36,9 +35,9 @@ def run(words: list[str], registry: Registry | None) -> int:
     try:
         code: int = options.run(options)
     except ValueError as error:
-        return _print_error(f"VALIDATION_ERROR: {error}", WRONG)
+        raise CallError("VALIDATION_ERROR", str(error)) from None
     except FileExistsError as error:
-        return _print_error(f"VALIDATION_ERROR: The file {error.filename} already exists", WRONG)
+        raise CallError("VALIDATION_ERROR", f"The file {error.filename} already exists") from None
     except (LookupError, FileNotFoundError) as error:
         return _print_error(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
     return code
@@ -148,7 +147,7 @@ def _methods(options: Any) -> int:
         return _print("\n".join(f"{method.id:<40} {method.summary}" for method in CATALOGUE.methods.values()))
     fault = method_id_fault(options.id)
     if fault is not None:
-        return _print_error(f"VALIDATION_ERROR: {fault}", WRONG)
+        raise ValueError(fault)
     known = CATALOGUE.methods.get(options.id)
     return _print(f"{options.id}: {known.summary if known else 'well formed, but not in a known catalogue'}")
 

@@ -70,7 +70,7 @@ def manifest_faults(manifest: Any) -> list[str]:
     """Return the faults of a manifest: its form, its method ids, and duplicate ids."""
     try:
         read = msgspec.convert(manifest, _Manifest)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         return [str(error)]
     claimed = [*read.implements, *read.optional]
     faults = [fault for fault in map(method_id_fault, claimed) if fault is not None]

@@ -45,7 +45,7 @@ def read_catalogue(document: Mapping[str, Any]) -> Catalogue:
     try:
         methods = msgspec.convert(document["methods"], list[Method])
         namespaces = msgspec.convert(document["namespaces"], dict[str, dict[str, str]])
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
+    except (msgspec.ValidationError, UnicodeError, KeyError, TypeError) as error:
         raise FormatError(f"Not a catalogue of methods: {error}") from error
     reserved = frozenset(name for name, fields in namespaces.items() if fields.get("status") == "reserved")
     return Catalogue({method.id: method for method in methods}, reserved)
