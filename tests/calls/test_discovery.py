@@ -221,3 +221,16 @@ async def test_an_operation_whose_id_becomes_too_long_is_skipped_and_the_others_
         ops.register(_pay, name="last", type="query")
         await until(lambda: [operation.spec.id for operation in imported] == ["up.bank.pay", "up.bank.last"])
         assert [problem.where for problem in imported.skipped] == ["a.b.c.d.e.deep"]
+
+
+async def test_a_watcher_that_fails_does_not_end_discovery() -> None:
+    bus, ops = MemoryTransport("worker"), bank()
+
+    def fail() -> None:
+        raise RuntimeError("not this one")
+
+    async with serve_calls(ops, bus), from_calls(bus.join("caller"), discovery=RARELY) as imported:
+        imported.watch(fail)
+        for name in ("second", "third"):
+            ops.register(_pay, name=name, type="query")
+            await until(lambda: len(imported) == len(ops))

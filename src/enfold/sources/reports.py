@@ -207,7 +207,10 @@ class SyncedRegistries:
     def tell(self) -> None:
         """Call the watchers: the source is lost or back."""
         for callback in list(self._watchers):
-            callback()
+            try:
+                callback()
+            except Exception as fault:  # noqa: BLE001  # what follows the source must go on
+                log.error("A function that watches a source failed", error=fault)  # noqa: TRY400  # it logs the stack
 
     def log(self, name: str, params: dict[str, Any]) -> None:
         """Pass on a log message that belongs to no call."""
