@@ -146,3 +146,15 @@ def seen() -> list[str]:
     for expected in (["open"], ["open", "close", "open"]):
         async with App(whole):
             assert (await whole.execute("shop.seen")).data == expected
+
+
+@pytest.mark.parametrize("name", ["app", "asgi", "number"])
+def test_an_application_or_another_object_is_no_target(name: str, tmp_path: Path) -> None:
+    program = (
+        "from enfold import App, OperationRegistry\napp = App(OperationRegistry())\nasgi = app.http()\nnumber = 3\n"
+    )
+    (tmp_path / "served_shop.py").write_text(program)
+    with pytest.raises(
+        TargetError, match=r"it is an object of the class \w+\. Name an OperationRegistry or a function"
+    ):
+        load_target(str(tmp_path / f"served_shop.py:{name}"))

@@ -231,13 +231,25 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
 def _as_registry(value: Any, target: str) -> Registry:
     if isinstance(value, Registry):
         return value
-    operations = from_functions(value) if callable(value) or isinstance(value, ModuleType) else []
+    if not isinstance(value, ModuleType) and not _is_function(value):
+        raise TargetError(
+            f"{target} has no operations: it is an object of the class {type(value).__name__}. "
+            "Name an OperationRegistry or a function, as in app.py:ops"
+        )
+    operations = from_functions(value)
     if not operations:
         raise TargetError(f"{target} has no operations: it needs an OperationRegistry or functions")
     registry = OperationRegistry()
     registry.module = vars(value if isinstance(value, ModuleType) else sys.modules[value.__module__])
     registry.register_all(operations)
     return registry
+
+
+def _is_function(value: Any) -> bool:
+    try:
+        return callable(value) and bool(function_name(value))
+    except TypeError:  # it has no name, like an ASGI app
+        return False
 
 
 def _functions_of(target: Callable[..., Any] | ModuleType | str) -> Iterator[tuple[str, Callable[..., Any]]]:
