@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import say
@@ -24,6 +25,7 @@ from enfold.tasks import Status, TaskLimits, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.model import TaskFilter
 from enfold.tasks.nats import NATSTasks
+from enfold.tasks.nats_streams import Names, token_of
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskStore, now_ms
 
@@ -397,6 +399,31 @@ async def test_the_same_key_gives_the_first_task(tasks: Tasks) -> None:
     assert first.id == again.id != others.id
     error = await refused(tasks.start("shop.report", {"year": 2}, identity=ANN, idempotency_key="k"))
     assert (error.code, error.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["claimed first", "claimed second"])
+async def test_an_order_queued_by_an_edge_that_died_is_one_task_with_its_repeat(
+    jetstream: Server, is_first: bool
+) -> None:
+    """A server that was restarted in between does not recognise the second message."""
+    async with NATSTransport(jetstream.url) as transport:
+        names = Names(f"t{os.urandom(4).hex()}")
+        context, edge = transport.client.jetstream(), Tasks(ops, NATSTasks(transport, name=names.name), at_once=0)
+        handle = await edge.start("shop.again", {"n": 3}, identity=ANN, idempotency_key="k")
+        order = (await handle.state()).order
+        earlier = msgspec.structs.replace(order, created=order.created - 1000, request_id="earlier")
+        if is_first:
+            await context.purge_stream(names.queue)
+        for each in (earlier, order) if is_first else (earlier,):
+            subject = names.queued(token_of(order.owner), order.operation)
+            await context.publish(subject, msgspec.json.encode(each))
+        async with Tasks(ops, NATSTasks(transport, name=names.name)), asyncio.timeout(PATIENCE):
+            assert (await handle.result()).data == 3
+            while (await context.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
+                await asyncio.sleep(0.01)
+            last = await handle.state()
+            assert (last.status, last.attempt) == (Status.COMPLETED, 1)
+        await edge.close()
 
 
 async def test_a_caller_who_leaves_while_their_order_is_stored_finds_it_done(store: TaskStore) -> None:

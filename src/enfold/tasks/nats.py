@@ -323,7 +323,7 @@ class NATSTasks:
         """Claim a task, unless it has ended, waits for answers, or is run by a worker that lives."""
         while True:
             found = await self._states.find(order)
-            if found is not None and found.task.order != order:
+            if found is not None and not self._is_same_task(found.task.order, order):
                 raise unreadable(ValueError("its state belongs to another order"))
             task = transitions.end_if_overdue(transitions.accept(order) if found is None else found.task, now_ms())
             if task.is_ended or task.status is Status.INPUT_REQUIRED:
@@ -345,6 +345,13 @@ class NATSTasks:
                     return None
                 self._running[task.id] = task.fence
                 return Claim(task, _Hold(message, task, revision))
+
+    def _is_same_task(self, kept: Order, order: Order) -> bool:
+        """Whether a state belongs to an order: the edge that queued one of the two may have died before it stored the task."""
+        if kept == order:
+            return True
+        names, others = [(each.id, each.owner, each.operation, each.key, each.digest) for each in (kept, order)]
+        return order.key is not None and names == others and (self._verify is None or self._verify(kept))
 
     async def _order(self, message: Msg) -> Order | None:
         """Read the order of a message; an invalid one is stored under `dead.` and acknowledged."""
