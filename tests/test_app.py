@@ -176,6 +176,23 @@ def test_tokens_and_issuers_are_accepted_side_by_side() -> None:
         assert document["authorization_servers"] == ["https://login.example"]
 
 
+def test_the_metadata_of_token_issuers_can_only_be_read() -> None:
+    path = "/.well-known/oauth-protected-resource"
+    wrong = {"Authorization": "Bearer wrong"}
+    with serve(App(shop(), tokens=Tokens({"secret": ANN})).http()) as client:
+        for resource in ("", "/mcp"):
+            document = client.get(path + resource).json
+            assert document["resource"].removesuffix("/").endswith(f":{client.port}{resource}")
+            assert (client.request("HEAD", path + resource).status, client.request("HEAD", path + resource).body) == (
+                200,
+                b"",
+            )
+            refused = client.post(f"{resource or '/functions/add'}", TOOL_CALL, **wrong)
+            assert refused.status == 401
+            assert refused.headers["www-authenticate"].endswith(f'{path}{resource}"')
+        assert client.post(path, TOOL_CALL, Authorization="Bearer secret", Accept="*/*").status == 404
+
+
 def test_beyond_the_loopback_an_app_does_not_run_without_authentication() -> None:
     with pytest.raises(ValueError, match="without tokens gives everyone access"):
         App(shop()).run("0.0.0.0", 0)  # which is refused
