@@ -298,16 +298,6 @@ class Context:
         if self._origin is not None:
             self._origin.event_id = value
 
-    def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
-        """Begin a call with this context, or with a copy if another call has already begun with it."""
-        context = self if self.call is None else self.copy()
-        deadline = context.caller_deadline
-        if timeout is not None:
-            own = time.monotonic() + timeout
-            deadline = own if deadline is None or own < deadline else deadline
-        context.call = CallState(make_env, deadline)
-        return context
-
     def copy(self) -> Context:
         """Return a second context for the same call; it ends with this one."""
         another = self.on_its_own()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError, DecodeError, LargeMisfitError
 from enfold.operations import Context, Operation, OperationType, Policy
+from enfold.operations.context import CallState
 from enfold.operations.outcomes import Suspension, outcome_in
 from enfold.runtime.application import Services
 from enfold.runtime.arguments import Arguments
@@ -164,10 +165,17 @@ class Funnel:
     # the context and the time of a call
 
     def begin(self, context: Context) -> Context:
-        """Start the clock of a call and return its context; raise TIMEOUT if the caller's deadline has passed."""
-        context = context.enter(self.spec.timeout, self._env)
-        if context.caller_deadline is not None and context.caller_deadline <= time.monotonic():
+        """Start the clock of a call and return its context: a copy, if another call has begun with this one.
+
+        Raises TIMEOUT if the caller's deadline has passed.
+        """
+        now, timeout, deadline = time.monotonic(), self.spec.timeout, context.caller_deadline
+        if deadline is not None and deadline <= now:
             raise self.failures.with_ids(self.failures.timed_out(context), context)
+        if timeout is not None and (deadline is None or now + timeout < deadline):
+            deadline = now + timeout
+        context = context if context.call is None else context.copy()
+        context.call = CallState(self._env, deadline)
         return context
 
     def _enter(self, context: Context | None) -> Context:

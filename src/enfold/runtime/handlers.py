@@ -61,7 +61,7 @@ class Handler:
         own = partial(
             self._call, {**arguments}, context
         )  # a copy: the caller may change theirs before a thread is free
-        if context is None or not (self.takes_context or context.task):
+        if context is None or not (self.takes_context or context.invocation.task):
             return self._services.threads.run(own)
         return self._run_in_thread(own, context)
 
