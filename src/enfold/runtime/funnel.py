@@ -116,12 +116,12 @@ class Funnel:
                 while hasattr(result, "__await__"):  # a thread, or what a decorator or a `def` gives
                     with self.time_limit(own):
                         result = await result
-            is_plain = context is not None and context.keeps_result
+            is_kept = context is not None and context.keeps_result
             try:
-                envelope = self._results.wrap(result) if is_plain else self._results.write(result)
+                envelope = self._results.wrap(result) if is_kept else self._results.write(result)
             except LargeMisfitError as misfit:
                 envelope = await finish_apart(misfit)
-            return envelope if context is None else context.note(envelope)
+            return context.note(envelope) if context is not None and is_kept else envelope
         except CallError as error:
             raise self.failures.with_ids(error, own) from error.__cause__
         except BaseException as error:

@@ -26,7 +26,9 @@ class Results:
         self._operation = operation
         self._policy = policy
         self.wrap: Finish = _unchanged if are_finished else self._wrap_first
-        self.write: Finish = self.wrap if are_finished or not for_writing else self._write_first
+        # Sources without a signature return envelopes, whose data is plain already.
+        writes_apart = for_writing and not are_finished and operation.signature is not None
+        self.write: Finish = self._write_first if writes_apart else self.wrap
 
     async def finish(self, result: Any, *, is_plain: bool = True) -> ResponseEnvelope[Any]:
         """Finish a result; a large one that does not fit is finished beside the event loop."""
