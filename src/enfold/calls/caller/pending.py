@@ -413,7 +413,10 @@ class PendingRequestMap:
 
     def _tick(self, now: float) -> bool:
         """Check all pending requests; returns whether there are any."""
+        blocked_for = self._ticker.blocked_for
         for waiting in list(self._waiting.values()):
+            if blocked_for:
+                waiting.excuse(blocked_for, now)
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
                 self._send_control(waiting, waiting.due_control(now))

@@ -110,6 +110,10 @@ class WaitingCall(msgspec.Struct, eq=False):
             self.error = error
             self._end()
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """Leave out the time in which our own event loop was blocked: events of the worker could not be read."""
+        self.last_event_at = min(now, self.last_event_at + seconds)
+
     def check(self, now: float) -> None:
         """End the call at its deadline, or when its worker no longer responds."""
         if self.deadline is not None and now >= self.deadline:
@@ -208,6 +212,12 @@ class WaitingStream(WaitingCall, eq=False, kw_only=True):
         if self._gap_since is None:
             self._gap_since = now
             self._last_sent_at = 0.0  # resume at the next tick
+
+    def excuse(self, seconds: float, now: float) -> None:
+        WaitingCall.excuse(self, seconds, now)
+        self._idle_since = min(now, self._idle_since + seconds)
+        if self._gap_since is not None:
+            self._gap_since = min(now, self._gap_since + seconds)
 
     def check(self, now: float) -> None:
         if self._items:

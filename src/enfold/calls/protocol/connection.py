@@ -96,17 +96,23 @@ def _without_secrets(address: str) -> str:
 
 
 class Ticker:
-    """Calls `tick(now)` at an interval, once started, for as long as it returns True."""
+    """Calls `tick(now)` at an interval, once started, for as long as it returns True.
 
-    __slots__ = ("_interval", "_tick", "_timer")
+    `blocked_for` is how long the event loop was blocked before this tick: what came meanwhile has not been read yet.
+    """
+
+    __slots__ = ("_due_at", "_interval", "_tick", "_timer", "blocked_for")
 
     def __init__(self, interval: float, tick: Callable[[float], bool]) -> None:
         self._interval = interval
         self._tick = tick
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        self.blocked_for = 0.0
 
     def start(self) -> None:
         if self._timer is None:
+            self._due_at = monotonic() + self._interval
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._fire)
 
     def stop(self) -> None:
@@ -115,8 +121,10 @@ class Ticker:
             self._timer = None
 
     def _fire(self) -> None:
-        self._timer = None
-        if self._tick(monotonic()):
+        self._timer, now = None, monotonic()
+        late = now - self._due_at
+        self.blocked_for = late if late > self._interval else 0.0
+        if self._tick(now):
             self.start()
 
 

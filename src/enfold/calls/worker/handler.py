@@ -500,7 +500,10 @@ class CallHandler:
 
     def _tick(self, now: float) -> bool:
         """Check all calls; returns whether there are any."""
+        blocked_for = self._ticker.blocked_for
         for call in list(self._calls.values()):
+            if blocked_for and call.producer is not None:  # what its consumer has sent could not be read
+                call.producer.last_event_at = min(now, call.producer.last_event_at + blocked_for)
             self._check_call(call, now)
         return bool(self._calls)
 
