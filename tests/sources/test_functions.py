@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,17 @@ async def test_a_target_is_a_file_its_registry_or_a_module(folder: Path) -> None
         assert (await load_target(target).execute("shop.add", {"x": 1})).data == 2
     assert [spec.id for spec in load_target(str(folder / "plain_for_test.py")).list()] == ["greet"]
     assert [spec.id for spec in load_target("plain_for_test:greet").list()] == ["greet"]
+
+
+async def test_a_program_that_changes_twice_in_a_second_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    program, path = "def version() -> int:\n    return {}\n", tmp_path / "changed_twice.py"
+    for number in (1, 2, 3):  # of one size
+        path.write_text(program.format(number))
+        os.utime(path, ns=(10**18, 10**18 + number))
+        assert (await load_target(f"{path}:version").execute("version")).data == number
 
 
 @pytest.mark.parametrize(

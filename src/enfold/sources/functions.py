@@ -169,7 +169,10 @@ def load_file(path: str) -> ModuleType:
     replaced, module = sys.modules.get(name), module_from_spec(spec)
     sys.modules[name] = module  # before it runs: type hints and dataclasses look their module up there
     try:
-        spec.loader.exec_module(module)
+        if before is None:
+            spec.loader.exec_module(module)
+        else:
+            _run_source(path, module)
     except BaseException:
         del sys.modules[name]
         if replaced is not None:
@@ -177,6 +180,15 @@ def load_file(path: str) -> ModuleType:
         raise
     _loaded[place] = version, module
     return module
+
+
+def _run_source(path: str, module: ModuleType) -> None:
+    """Run a file that has changed. Python takes its stored bytecode for current if size and second are the same."""
+    from importlib.util import decode_source
+
+    with open(path, "rb") as file:
+        code = compile(decode_source(file.read()), path, "exec", dont_inherit=True)
+    exec(code, vars(module))  # noqa: S102  # it is the program that we serve
 
 
 _loaded: Final[dict[str, tuple[tuple[int, int, int], ModuleType]]] = {}  # what has been run, by the real path
