@@ -1,6 +1,6 @@
 """How far one warm call walks: the functions of Enfold it enters, and the files that hold them.
 
-`python -m benchmarks hops` prints a row for each of five walks, beside the figures from before the calls were shortened;
+`python -m benchmarks.hops` prints a row for each of five walks, beside the figures from before the calls were shortened;
 `--names` lists the functions. What runs is the real app without a socket (requests are ASGI messages), a real MCP server
 on stdio, a real nats-server and a real SQLite file. A coroutine that is resumed counts as another entry, in all threads;
 each figure is the median of several calls. They are figures, not limits: no test asserts them.

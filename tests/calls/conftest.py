@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from tests.calls.networks import Around, Memory, Network, OnNATS, Server, nats_server_program, permissions_of_the_shop
@@ -63,3 +64,12 @@ def nats_url(nats_program: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     server.wait_until_ready()
     yield server.url
     server.close()
+
+
+@pytest.fixture
+def server(nats_program: str, tmp_path: Path) -> Iterator[Server]:
+    """A server of the test's own, which it may kill or freeze."""
+    made = Server(nats_program, tmp_path)
+    made.wait_until_ready()
+    yield made
+    made.close()

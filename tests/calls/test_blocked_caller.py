@@ -7,10 +7,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 
-import pytest
-from tests.calls.networks import Server, nats_server_program, shop
+from tests.calls.networks import Server, shop
 from tests.waiting import PATIENCE, until
 
 from enfold.calls import PendingRequestMap
@@ -20,14 +18,6 @@ from enfold.surfaces.calls import Serving, serve_calls
 
 SILENCE = 0.5
 SETTINGS = CallSettings(heartbeat=0.1, silence=SILENCE)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(nats_server_program(), tmp_path)
-    made.wait_until_ready()
-    yield made
-    made.close()
 
 
 @contextmanager

@@ -2,12 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-import pytest
-from tests.calls.networks import Server, nats_server_program, shop
+from tests.calls.networks import Server, shop
 from tests.calls.processes import HubProcess
 from tests.waiting import PATIENCE, until
 
@@ -19,14 +16,6 @@ from enfold.calls.protocol.settings import NEVER, CallSettings, WorkerLimits
 from enfold.calls.protocol.transport import TransportError
 from enfold.calls.websocket import WebSocketTransport
 from enfold.surfaces.calls import serve_calls
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(nats_server_program(), tmp_path)
-    made.wait_until_ready()
-    yield made
-    made.close()
 
 
 async def test_closing_a_worker_does_not_hang_after_its_server_died(server: Server) -> None:

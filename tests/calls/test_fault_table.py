@@ -30,14 +30,6 @@ PATIENT = Retry(attempts=50, delay=0.02, max_delay=0.25)
 
 
 @pytest.fixture
-def server(nats_program: str, tmp_path: Path) -> Iterator[Server]:
-    server = Server(nats_program, tmp_path)
-    server.wait_until_ready()
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def cluster(nats_program: str, tmp_path: Path) -> Iterator[list[Server]]:
     with _clustered(nats_program, tmp_path) as servers:
         yield servers
